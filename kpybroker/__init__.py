@@ -1,0 +1,3 @@
+"""kpybroker: a Kafka broker in Python."""
+
+__version__ = "0.1.0"

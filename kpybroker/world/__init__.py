@@ -1,0 +1,120 @@
+"""The four doors to the outside: clock, chance, network, disk (DESIGN: "World and simulator").
+
+Everything below `server` reaches the operating system only through a `World`; `world.real` is the real one, the
+simulator is another. Monotonic time is the event loop's own (`asyncio.get_running_loop().time()`), so it has no door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Listener(Protocol):
+    """A listening socket."""
+
+    @property
+    def port(self) -> int: ...
+
+    def close(self) -> None:
+        """Stop accepting; connections already accepted stay."""
+
+
+class Network(Protocol):
+    """TCP as asyncio sees it: protocol factories and transports."""
+
+    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
+        """Listen; port 0 picks a free one. Raises OSError (address in use, not available)."""
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Dial. Raises OSError (refused, unreachable)."""
+
+
+class Disk(Protocol):
+    """Files and directories. Paths are absolute strings; handles are ints; every failure is an OSError.
+
+    Calls without `async` may block only for the page cache, except where a docstring says otherwise.
+    """
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; `create` makes the file when absent (it is never cut)."""
+
+    def close(self, handle: int) -> None: ...
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file. May wait for the disk: start-up and recovery only."""
+
+    def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | None:
+        """Like pread, but None where the read would wait for the disk (RWF_NOWAIT where the system has it)."""
+
+    async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
+        """Like pread, off the loop."""
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write all buffers at offset; returns the bytes written. Short writes are completed inside."""
+
+    def allocate(self, handle: int, offset: int, size: int) -> None:
+        """Reserve blocks without changing the size."""
+
+    def size(self, handle: int) -> int: ...
+
+    def truncate(self, handle: int, size: int) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory and its parents; no error when it is there."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic replace."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str) -> int:
+        """Take an exclusive lock on a file, made when absent; BlockingIOError when another process has it."""
+
+    async def sync(self, handle: int) -> None:
+        """fdatasync, off the loop."""
+
+    async def sync_directory(self, path: str) -> None:
+        """fsync of a directory, off the loop."""
+
+    def sync_blocking(self, handle: int) -> None:
+        """fdatasync on the caller: start-up and stop only."""
+
+    def sync_directory_blocking(self, path: str) -> None:
+        """fsync of a directory on the caller: start-up and stop only."""
+
+    async def off_loop(self, work: Callable[[], None]) -> None:
+        """Run disk work (unlink, truncate of many files) on the disk thread, in order."""
+
+
+class World(Protocol):
+    """What a broker may know of the outside."""
+
+    @property
+    def random(self) -> Random: ...
+
+    @property
+    def network(self) -> Network: ...
+
+    @property
+    def disk(self) -> Disk: ...
+
+    def wall_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch."""
