@@ -1,0 +1,56 @@
+"""What one partition's log is told to do: the typed view of a topic's settings.
+
+Field names are the topic settings' in snake_case, units as Kafka has them (`_ms`, `_bytes`). Defaults are Kafka 4.3's; a
+test compares them with the table in `topic_keys`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONG_MAX = (1 << 63) - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The settings in force for one log: topic overrides, else the broker's, else the default."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = -1
+    max_message_bytes: int = 1048588
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    min_insync_replicas: int = 1
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = DAY_MS
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    preallocate: bool = False
+    unclean_leader_election_enable: bool = False
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    min_cleanable_dirty_ratio: float = 0.5
+    fsync_always: bool = False
+    """The broker's `kpybroker.fsync=always`: an acknowledged record is on disk, not only in the page cache."""
+
+    @property
+    def compacted(self) -> bool:
+        """cleanup.policy has `compact`: records need a key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """cleanup.policy has `delete`: retention by time and size applies."""
+        return "delete" in self.cleanup_policy
