@@ -1,0 +1,101 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
+import java.nio.charset.StandardCharsets;
+import org.apache.kafka.common.utils.Exit;
+
+/**
+ * Runs Kafka's tools one after the other in one JVM. Each line on stdin is a JSON object {main, args, stdin}; each answer is one line
+ * {code, out, err} on stdout. A tool that calls Exit ends itself only.
+ */
+public class Launcher {
+    private static final Switch OUT = new Switch();
+    private static final Switch ERR = new Switch();
+    private static ObjectNode answer;
+
+    private static final class Ended extends RuntimeException {
+        final int code;
+
+        Ended(int code) {
+            super("exit " + code, null, false, false);
+            this.code = code;
+        }
+    }
+
+    /** Tools (and Scala's Console) keep the PrintStream they first saw, so that one stays and its sink changes. */
+    private static final class Switch extends OutputStream {
+        volatile ByteArrayOutputStream sink = new ByteArrayOutputStream();
+
+        @Override
+        public void write(int octet) {
+            sink.write(octet);
+        }
+
+        @Override
+        public void write(byte[] octets, int from, int count) {
+            sink.write(octets, from, count);
+        }
+    }
+
+    public static void main(String[] ignored) throws Exception {
+        ObjectMapper json = new ObjectMapper();
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        PrintStream answers = new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
+        System.setOut(new PrintStream(OUT, true, StandardCharsets.UTF_8));
+        System.setErr(new PrintStream(ERR, true, StandardCharsets.UTF_8));
+        Exit.setExitProcedure((code, message) -> { throw end(code, message); });
+        Exit.setHaltProcedure((code, message) -> { throw end(code, message); });
+        Exit.setShutdownHookAdder((name, runnable) -> { });
+
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            JsonNode command = json.readTree(line);
+            OUT.sink = new ByteArrayOutputStream();
+            ERR.sink = new ByteArrayOutputStream();
+            System.setIn(new ByteArrayInputStream(command.get("stdin").asText().getBytes(StandardCharsets.UTF_8)));
+            String[] args = json.convertValue(command.get("args"), String[].class);
+            answer = json.createObjectNode();
+            end(run(command.get("main").asText(), args), null);
+            answers.println(json.writeValueAsString(answer));
+        }
+    }
+
+    /** The first end counts: some tools catch what is thrown here, complain about it, and exit again. */
+    private static synchronized Ended end(int code, String message) {
+        if (message != null) {
+            System.err.println(message);
+        }
+        System.out.flush();
+        System.err.flush();
+        if (!answer.has("code")) {
+            answer.put("code", code);
+            answer.put("out", OUT.sink.toString(StandardCharsets.UTF_8));
+            answer.put("err", ERR.sink.toString(StandardCharsets.UTF_8));
+        }
+        return new Ended(code);
+    }
+
+    private static int run(String main, String[] args) {
+        try {
+            Class.forName(main).getMethod("main", String[].class).invoke(null, (Object) args);
+            return 0;
+        } catch (InvocationTargetException thrown) {
+            if (thrown.getCause() instanceof Ended) {
+                return ((Ended) thrown.getCause()).code;
+            }
+            thrown.getCause().printStackTrace();
+            return 1;
+        } catch (ReflectiveOperationException missing) {
+            missing.printStackTrace();
+            return 127;
+        }
+    }
+}

@@ -1,0 +1,45 @@
+"""kpybroker behind the same interface as the oracle: `python -m kpybroker dev` in a process of its own."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from oracle.target import ServerProcess, read_json
+from oracle.tools import Ran, tool
+
+SMALL = {"group.initial.rebalance.delay.ms": "0"}
+
+
+class KPyBroker(ServerProcess):
+    """A kpybroker node on `directory / "data"`; `properties` become `--set name=value`."""
+
+    name = "kpybroker"
+    start_timeout_s = 60.0
+
+    def __init__(
+        self, directory: Path | None = None, properties: Mapping[str, str] | None = None, *, port: int = 0
+    ) -> None:
+        super().__init__(directory, properties, port)
+
+    @property
+    def ready_file(self) -> Path:
+        return self.directory / "ready.json"
+
+    def command(self) -> list[str]:
+        self.ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "kpybroker", "dev", "--port", str(self.port), "--data-dir", str(self.data)]
+        command += ["--ready-file", str(self.ready_file)]
+        for name, value in {**SMALL, **self.properties}.items():
+            command += ["--set", f"{name}={value}"]
+        return command
+
+    def ready(self) -> bool:
+        told = read_json(self.ready_file)
+        if told is None:
+            return False
+        self.port = int(str(told["bootstrap"]).rpartition(":")[2])
+        return super().ready()
+
+    def tool(self, name: str, *args: str, stdin: str = "") -> Ran:
+        """Run one of Kafka's tools against this node."""
+        return tool(name, *args, bootstrap=self.bootstrap, stdin=stdin)

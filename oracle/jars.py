@@ -1,0 +1,67 @@
+"""Where Kafka's jars are: fetched once by Maven into `.cache/kafka-4.3.1`, or taken from $KPYBROKER_KAFKA_LIBS."""
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.1"
+JAVA_MINIMUM = 17
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parent / ".cache"
+HOW_TO_GET = "apt-get install openjdk-17-jdk-headless maven (or brew install openjdk@17 maven)"
+
+
+class MissingPrerequisite(SystemExit):
+    """Something outside Python is missing; the text is one line that names it and how to get it.
+
+    It is a SystemExit so that a test run ends with the line and exit code 1: a check that could not run has not passed.
+    """
+
+
+@cache
+def java() -> str:
+    """Path of a Java of at least version 17 that can run a source file (a JDK); MissingPrerequisite without one."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise MissingPrerequisite(f"Java {JAVA_MINIMUM} or later is missing: {HOW_TO_GET}")
+    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d+)', told)
+    if match is None or int(match.group(1)) < JAVA_MINIMUM:
+        raise MissingPrerequisite(f"{found} is not Java {JAVA_MINIMUM} or later: {HOW_TO_GET}")
+    if "jdk.compiler" not in subprocess.run([found, "--list-modules"], capture_output=True, text=True).stdout:
+        raise MissingPrerequisite(f"{found} is a runtime without the compiler, a JDK is needed: {HOW_TO_GET}")
+    return found
+
+
+def fetch(pom: Path, directory: Path) -> Path:
+    """All jars that `pom` depends on, in `directory`; Maven is asked only the first time."""
+    done = directory / ".complete"
+    if done.exists():
+        return directory
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingPrerequisite(f"Maven is missing (it fetches the jars of {pom.name}): {HOW_TO_GET}")
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        complaint = next((line for line in run.stdout.splitlines() if "ERROR" in line), "no reason given")
+        raise MissingPrerequisite(f"Maven could not fetch the jars of {pom}: {complaint}")
+    done.touch()
+    return directory
+
+
+@cache
+def jars() -> Path:
+    """The folder with the jars of Kafka's broker and tools."""
+    given = os.environ.get("KPYBROKER_KAFKA_LIBS")
+    if given is None:
+        return fetch(HERE / "pom.xml", CACHE / f"kafka-{KAFKA_VERSION}")
+    if not list(Path(given).glob(f"kafka-clients-{KAFKA_VERSION}.jar")):
+        raise MissingPrerequisite(f"KPYBROKER_KAFKA_LIBS={given} holds no kafka-clients-{KAFKA_VERSION}.jar: unset it")
+    return Path(given)

@@ -1,0 +1,191 @@
+"""What a test may ask of a broker, whichever it is, and the child process behind it."""
+
+import atexit
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+
+
+class NotStarted(Exception):
+    """The broker ended, or gave no answer in time; the text has the end of its log."""
+
+
+class Target(Protocol):
+    """One broker on this machine. Killed or stopped, it keeps its directory and its port for `restart`."""
+
+    name: str
+    directory: Path
+    """Everything of this broker: its data in `directory / "data"`, its output in `directory / "output.log"`."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def data(self) -> Path: ...
+    def start(self) -> Self: ...
+    def kill9(self) -> None: ...
+    def stop(self) -> int: ...
+    def restart(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def die_with_parent() -> None:
+    """In the child, before exec: the kernel kills it when the thread that started it ends (Linux only)."""
+    if _libc is not None and hasattr(_libc, "prctl"):
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether a broker there replies to ApiVersions v0."""
+    try:
+        with socket.create_connection((host, port), timeout=2) as connection:
+            connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+            return len(connection.recv(4)) == 4
+    except OSError:
+        return False
+
+
+class ServerProcess:
+    """A broker as a child process: `command()` says how to run it, `ready()` whether it serves."""
+
+    name = "?"
+    start_timeout_s = 120.0
+
+    def __init__(self, directory: Path | None, properties: Mapping[str, str] | None, port: int) -> None:
+        self._own = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.properties = dict(properties or {})
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        return answers("127.0.0.1", self.port)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def output(self) -> Path:
+        return self.directory / "output.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start it and return when it answers; NotStarted if it ends or stays silent."""
+        assert not self.running, "already running"
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+                preexec_fn=die_with_parent,
+                env=self.environment(),
+            )
+        atexit.register(self.kill9)
+        deadline = time.monotonic() + self.start_timeout_s
+        while not self.ready():
+            if not self.running:
+                raise NotStarted(f"{self.name} ended with {self._process.returncode}:\n{self._tail()}")
+            if time.monotonic() > deadline:
+                self.kill9()
+                raise NotStarted(f"{self.name} gave no answer in {self.start_timeout_s:.0f} s:\n{self._tail()}")
+            time.sleep(0.05)
+        return self
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def kill9(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        atexit.unregister(self.kill9)
+
+    def stop(self) -> int:
+        """SIGTERM, the exit code; killed after 30 s (then the code is -9)."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        atexit.unregister(self.kill9)
+        return self._process.returncode
+
+    def restart(self) -> None:
+        """Start again on the same directory and port, after `stop` or `kill9`; stops a running one first."""
+        if self.running:
+            self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        """Delete the directory, if it is not the caller's."""
+        if self._own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _tail(self, size_bytes: int = 4000) -> str:
+        return self.output.read_bytes()[-size_bytes:].decode(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self if self.running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is None:
+            self.remove()
+
+
+def read_json(path: Path) -> dict[str, object] | None:
+    """The object in a file that another process may be writing; None while it is not whole."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

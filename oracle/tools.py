@@ -1,0 +1,120 @@
+"""Kafka's command-line tools, all in one JVM: a start takes a second, a further command some milliseconds."""
+
+import atexit
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from oracle.jars import CACHE, jars, java
+from oracle.target import die_with_parent
+
+HERE = Path(__file__).resolve().parent
+MAINS = {
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+}
+WITHOUT_BROKER = {"kafka-dump-log"}
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a tool said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    def ok(self) -> str:
+        """Its stdout; an AssertionError with all it said if it failed."""
+        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
+        return self.out
+
+
+class Tools:
+    """The JVM with the launcher; commands from several threads take turns."""
+
+    def __init__(self) -> None:
+        classes = _compiled()
+        flags = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC"]
+        flags += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-Dkpybroker.log.level=error"]
+        self._turn = threading.Lock()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long-lived as the JVM
+        self._process = subprocess.Popen(
+            [java(), *flags, "-cp", f"{classes}:{jars()}/*", "Launcher"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            preexec_fn=die_with_parent,
+        )
+        atexit.register(self._process.kill)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def run(self, main: str, args: list[str], stdin: str, timeout_s: float) -> Ran:
+        """Run one main class; a tool that does not end in time costs the JVM, and raises TimeoutError."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._turn:
+            watch = threading.Timer(timeout_s, self._process.kill)
+            watch.start()
+            try:
+                self._process.stdin.write(json.dumps({"main": main, "args": args, "stdin": stdin}).encode() + b"\n")
+                self._process.stdin.flush()
+                line = self._process.stdout.readline()
+            except BrokenPipeError:
+                line = b""
+            finally:
+                watch.cancel()
+        if not line:
+            self._stderr.seek(0)
+            raise TimeoutError(f"{main} {args} ended the tools' JVM: {self._stderr.read()[-2000:]!r}")
+        said = json.loads(line)
+        return Ran(code=said["code"], out=said["out"], err=said["err"])
+
+
+def _compiled() -> Path:
+    """The folder with the launcher's class, compiled when the source is newer."""
+    source, classes = HERE / "Launcher.java", CACHE / "launcher"
+    compiled = classes / "Launcher.class"
+    if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+        classes.mkdir(parents=True, exist_ok=True)
+        path = os.pathsep.join(str(jar) for jar in sorted(jars().glob("*.jar")))
+        command = [java(), "-Xmx256m", "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", path]
+        subprocess.run([*command, "-d", str(classes), str(source)], check=True)
+    return classes
+
+
+@cache
+def _tools() -> list[Tools]:
+    return []
+
+
+def tool(name: str, *args: str, bootstrap: str = "", stdin: str = "", timeout_s: float = TIMEOUT_S) -> Ran:
+    """Run one of Kafka's tools by its usual name. `--bootstrap-server` is added when `bootstrap` is given."""
+    shared = _tools()
+    if not shared or not shared[-1].alive:
+        shared.append(Tools())
+    server = ["--bootstrap-server", bootstrap] if bootstrap and name not in WITHOUT_BROKER else []
+    return shared[-1].run(MAINS[name], [*server, *args], stdin, timeout_s)
