@@ -1,7 +1,7 @@
 """What one partition's log is told to do: the typed view of a topic's settings.
 
-Field names are the topic settings' in snake_case, units as Kafka has them (`_ms`, `_bytes`). Defaults are Kafka 4.3's; a
-test compares them with the table in `topic_keys`.
+Field names are the topic settings' in snake_case, units as Kafka has them (`_ms`, `_bytes`). Defaults are Kafka 4.3's;
+a test compares them with the table in `topic_keys`.
 """
 
 from __future__ import annotations

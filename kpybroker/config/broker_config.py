@@ -1,0 +1,248 @@
+"""The typed view of a broker's settings: static ones, and the dynamic ones that lie over them (KIP-226)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.key import Mode
+from kpybroker.config.listeners import (
+    Endpoint,
+    check_advertised,
+    check_listening,
+    parse_listeners,
+    parse_protocol_map,
+)
+from kpybroker.config.log_settings import LogSettings
+from kpybroker.config.properties import check_names, without_listener_prefix
+from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
+from kpybroker.errors import ConfigError
+
+CACHED_LOG_SETTINGS_MAX = 1000
+NO_SETTINGS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """One voter of controller.quorum.voters: id@host:port."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """A broker's settings in force, by Kafka's names in snake_case. Make one with `BrokerConfig.parse`.
+
+    `static` is what was given at start; `dynamic_default` and `dynamic_broker` are the ConfigRecords of BROKER ""
+    and of this broker. `listeners` are those for clients; `controller_listeners` those of controller.listener.names.
+    """
+
+    static: Mapping[str, str]
+    dynamic_default: Mapping[str, str]
+    dynamic_broker: Mapping[str, str]
+    listeners: tuple[Endpoint, ...]
+    controller_listeners: tuple[Endpoint, ...]
+    advertised_listeners: tuple[Endpoint, ...]
+    controller_quorum_voters: tuple[Voter, ...]
+    log_dirs: tuple[str, ...]
+    metadata_log_dir: str
+
+    node_id: int
+    broker_rack: str | None
+    process_roles: tuple[str, ...]
+
+    num_partitions: int
+    default_replication_factor: int
+    auto_create_topics_enable: bool
+    delete_topic_enable: bool
+
+    metadata_log_max_record_bytes_between_snapshots: int
+    metadata_log_max_snapshot_interval_ms: int
+    metadata_log_segment_bytes: int
+    metadata_log_segment_ms: int
+    metadata_max_retention_bytes: int
+    metadata_max_retention_ms: int
+    metadata_max_idle_interval_ms: int
+    controller_quorum_election_timeout_ms: int
+    controller_quorum_election_backoff_max_ms: int
+    controller_quorum_fetch_timeout_ms: int
+
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+    socket_receive_buffer_bytes: int
+    socket_listen_backlog_size: int
+    connections_max_idle_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    queued_max_request_bytes: int
+    request_timeout_ms: int
+    fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+
+    log_retention_check_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_initial_task_delay_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
+
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_compression_codec: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+
+    fsync: str
+    max_open_files: int
+    max_in_flight_requests: int
+    max_in_flight_bytes: int
+    max_partitions: int
+    max_decompressed_bytes: int
+
+    _log_settings: dict[frozenset[tuple[str, str]], LogSettings] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, str] = NO_SETTINGS, source: str = "configuration") -> BrokerConfig:
+        """Check and read settings given as text. Raises ConfigError naming the setting, its value, what is expected."""
+        rest, of_listeners = without_listener_prefix(properties)
+        check_names(rest, source)
+        check_names((name.split(".", 3)[-1] for name in of_listeners), source)
+        return cls._of(dict(properties), NO_SETTINGS, NO_SETTINGS)
+
+    @classmethod
+    def _of(
+        cls, static: Mapping[str, str], dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
+    ) -> BrokerConfig:
+        texts = {**static, **dynamic_default, **dynamic_broker}
+        values: dict[str, Any] = {}
+        for key in BROKER_KEYS.values():
+            given = texts.get(key.name)
+            values[key.attribute] = key.parse(given) if given is not None else key.default_value
+        values.update(_derived(values, texts))
+        wanted = {name: values[name] for name in (f.name for f in dataclasses.fields(cls)) if name in values}
+        return cls(static=static, dynamic_default=dynamic_default, dynamic_broker=dynamic_broker, **wanted)
+
+    def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
+        """The settings with the cluster's and this broker's dynamic ones over the static ones (all checked before)."""
+        if default == self.dynamic_default and broker == self.dynamic_broker:
+            return self
+        return BrokerConfig._of(self.static, dict(_changeable(default)), dict(_changeable(broker)))
+
+    def text(self, name: str) -> str | None:
+        """A broker setting in force as text; None where it has no value."""
+        for layer in (self.dynamic_broker, self.dynamic_default, self.static):
+            if name in layer:
+                return layer[name]
+        return BROKER_KEYS[name].default
+
+    def topic_default(self, name: str) -> str | None:
+        """What a topic setting is where the topic does not set it: the broker's synonym, else Kafka's default."""
+        for synonym, factor in TOPIC_SYNONYMS.get(name, ()):
+            text = self.text(synonym)
+            if text is not None:
+                return text if factor == 1 else str(max(int(text) * factor, -1))
+        return TOPIC_KEYS[name].default
+
+    def log_settings(self, topic_overrides: Mapping[str, str] = NO_SETTINGS) -> LogSettings:
+        """What a log of a topic with these overrides does. Equal overrides get the same object."""
+        cached = self._log_settings.get(overrides := frozenset(topic_overrides.items()))
+        if cached is not None:
+            return cached
+        values: dict[str, Any] = {}
+        names = {f.name for f in dataclasses.fields(LogSettings)}
+        for key in TOPIC_KEYS.values():
+            if key.attribute in names:
+                text = topic_overrides.get(key.name)
+                values[key.attribute] = key.parse(text if text is not None else self.topic_default(key.name))
+        values["cleanup_policy"] = frozenset(values["cleanup_policy"])
+        small = topic_overrides.get("internal.segment.bytes")
+        if small is not None:
+            values["segment_bytes"] = TOPIC_KEYS["internal.segment.bytes"].parse(small)
+        settings = LogSettings(**values, fsync_always=self.fsync == "always")
+        if len(self._log_settings) < CACHED_LOG_SETTINGS_MAX:
+            self._log_settings[overrides] = settings
+        return settings
+
+
+def _changeable(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What may be changed while running; a record for anything else (of another version) has no say."""
+    return [
+        (name, text)
+        for name, text in settings.items()
+        if name in BROKER_KEYS and BROKER_KEYS[name].mode is not Mode.READ_ONLY
+    ]
+
+
+def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Settings whose reading needs others: listeners, directories, voters, the node's id."""
+    node_id = values["broker_id"] if "node.id" not in texts and values["broker_id"] >= 0 else values["node_id"]
+    if "broker.id" in texts and values["broker_id"] != node_id:
+        raise ConfigError(f"broker.id={values['broker_id']} contradicts node.id={node_id}; remove broker.id")
+    if "broker" not in values["process_roles"]:
+        raise ConfigError("process.roles: this version serves nodes that are broker and controller in one; add broker")
+    if "controller" not in values["process_roles"]:
+        raise ConfigError(
+            "process.roles: this version serves nodes that are broker and controller in one; add controller"
+        )
+    log_dirs = values["log_dirs"] or values["log_dir"]
+    if not log_dirs or "" in log_dirs:
+        raise ConfigError("log.dirs: name at least one directory, and no empty one")
+    return {
+        "node_id": node_id,
+        "log_dirs": log_dirs,
+        "metadata_log_dir": values["metadata_log_dir"] or log_dirs[0],
+        "controller_quorum_voters": _voters(values["controller_quorum_voters"], node_id),
+        **_endpoints(values, texts),
+    }
+
+
+def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tuple[Endpoint, ...]]:
+    controller_names = tuple(name.upper() for name in values["controller_listener_names"])
+    protocols = parse_protocol_map(
+        values["listener_security_protocol_map"], controller_names, "listener.security.protocol.map" in texts
+    )
+    every = parse_listeners("listeners", values["listeners"], protocols)
+    check_listening(every)
+    listeners = tuple(endpoint for endpoint in every if endpoint.name not in controller_names)
+    check_listening(listeners)
+    named = parse_listeners("advertised.listeners", values["advertised_listeners"] or (), protocols)
+    check_advertised(named, every)
+    advertised = {endpoint.name: endpoint for endpoint in named}
+    return {
+        "listeners": listeners,
+        "controller_listeners": tuple(endpoint for endpoint in every if endpoint.name in controller_names),
+        "advertised_listeners": tuple(advertised.get(endpoint.name, endpoint) for endpoint in listeners),
+    }
+
+
+def _voters(texts: tuple[str, ...], node_id: int) -> tuple[Voter, ...]:
+    voters = []
+    for text in texts:
+        node, at, address = text.partition("@")
+        host, colon, port = address.rpartition(":")
+        if not (at and colon and host and node.isdigit() and port.isdigit() and int(port) <= 65535):
+            raise ConfigError(f"controller.quorum.voters: cannot read {text!r}: write id@host:port")
+        voters.append(Voter(int(node), host.strip("[]"), int(port)))
+    if len(voters) > 1:
+        raise ConfigError(f"controller.quorum.voters: {len(voters)} voters; this version serves a quorum of one")
+    if voters and voters[0].node_id != node_id:
+        raise ConfigError(f"controller.quorum.voters: node.id={node_id} is not a voter ({texts[0]}); name this node")
+    return tuple(voters)

@@ -1,0 +1,242 @@
+"""One setting: its name, type, default, range, and who may change it while the broker runs.
+
+Type codes and update modes are Kafka's (DescribeConfigs v3+, `kafka-configs`). A row is either `used` (something in the
+broker reads it) or `idle` (known and validated, so that clients and property files work, but without effect here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Protocol
+
+from kpybroker.errors import ConfigError
+
+Value = bool | int | float | str | tuple[str, ...] | None
+"""A parsed setting; a LIST is a tuple, an absent value is None."""
+
+LIMITS = {"INT": (-(1 << 31), (1 << 31) - 1), "SHORT": (-(1 << 15), (1 << 15) - 1), "LONG": (-(1 << 63), (1 << 63) - 1)}
+
+
+class Kind(IntEnum):
+    """Type of a setting, by the codes of DescribeConfigs v3+."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+BOOLEAN, STRING, INT, SHORT, LONG = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.SHORT, Kind.LONG
+DOUBLE, LIST, CLASS, PASSWORD = Kind.DOUBLE, Kind.LIST, Kind.CLASS, Kind.PASSWORD
+
+
+class Mode(Enum):
+    """Where a broker setting may change while it runs (KIP-226): nowhere, per broker, or also for the whole cluster."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class Check(Protocol):
+    """The range of a setting."""
+
+    def refuse(self, value: Value) -> str | None:
+        """Why this value is out of range, or None when it is fine."""
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A closed range; `low` alone where `high` is None. `also` is one more value allowed outside of it."""
+
+    low: float
+    high: float | None = None
+    also: float | None = None
+
+    def refuse(self, value: Value) -> str | None:
+        assert isinstance(value, int | float)
+        if value == self.also:
+            return None
+        if value < self.low:
+            return f"Value must be at least {self.low}"
+        if self.high is not None and value > self.high:
+            return f"Value must be no more than {self.high}"
+        return None
+
+    def __str__(self) -> str:
+        text = f"[{self.low},...]" if self.high is None else f"[{self.low},...,{self.high}]"
+        return text if self.also is None else f"{text} or {self.also}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of these words; each element of a LIST must be one, and none may be there twice."""
+
+    words: tuple[str, ...]
+    any_case: bool = False
+
+    def refuse(self, value: Value) -> str | None:
+        items: Sequence[str]
+        if isinstance(value, tuple):
+            if len(set(value)) != len(value):
+                return "an element is there twice"
+            items = value
+        else:
+            assert isinstance(value, str)
+            items = (value.upper(),) if self.any_case else (value,)
+        for item in items:
+            if item not in self.words:
+                return f"String must be one of: {', '.join(self.words)}"
+        return None
+
+    def __str__(self) -> str:
+        return f"[{', '.join(self.words)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class NotEmpty:
+    """A string or list with something in it, where it is set at all."""
+
+    def refuse(self, value: Value) -> str | None:
+        return None if value else "it must not be empty"
+
+    def __str__(self) -> str:
+        return "not empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """`*`, or partition:broker pairs, of a replication throttle."""
+
+    def refuse(self, value: Value) -> str | None:
+        assert isinstance(value, tuple)
+        if value == ("*",):
+            return None
+        for item in value:
+            partition, colon, broker = item.partition(":")
+            if not (colon and partition.strip().isdigit() and broker.strip().isdigit()):
+                return "it must be * or a list of partition:broker"
+        return None
+
+    def __str__(self) -> str:
+        return "[partitionId]:[brokerId],... or *"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """A row of the tables. `default` is the text Kafka shows; None means no value. `doc` is our own remark."""
+
+    name: str
+    kind: Kind
+    default: str | None
+    check: Check | None = None
+    mode: Mode = Mode.READ_ONLY
+    internal: bool = False
+    effect: bool = False
+    doc: str | None = None
+
+    @property
+    def attribute(self) -> str:
+        """The name in the typed views."""
+        return self.name.removeprefix("kpybroker.").replace(".", "_")
+
+    @property
+    def sensitive(self) -> bool:
+        return self.kind is Kind.PASSWORD
+
+    @property
+    def default_value(self) -> Value:
+        """The typed default; it may lie outside of the range (an empty list means: not set)."""
+        return None if self.default is None else _convert(self.kind, self.default)
+
+    def parse(self, text: str | None) -> Value:
+        """The typed value; raises ConfigError that names the key, the value and what is expected."""
+        if text is None:
+            return None
+        try:
+            value = _convert(self.kind, text)
+        except ValueError as error:
+            raise self._wrong(text, str(error)) from None
+        reason = self.check.refuse(value) if self.check is not None else None
+        if reason is not None:
+            raise self._wrong(text, reason)
+        return value
+
+    def _wrong(self, text: str, reason: str) -> ConfigError:
+        shown = "[hidden]" if self.sensitive else text
+        expected = f" (expected: {self.check})" if self.check is not None else ""
+        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}{expected}")
+
+
+def _convert(kind: Kind, text: str) -> Value:
+    trimmed = text.strip()
+    match kind:
+        case Kind.BOOLEAN:
+            if trimmed.lower() not in ("true", "false"):
+                raise ValueError("Expected value to be either true or false")
+            return trimmed.lower() == "true"
+        case Kind.INT | Kind.SHORT | Kind.LONG:
+            low, high = LIMITS[kind.name]
+            digits = trimmed[1:] if trimmed[:1] in ("-", "+") else trimmed
+            if not (digits.isascii() and digits.isdigit() and len(digits) < 40 and low <= int(trimmed) <= high):
+                raise ValueError(f"Not a number of type {kind.name}")
+            return int(trimmed)
+        case Kind.DOUBLE:
+            try:
+                return float(trimmed)
+            except ValueError:
+                raise ValueError("Not a number of type DOUBLE") from None
+        case Kind.LIST:
+            return tuple(item.strip() for item in trimmed.split(",")) if trimmed else ()
+        case Kind.PASSWORD:
+            return text
+        case Kind.STRING | Kind.CLASS:
+            return trimmed
+
+
+def at_least(low: float) -> Between:
+    return Between(low)
+
+
+def between(low: float, high: float, also: float | None = None) -> Between:
+    return Between(low, high, also)
+
+
+def one_of(*words: str, any_case: bool = False) -> OneOf:
+    return OneOf(words, any_case)
+
+
+def idle(
+    name: str,
+    kind: Kind,
+    default: str | None,
+    check: Check | None = None,
+    mode: Mode = Mode.READ_ONLY,
+    *,
+    internal: bool = False,
+) -> ConfigKey:
+    """A setting that is accepted, validated, kept and shown, and changes nothing here."""
+    return ConfigKey(name, kind, default, check, mode, internal)
+
+
+def used(
+    name: str,
+    kind: Kind,
+    default: str | None,
+    check: Check | None = None,
+    mode: Mode = Mode.READ_ONLY,
+    *,
+    internal: bool = False,
+    doc: str | None = None,
+) -> ConfigKey:
+    """A setting with a reader."""
+    return ConfigKey(name, kind, default, check, mode, internal, True, doc)

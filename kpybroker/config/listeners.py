@@ -1,0 +1,99 @@
+"""`listeners` and `advertised.listeners`: NAME://host:port, and what each name speaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kpybroker.errors import ConfigError
+
+FORM = re.compile(r"([A-Za-z0-9_.\-]+)://(?:\[([0-9A-Za-z:.%\-]*)\]|([0-9A-Za-z._\-]*)):(-?[0-9]{1,10})", re.ASCII)
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
+PORT_MAX = 65535
+LISTENERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listener. An empty host means every interface (to listen) or the broker's own address (to advertise); port 0
+    is picked when the broker binds."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str = "PLAINTEXT"
+
+
+def parse_listeners(setting: str, texts: Sequence[str], protocols: dict[str, str]) -> tuple[Endpoint, ...]:
+    """Read NAME://host:port entries; `protocols` maps upper-case names to what they speak. Raises ConfigError."""
+    if len(texts) > LISTENERS_MAX:
+        raise ConfigError(f"{setting}: {len(texts)} listeners, at most {LISTENERS_MAX} are allowed")
+    endpoints = []
+    for text in texts:
+        form = FORM.fullmatch(text)
+        if form is None:
+            raise ConfigError(
+                f"{setting}: cannot read {text!r}: write NAME://host:port, e.g. PLAINTEXT://127.0.0.1:9092"
+            )
+        name, port = form[1].upper(), int(form[4])
+        if not 0 <= port <= PORT_MAX:
+            raise ConfigError(f"{setting}: port {port} in {text!r} is not between 0 and {PORT_MAX}")
+        if name not in protocols:
+            raise ConfigError(
+                f"{setting}: listener {name} is not in listener.security.protocol.map; add {name}:PLAINTEXT"
+            )
+        endpoints.append(Endpoint(name, form[2] or form[3] or "", port, protocols[name]))
+    names = [endpoint.name for endpoint in endpoints]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{setting}: each listener needs a name of its own, got {', '.join(names)}")
+    return tuple(endpoints)
+
+
+def parse_protocol_map(text: str, controller_names: Sequence[str], given: bool) -> dict[str, str]:
+    """listener.security.protocol.map; controller listeners are PLAINTEXT where the map is not set (KIP-597)."""
+    protocols: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = entry.partition(":")
+        if not colon or protocol.upper() not in PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map: cannot read {entry!r}: write NAME:PROTOCOL, "
+                f"the protocol one of {', '.join(PROTOCOLS)}"
+            )
+        protocols[name.upper()] = protocol.upper()
+    if not given:
+        for name in controller_names:
+            protocols.setdefault(name.upper(), "PLAINTEXT")
+    return protocols
+
+
+def check_listening(endpoints: Sequence[Endpoint]) -> None:
+    """Refuse what cannot be served: protocols without an implementation, one address twice, none at all."""
+    if not endpoints:
+        raise ConfigError("listeners: no listener for clients; write e.g. listeners=PLAINTEXT://:9092")
+    taken: dict[tuple[str, int], str] = {}
+    for endpoint in endpoints:
+        if endpoint.protocol not in SERVED_PROTOCOLS:
+            raise ConfigError(
+                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served yet; use PLAINTEXT"
+            )
+        if endpoint.port:
+            other = taken.setdefault((endpoint.host, endpoint.port), endpoint.name)
+            if other != endpoint.name:
+                raise ConfigError(f"listeners: {other} and {endpoint.name} have the same port {endpoint.port}")
+
+
+def check_advertised(advertised: Sequence[Endpoint], listening: Sequence[Endpoint]) -> None:
+    """Every advertised listener is listened on, and its address is one a client can dial."""
+    names = {endpoint.name for endpoint in listening}
+    for endpoint in advertised:
+        if endpoint.name not in names:
+            raise ConfigError(
+                f"advertised.listeners: {endpoint.name} is not in listeners; name one of {', '.join(sorted(names))}"
+            )
+        if endpoint.host in ANY_ADDRESS:
+            raise ConfigError(
+                f"advertised.listeners: clients cannot dial {endpoint.host}; write an address that reaches this broker"
+            )

@@ -1,0 +1,50 @@
+"""Broker settings that only kpybroker has. They are never settings of a topic, and never a ConfigRecord."""
+
+from __future__ import annotations
+
+from kpybroker.config.key import INT, LONG, STRING, ConfigKey, at_least, one_of, used
+
+OWN_KEYS: tuple[ConfigKey, ...] = (
+    used(
+        "kpybroker.fsync",
+        STRING,
+        "page-cache",
+        one_of("page-cache", "always"),
+        doc="page-cache: acknowledged in the page caches of the in-sync replicas; always: acknowledged on their disks.",
+    ),
+    used(
+        "kpybroker.max.open.files",
+        INT,
+        "512",
+        at_least(16),
+        doc="Log segments and indexes kept open at once; the one used least recently is closed first.",
+    ),
+    used(
+        "kpybroker.max.in.flight.requests",
+        INT,
+        "1000",
+        at_least(1),
+        doc="Requests of one connection that may wait for their answer before it is read no further.",
+    ),
+    used(
+        "kpybroker.max.in.flight.bytes",
+        LONG,
+        "536870912",
+        at_least(1 << 20),
+        doc="Bytes of requests and answers held for all connections; above it, reading pauses.",
+    ),
+    used(
+        "kpybroker.max.partitions",
+        INT,
+        "200000",
+        at_least(1),
+        doc="Partitions of the cluster; a CreateTopics or CreatePartitions beyond it is refused.",
+    ),
+    used(
+        "kpybroker.max.decompressed.bytes",
+        INT,
+        "1073741824",
+        at_least(1 << 20),
+        doc="Decompressed size of one record batch, where the broker has to open it.",
+    ),
+)

@@ -1,0 +1,124 @@
+"""Property files by Java's rules, and `--set name=value`; unknown names are refused with the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.errors import ConfigError
+
+FILE_BYTES_MAX = 1 << 20
+ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+BLANK = " \t\f"
+SUGGESTION_CUTOFF = 0.6
+REMOVED = {
+    "zookeeper.connect": "ZooKeeper is gone since Kafka 4.0; the node keeps its metadata itself",
+    "zookeeper.connection.timeout.ms": "ZooKeeper is gone since Kafka 4.0",
+    "inter.broker.protocol.version": "removed in Kafka 4.0; the metadata version takes its place",
+    "log.message.format.version": "removed in Kafka 4.0; the record format is v2",
+    "log.message.timestamp.difference.max.ms": "use log.message.timestamp.before.max.ms and .after.max.ms",
+    "offsets.commit.required.acks": "removed in Kafka 4.0; commits always wait for all in-sync replicas",
+    "delegation.token.master.key": "use delegation.token.secret.key",
+}
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    """Read a property file: comments (# !), `=`, `:` or blank as separator, continued lines, \\t \\n \\uXXXX escapes.
+
+    The last of two equal names wins, as in Java. Raises ConfigError with `source` and the line for what cannot be read.
+    """
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(f"{source}: larger than {FILE_BYTES_MAX} bytes; is it a property file?")
+    found: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        name, value = _split(line)
+        try:
+            found[_unescape(name)] = _unescape(value)
+        except ValueError as error:
+            raise ConfigError(f"{source}, line {number}: {error}") from None
+    return found
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Read one `name=value` of a command line."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"cannot read the setting {text!r}: write name=value")
+    return name.strip(), value.strip()
+
+
+def check_names(names: Iterable[str], source: str) -> None:
+    """Raise ConfigError for the first name that is no broker setting."""
+    for name in names:
+        if name not in BROKER_KEYS:
+            raise ConfigError(f"{source}: unknown setting {name}{_hint(name)}")
+
+
+def without_listener_prefix(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Part the settings of single listeners (`listener.name.<name>.<setting>`) from the rest: (rest, of listeners)."""
+    rest = {name: value for name, value in properties.items() if not name.startswith("listener.name.")}
+    return rest, {name: value for name, value in properties.items() if name not in rest}
+
+
+def _hint(name: str) -> str:
+    if name in REMOVED:
+        return f" ({REMOVED[name]})"
+    nearest = difflib.get_close_matches(name, BROKER_KEYS, n=1, cutoff=SUGGESTION_CUTOFF)
+    return (
+        f"; did you mean {nearest[0]}?" if nearest else "; see `Configuration` in the documentation for the known ones"
+    )
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    pending = ""
+    start = 0
+    continued = False
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+        line = raw.lstrip(BLANK)
+        if not continued:
+            if not line or line[0] in "#!":
+                continue
+            start = number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        continued = backslashes % 2 == 1
+        pending += line[:-1] if continued else line
+        if not continued:
+            yield start, pending
+            pending = ""
+    if pending:
+        yield start, pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    at = 0
+    while at < len(line) and line[at] not in "=:" + BLANK:
+        at += 2 if line[at] == "\\" else 1
+    name, rest = line[:at], line[at:].lstrip(BLANK)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(BLANK)
+    return name, rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if char != "\\":
+            out.append(char)
+            at += 1
+            continue
+        escaped = text[at + 1 : at + 2]
+        if escaped == "u":
+            digits = text[at + 2 : at + 6]
+            if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+                raise ValueError(f"\\u{digits} is no character: write four hexadecimal digits")
+            out.append(chr(int(digits, 16)))
+            at += 6
+        else:
+            out.append(ESCAPES.get(escaped, escaped))
+            at += 2
+    return "".join(out)

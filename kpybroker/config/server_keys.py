@@ -1,0 +1,53 @@
+"""Broker settings of sockets, requests, quotas and metrics."""
+
+from __future__ import annotations
+
+from kpybroker.config.key import CLASS, INT, LIST, LONG, STRING, ConfigKey, Mode, at_least, idle, used
+
+CLUSTER_WIDE = Mode.CLUSTER_WIDE
+PER_BROKER = Mode.PER_BROKER
+
+SERVER_KEYS: tuple[ConfigKey, ...] = (
+    used("advertised.listeners", LIST, None),
+    idle("background.threads", INT, "10", at_least(1), CLUSTER_WIDE),
+    idle("client.quota.callback.class", CLASS, None),
+    idle("config.providers", LIST, "", None, CLUSTER_WIDE),
+    used("connections.max.idle.ms", LONG, "600000"),
+    idle("delete.records.purgatory.purge.interval.requests", INT, "1"),
+    used("fetch.max.bytes", INT, "57671680", at_least(1024)),
+    idle("fetch.purgatory.purge.interval.requests", INT, "1000"),
+    idle("kafka.metrics.polling.interval.secs", INT, "10", at_least(1)),
+    idle("kafka.metrics.reporters", LIST, ""),
+    used(
+        "listener.security.protocol.map",
+        STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        None,
+        PER_BROKER,
+    ),
+    used("listeners", LIST, "PLAINTEXT://:9092", None, PER_BROKER),
+    idle("max.connection.creation.rate", INT, "2147483647", at_least(0), CLUSTER_WIDE),
+    used("max.connections", INT, "2147483647", at_least(0), CLUSTER_WIDE),
+    used("max.connections.per.ip", INT, "2147483647", at_least(0), CLUSTER_WIDE),
+    idle("max.connections.per.ip.overrides", STRING, "", None, CLUSTER_WIDE),
+    used("max.incremental.fetch.session.cache.slots", INT, "1000", at_least(0)),
+    used("max.request.partition.size.limit", INT, "2000", at_least(1)),
+    idle("metric.reporters", LIST, "org.apache.kafka.common.metrics.JmxReporter", None, CLUSTER_WIDE),
+    idle("metrics.num.samples", INT, "2", at_least(1)),
+    idle("metrics.recording.level", STRING, "INFO"),
+    idle("metrics.sample.window.ms", LONG, "30000", at_least(1)),
+    idle("num.io.threads", INT, "8", at_least(1), CLUSTER_WIDE),
+    idle("num.network.threads", INT, "3", at_least(1), CLUSTER_WIDE),
+    idle("producer.purgatory.purge.interval.requests", INT, "1000"),
+    used("queued.max.request.bytes", LONG, "-1"),
+    idle("queued.max.requests", INT, "500", at_least(1)),
+    idle("quota.window.num", INT, "11", at_least(1)),
+    idle("quota.window.size.seconds", INT, "1", at_least(1)),
+    used("request.timeout.ms", INT, "30000"),
+    idle("socket.connection.setup.timeout.max.ms", LONG, "30000"),
+    idle("socket.connection.setup.timeout.ms", LONG, "10000"),
+    used("socket.listen.backlog.size", INT, "50", at_least(1)),
+    used("socket.receive.buffer.bytes", INT, "102400"),
+    used("socket.request.max.bytes", INT, "104857600", at_least(1)),
+    used("socket.send.buffer.bytes", INT, "102400"),
+)
