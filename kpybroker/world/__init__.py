@@ -50,7 +50,7 @@ class Disk(Protocol):
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file. May wait for the disk: start-up and recovery only."""
 
-    def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | None:
+    def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | bytearray | None:
         """Like pread, but None where the read would wait for the disk (RWF_NOWAIT where the system has it)."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
@@ -68,6 +68,11 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def is_directory(self, path: str) -> bool: ...
+
+    def path_size(self, path: str) -> int:
+        """Size of a file that is not open."""
+
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
 
@@ -83,7 +88,11 @@ class Disk(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written to the file system of `path`."""
+
+    def total_bytes(self, path: str) -> int:
+        """Size of the file system of `path`."""
 
     def lock(self, path: str) -> int:
         """Take an exclusive lock on a file, made when absent; BlockingIOError when another process has it."""

@@ -1,0 +1,365 @@
+"""Record batches, format version 2: a header the broker reads and patches, and records it seldom opens.
+
+Layout (big-endian): base_offset int64, length int32 (of what follows), leader_epoch int32, magic int8, crc uint32
+(CRC-32C of all that follows it), attributes int16, last_offset_delta int32, base_timestamp int64, max_timestamp int64,
+producer_id int64, producer_epoch int16, base_sequence int32, record_count int32, records. Base offset and leader epoch
+are outside the CRC, which is why a broker may assign them in place. Source: KIP-98, "Message format".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.checksum import crc32c
+from kpybroker.wire.compression import Buffer, Codec, compress, decompress
+
+HEADER_BYTES = 61
+PREFIX_BYTES = 12
+"""base_offset and length: what `length` does not count."""
+DECOMPRESSED_LIMIT_BYTES = 128 << 20
+"""What one batch may decompress to, unless the caller knows better."""
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+HEADER = Struct(">qiibIhiqqqhii")
+PREFIX = Struct(">qi")
+_ASSIGNED = Struct(">qii")
+_UINT32 = Struct(">I")
+_CRC_AT = 17
+_CRC_FROM = 21
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP_AT = 35
+_INT16 = Struct(">h")
+_INT64 = Struct(">q")
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Record(NamedTuple):
+    """One record; timestamp in milliseconds."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Batch:
+    """One batch: its header's fields, and `view` over all its bytes (a writable view, never a copy)."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "crc",
+        "last_offset_delta",
+        "leader_epoch",
+        "magic",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size_bytes",
+        "view",
+    )
+
+    base_offset: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    def __init__(self, view: memoryview) -> None:
+        """`view` holds exactly one batch, at least HEADER_BYTES long."""
+        (
+            self.base_offset,
+            length,
+            self.leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ) = HEADER.unpack_from(view)
+        self.size_bytes: int = length + PREFIX_BYTES
+        self.view = view
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2**31 - 1 to 0. -1 without a sequence."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def log_append_time(self) -> bool:
+        """All records carry max_timestamp, the broker's clock."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    def crc_ok(self) -> bool:
+        return crc32c(self.view[_CRC_FROM:]) == self.crc
+
+    def patch(self, base_offset: int, leader_epoch: int) -> None:
+        """Assign base offset and leader epoch in place; the CRC does not cover them."""
+        _ASSIGNED.pack_into(self.view, 0, base_offset, self.size_bytes - PREFIX_BYTES, leader_epoch)
+        self.base_offset = base_offset
+        self.leader_epoch = leader_epoch
+
+    def stamp(self, now_ms: int) -> None:
+        """Turn to LogAppendTime in place: the attribute bit, the maximum timestamp, a new CRC."""
+        self.attributes |= LOG_APPEND_TIME
+        self.max_timestamp = now_ms
+        _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
+        _INT64.pack_into(self.view, _MAX_TIMESTAMP_AT, now_ms)
+        self.crc = crc32c(self.view[_CRC_FROM:])
+        _UINT32.pack_into(self.view, _CRC_AT, self.crc)
+
+
+def split(view: Buffer) -> list[Batch]:
+    """The batches of a records field, in order, without a copy where `view` is writable.
+
+    Checks sizes and magic only; a CRC is checked by whoever takes the batch over. Raises KafkaError: INVALID_RECORD for
+    no batch or an old magic, CORRUPT_MESSAGE for lengths that do not fit.
+    """
+    whole = memoryview(view)
+    if whole.readonly:
+        whole = memoryview(bytearray(whole))
+    total = len(whole)
+    batches: list[Batch] = []
+    at = 0
+    while at < total:
+        if total - at < HEADER_BYTES:
+            if total - at > 16 and whole[at + 16] < 2:
+                raise _old_magic(whole[at + 16])
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{total - at} bytes are too few for a record batch")
+        batch = Batch(whole[at:] if at else whole)
+        size = batch.size_bytes
+        if batch.magic != 2:
+            raise _old_magic(batch.magic)
+        if not HEADER_BYTES <= size <= total - at:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch of {size} bytes with {total - at} left")
+        if at or size != total:
+            batch.view = whole[at : at + size]
+        batches.append(batch)
+        at += size
+    if not batches:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "no record batch")
+    return batches
+
+
+def _old_magic(magic: int) -> KafkaError:
+    if magic in (0, 1):
+        return KafkaError(ErrorCode.INVALID_RECORD, f"message format {magic} is not served, only record batches (2)")
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"invalid magic {magic}")
+
+
+def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> Iterator[Record]:
+    """The records of a batch, decompressed to at most `limit_bytes`.
+
+    Raises KafkaError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE or UNSUPPORTED_COMPRESSION_TYPE from the codec, INVALID_RECORD
+    for records that do not follow the format or whose number is not the header's.
+    """
+    plain = bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], limit_bytes))
+    stamp = batch.max_timestamp if batch.log_append_time else None
+    at = 0
+    try:
+        for _ in range(batch.record_count):
+            size, at = _varint(plain, at)
+            end = at + size
+            if size < 0 or end > len(plain):
+                raise _invalid(f"record of {size} bytes with {len(plain) - at} left")
+            timestamp_delta, at = _varint(plain, at + 1)
+            offset_delta, at = _varint(plain, at)
+            key, at = _sized(plain, at, end)
+            value, at = _sized(plain, at, end)
+            if plain[at] == 0:
+                headers: Headers = ()
+                at += 1
+            else:
+                headers, at = _headers(plain, at, end)
+            if at != end:
+                raise _invalid("record length does not match its fields")
+            timestamp = batch.base_timestamp + timestamp_delta if stamp is None else stamp
+            yield Record(batch.base_offset + offset_delta, timestamp, key, value, headers)
+    except IndexError as error:
+        raise _invalid("records end early") from error
+    if at != len(plain):
+        raise _invalid(f"{len(plain) - at} bytes after the last record")
+
+
+def _invalid(text: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, text)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint of at most 10 bytes and the position after it. Raises IndexError at the end of the data."""
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise _invalid("varint is too long")
+
+
+def _sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    size, at = _varint(data, at)
+    if size < 0:
+        if size != -1:
+            raise _invalid(f"length {size}")
+        return None, at
+    if at + size > end:
+        raise _invalid(f"field of {size} bytes with {end - at} left in its record")
+    return data[at : at + size], at + size
+
+
+def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
+    count, at = _varint(data, at)
+    if not 0 <= count <= (end - at) // 2:
+        raise _invalid(f"{count} headers in {end - at} bytes")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        key, at = _sized(data, at, end)
+        if key is None:
+            raise _invalid("header without a key")
+        value, at = _sized(data, at, end)
+        try:
+            headers.append((key.decode(), value))
+        except UnicodeDecodeError as error:
+            raise _invalid("header key is not UTF-8") from error
+    return tuple(headers), at
+
+
+Keyed = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Headers]
+"""(key, value) or (key, value, headers), stamped with the batch's time."""
+
+
+def encode_batch(
+    records: Sequence[Record | Keyed],
+    *,
+    base_offset: int = 0,
+    timestamp_ms: int = -1,
+    codec: int = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    leader_epoch: int = -1,
+    control: bool = False,
+    transactional: bool = False,
+) -> bytearray:
+    """A batch of consecutive offsets from `base_offset`; a Record brings its own timestamp, a tuple `timestamp_ms`."""
+    assert records, "a batch has at least one record"
+    first = records[0]
+    base_timestamp = first.timestamp if isinstance(first, Record) else timestamp_ms
+    max_timestamp = base_timestamp
+    body = bytearray()
+    for delta, record in enumerate(records):
+        if isinstance(record, Record):
+            _, timestamp, key, value, headers = record
+            if timestamp > max_timestamp:
+                max_timestamp = timestamp
+            _put_record(body, timestamp - base_timestamp, delta, key, value, headers)
+        else:
+            if timestamp_ms > max_timestamp:
+                max_timestamp = timestamp_ms
+            _put_record(
+                body, timestamp_ms - base_timestamp, delta, record[0], record[1], record[2] if len(record) > 2 else ()
+            )
+    packed = compress(codec, body, level) if codec else body
+    out = bytearray(HEADER_BYTES)
+    out += packed
+    last = len(records) - 1
+    attributes = codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
+    header = (attributes, last, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, last + 1)
+    HEADER.pack_into(out, 0, base_offset, len(out) - PREFIX_BYTES, leader_epoch, 2, 0, *header)
+    with memoryview(out) as whole:
+        _UINT32.pack_into(out, _CRC_AT, crc32c(whole[_CRC_FROM:]))
+    return out
+
+
+def _put_record(
+    out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers
+) -> None:
+    body = bytearray(1)
+    _put_varint(body, timestamp_delta)
+    _put_varint(body, offset_delta)
+    _put_sized(body, key)
+    _put_sized(body, value)
+    _put_varint(body, len(headers))
+    for name, content in headers:
+        _put_sized(body, name.encode())
+        _put_sized(body, content)
+    _put_varint(out, len(body))
+    out += body
+
+
+def _put_sized(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)
+    else:
+        _put_varint(out, len(data))
+        out += data
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def header_at(data: Buffer, at: int) -> tuple[int, int]:
+    """(base_offset, size in bytes) of the batch at a position; for walking over stored batches."""
+    base_offset, length = PREFIX.unpack_from(data, at)
+    return base_offset, length + PREFIX_BYTES

@@ -1,0 +1,27 @@
+"""CRC-32C (Castagnoli): the checksum of record batches and producer snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+
+Checksum = Callable[[bytes | bytearray | memoryview], int]
+
+
+def _load() -> Checksum:
+    # The package reads its own version from its metadata when it is imported, which costs a start tens of
+    # milliseconds; the extension module inside it is all we need.
+    package = PathFinder.find_spec("crc32c")
+    places = package.submodule_search_locations if package else None
+    spec = PathFinder.find_spec("_crc32c", list(places)) if places else None
+    if spec is None or spec.loader is None:
+        from crc32c import crc32c as found
+    else:
+        module = spec.loader.create_module(spec)
+        assert module is not None, "an extension module makes itself"
+        spec.loader.exec_module(module)
+        found = module.crc32c
+    return found  # type: ignore[no-any-return]  # the extension has no stubs
+
+
+crc32c: Checksum = _load()

@@ -1,0 +1,269 @@
+"""The World of the operating system: asyncio sockets, POSIX files, the wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+from kpybroker.world import Buffer, World
+
+_IOV_MAX = 1024
+_BACKLOG = 1024
+_READ_CHUNK_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+_RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_NOWAIT_UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+class RealListener:
+    """A listening socket, or one per address of its host; all on the same port."""
+
+    def __init__(self, servers: list[asyncio.Server], port: int) -> None:
+        self._servers = servers
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # else "::" would also take the port of "0.0.0.0", which may be the next address of the same host
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class RealNetwork:
+    """TCP by the running event loop; it sets TCP_NODELAY on every stream itself."""
+
+    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> RealListener:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # IPv4 first: with port 0 the first address chooses the port for all
+        addresses = sorted({(family, address) for family, _, _, _, address in found})
+        sockets: list[socket.socket] = []
+        servers: list[asyncio.Server] = []
+        try:
+            for family, address in addresses:
+                sockets.append(_bound_socket(family, (address[0], port, *address[2:])))
+                port = sockets[0].getsockname()[1]
+            for listening in sockets:
+                servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
+        except OSError:
+            for server in servers:
+                server.close()
+            for listening in sockets:
+                listening.close()
+            raise
+        return RealListener(servers, port)
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+class RealDisk:
+    """Files by os.*; whatever may wait for the device runs on threads of its own, made on first use."""
+
+    def __init__(self) -> None:
+        self._ordered: ThreadPoolExecutor | None = None
+        self._parallel: ThreadPoolExecutor | None = None
+        self._nowait = _RWF_NOWAIT
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        found = os.pread(handle, min(size, _READ_CHUNK_BYTES), offset)
+        if len(found) == size or not found:
+            return found
+        parts = [found]
+        done = len(found)
+        while done < size and (more := os.pread(handle, min(size - done, _READ_CHUNK_BYTES), offset + done)):
+            parts.append(more)
+            done += len(more)
+        return b"".join(parts)
+
+    def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | bytearray | None:
+        flag = self._nowait
+        if flag is None:
+            return os.pread(handle, size, offset)
+        found = bytearray(size)
+        try:
+            done = os.preadv(handle, (found,), offset, flag)
+            if done == size:
+                return found
+            # short: the end of the file, or the rest is not in the page cache
+            with memoryview(found) as whole:
+                while done < size and (more := os.preadv(handle, (whole[done:],), offset + done, flag)):
+                    done += more
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NOWAIT_UNKNOWN:
+                raise
+            self._nowait = None  # this file system cannot say; a read may then wait for its disk
+            return os.pread(handle, size, offset)
+        del found[done:]
+        return found
+
+    async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._pool(), self.pread, handle, size, offset)
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if len(buffers) == 1:
+            size = len(buffers[0])
+            done = os.pwrite(handle, buffers[0], offset)
+            return size if done == size else done + self._write_rest(handle, buffers[0], done, offset)
+        written = 0
+        for first in range(0, len(buffers), _IOV_MAX):
+            some = buffers[first : first + _IOV_MAX]
+            size = sum(map(len, some))
+            done = os.pwritev(handle, some, offset + written)
+            if done != size:
+                done += self._write_rest(handle, b"".join(some), done, offset + written)
+            written += size
+        return written
+
+    def _write_rest(self, handle: int, buffer: Buffer, done: int, offset: int) -> int:
+        """Complete a short write; an error (disk full) leaves what was written so far."""
+        rest = memoryview(buffer)[done:]
+        left = len(rest)
+        while rest:
+            count = os.pwrite(handle, rest, offset + done)
+            done += count
+            rest = rest[count:]
+        return left
+
+    def allocate(self, handle: int, offset: int, size: int) -> None:
+        os.posix_fallocate(handle, offset, size)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def path_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize
+
+    def lock(self, path: str) -> int:
+        handle = self.open(path, create=True)
+        try:
+            # flock also conflicts inside this process; lockf is the one that Java's FileLock sees
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise BlockingIOError(error.errno, "locked by another process", path) from error
+            raise
+        return handle
+
+    async def sync(self, handle: int) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._pool(), os.fdatasync, handle)
+
+    async def sync_directory(self, path: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._pool(), self.sync_directory_blocking, path)
+
+    def sync_blocking(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def sync_directory_blocking(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    async def off_loop(self, work: Callable[[], None]) -> None:
+        if self._ordered is None:
+            self._ordered = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        await asyncio.get_running_loop().run_in_executor(self._ordered, work)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._parallel is None:
+            self._parallel = ThreadPoolExecutor(4, thread_name_prefix="disk-io")
+        return self._parallel
+
+    def shutdown(self) -> None:
+        """Wait for work under way and end the threads; the next use would make new ones."""
+        for pool in (self._ordered, self._parallel):
+            if pool is not None:
+                pool.shutdown(wait=True)
+        self._ordered = self._parallel = None
+
+
+class RealWorld:
+    """The four doors, open."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.random = Random(seed)
+        self.network = RealNetwork()
+        self.disk = RealDisk()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def close(self) -> None:
+        self.disk.shutdown()
+
+
+def real_world() -> World:
+    """A World of this machine; typed so that mypy compares it with the interface."""
+    return RealWorld()
