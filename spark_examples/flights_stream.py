@@ -1,0 +1,89 @@
+"""A structured stream: flights in, running totals by carrier and day out, kill it whenever you like.
+
+    python -m spark_examples.flights_stream --bootstrap 127.0.0.1:9092 --source flights --sink totals --checkpoint DIR
+
+Reads what the source topic holds in batches of MAX_BATCH records, then ends. The checkpoint remembers how far it came
+and the sums until there; started again on the same one it goes on. Kafka's sink may repeat the batch in which it was
+killed, and does no harm: a record says what a carrier's day amounts to so far, and the last one under a key counts.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
+from pyspark.sql.streaming import StreamingQuery
+
+from spark_examples.flights_table import LATE_MINUTES
+from spark_examples.session import session
+
+FLIGHT = "carrier string, year int, month int, day int, dep_delay double, arr_delay double"
+COUNTS = "flights long, departed long, landed long, late long"
+TOTALS = f"carrier string, day string, {COUNTS}, dep_delay double, arr_delay double"
+MAX_BATCH = 40_000
+
+
+def daily_totals(records: DataFrame) -> DataFrame:
+    """Kafka records holding flights as JSON -> one row (TOTALS) for each carrier and day. Batch or stream alike."""
+    flight = F.from_json(F.col("value").cast("string"), FLIGHT)
+    return (
+        records.select(flight.alias("flight"))
+        .select("flight.*")
+        .groupBy("carrier", F.make_date("year", "month", "day").cast("string").alias("day"))
+        .agg(
+            F.count("*").alias("flights"),
+            F.count("dep_delay").alias("departed"),
+            F.count("arr_delay").alias("landed"),
+            F.count_if(F.col("arr_delay") > LATE_MINUTES).alias("late"),
+            F.sum("dep_delay").alias("dep_delay"),
+            F.sum("arr_delay").alias("arr_delay"),
+        )
+    )
+
+
+def as_records(totals: DataFrame) -> DataFrame:
+    """Rows of totals -> Kafka records: key "UA 2013-07-04", value JSON."""
+    return totals.select(
+        F.concat_ws(" ", "carrier", "day").alias("key"),
+        F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("value"),
+    )
+
+
+def print_position(query: StreamingQuery) -> None:
+    """Print how many records the query has read since its checkpoint was new."""
+    if query.lastProgress:
+        for source in query.lastProgress.sources:
+            ends = json.loads(source.endOffset)
+            print(sum(sum(partitions.values()) for partitions in ends.values()), flush=True)
+
+
+def main(bootstrap: str, source: str, sink: str, checkpoint: Path) -> None:
+    spark = session(bootstrap)
+    kafka = {"kafka.bootstrap.servers": bootstrap}
+    flights = (
+        spark.readStream.format("kafka")
+        .options(**kafka, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=str(MAX_BATCH))
+        .load()
+    )
+    query = (
+        as_records(daily_totals(flights))
+        .writeStream.format("kafka")
+        .options(**kafka, topic=sink, checkpointLocation=str(checkpoint))
+        .outputMode("update")
+        .trigger(availableNow=True)
+        .start()
+    )
+    while not query.awaitTermination(0.3):
+        print_position(query)
+    print_position(query)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--sink", required=True)
+    parser.add_argument("--checkpoint", required=True, type=Path)
+    main(**vars(parser.parse_args()))

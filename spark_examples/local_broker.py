@@ -1,0 +1,32 @@
+"""A kpybroker of one's own for the length of a `with` block."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kpybroker.errors import ConfigError
+
+
+@contextlib.contextmanager
+def local_broker(data_dir: Path) -> Iterator[str]:
+    """Start `kpybroker dev` on a free port with its data under `data_dir`; yields the bootstrap address."""
+    command = [sys.executable, "-m", "kpybroker", "dev", "--port", "0", "--data-dir", str(data_dir)]
+    with (
+        data_dir.with_name(f"{data_dir.name}.log").open("ab") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as broker,
+    ):
+        try:
+            yield _bootstrap(broker, log.name)
+        finally:
+            broker.send_signal(signal.SIGTERM)
+
+
+def _bootstrap(broker: subprocess.Popen[str], log: str) -> str:
+    assert broker.stdout is not None
+    for line in broker.stdout:
+        if line.startswith("kpybroker ready "):
+            return dict(word.split("=", 1) for word in line.split()[2:])["bootstrap"]
+    raise ConfigError(f"the broker stopped before it was ready; why is in {log}")
