@@ -158,6 +158,8 @@ class KafkaError(Exception):
         super().__init__(code, message)
         self.code = code
         self.message = message
+        self.records: list[tuple[int, str]] = []
+        """The records within a batch that are to blame, and why (Produce v8+, KIP-467)."""
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name

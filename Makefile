@@ -1,0 +1,47 @@
+# Two commands for a newcomer: `make run` serves, `make test` proves. Everything lives in .venv and .cache.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 9092
+RUNS ?= 3
+
+.PHONY: run test check lint compat spark demo bench oracle kill clean prerequisites
+
+run: $(VENV)/ready
+	$(BIN)/python -m kpybroker dev --port $(PORT)
+
+test: prerequisites lint                  ## everything, on kpybroker
+	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest compat_tests --target kpybroker
+
+check: $(VENV)/ready lint                 ## the fast tests alone: under a minute
+	$(BIN)/python -m pytest tests
+
+lint: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+oracle: prerequisites                     ## the same compat tests, on Apache Kafka
+	$(BIN)/python -m pytest compat_tests --target kafka
+
+demo: prerequisites                       ## 336,776 flights through Kafka and Spark
+	$(BIN)/python -m spark_examples.flights_demo
+
+bench: prerequisites                      ## beside Apache Kafka, in the same run
+	$(BIN)/python -m bench --runs $(RUNS)
+
+kill: $(VENV)/ready                       ## 200 rounds of kill -9
+	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
+
+prerequisites: $(VENV)/ready
+	sh oracle/prerequisites.sh
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kpybroker needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,65 @@
+"""What a handler gets beside the request (`Call`) and what it may give back before the answer exists (`Reply`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True, frozen=True)
+class Call:
+    """Who asks, and in which version. One object serves all requests of a connection that share these facts."""
+
+    api_key: int
+    version: int
+    client_id: str | None
+    host: str
+    """The peer's IP address."""
+    connection: int
+    """A number that is unique among the connections of this process."""
+    listener: str = "PLAINTEXT"
+
+
+class Encoded(bytes):
+    """A response body that is already encoded for the call's version; sent as it is."""
+
+    __slots__ = ()
+
+
+class Reply:
+    """An answer on its way. The handler completes it later, the connection sends it in its turn.
+
+    `parallel` is true where the next request of the connection may start meanwhile: only an appended Produce (DESIGN:
+    "Answer in order").
+    """
+
+    __slots__ = ("address", "response", "done", "_ready")
+
+    parallel = False
+
+    def __init__(self) -> None:
+        self.address: Any = None
+        """Whatever the connection needs to encode the response; the handler does not touch it."""
+        self.response: Any = None
+        self.done = False
+        self._ready: Callable[[], None] | None = None
+
+    def on_ready(self, ready: Callable[[], None] | None) -> None:
+        """Call `ready` once when the answer is complete; the connection's side."""
+        self._ready = ready
+
+    def complete(self, response: Any) -> None:
+        """Give the answer, once; None says that none will be sent (acks=0)."""
+        if self.done:
+            return
+        self.done = True
+        self.response = response
+        if self._ready is not None:
+            self._ready()
+
+    def give_way(self) -> None:
+        """Another request waits behind this one: answer at once if that is legal. Default: it is not."""
+
+    def abandon(self) -> None:
+        """The peer is gone: release what waits for the answer."""

@@ -1,0 +1,49 @@
+"""ApiVersions (18): what this broker serves, and the features of its cluster.
+
+The reply's header is v0 in every version. v3 flexible, with the client's software (KIP-511) and features (KIP-584);
+below v4, features whose minimum is 0 are left out, since older clients cannot read them (KAFKA-17492).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode
+from kpybroker.wire import api as api_table
+from kpybroker.wire.rpc.api_versions import ApiVersion, FinalizedFeatureKey, Request, Response, SupportedFeatureKey
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """The table's rows, the features' ranges and their finalized levels."""
+    if call.version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return Response(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    features = broker.supported_features
+    return Response(
+        api_keys=[
+            ApiVersion(
+                api_key=row.key,
+                min_version=row.min if row.advertise_from is None else row.advertise_from,
+                max_version=row.max,
+            )
+            for row in api_table.API
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in features.items()
+            if low > 0 or call.version >= 4
+        ],
+        finalized_features_epoch=broker.image.offset,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in broker.image.features.items()
+        ],
+    )

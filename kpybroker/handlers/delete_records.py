@@ -1,0 +1,50 @@
+"""DeleteRecords (21): move a partition's start up to an offset (KIP-107). v2 flexible. -1 means the high watermark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsTopicResult,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+TO_HIGH_WATERMARK = -1
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """The new start of each partition, or why it stayed. What was deleted stays deleted after a crash."""
+    topics = [
+        DeleteRecordsTopicResult(
+            name=topic.name, partitions=[_delete(broker, topic.name, ask) for ask in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    broker.log_dir.checkpoint()
+    return Response(topics=topics)
+
+
+def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    try:
+        partition = broker.hosting.leads(topic, ask.partition_index)
+        storage = partition.log
+        offset = storage.high_watermark if ask.offset == TO_HIGH_WATERMARK else ask.offset
+        if "delete" not in storage.settings.cleanup_policy:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "cleanup.policy does not contain delete")
+        if not 0 <= offset <= storage.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset > storage.start:
+            storage.advance_start(offset)
+    except KafkaError as refusal:
+        return DeleteRecordsPartitionResult(
+            partition_index=ask.partition_index, low_watermark=-1, error_code=refusal.code
+        )
+    return DeleteRecordsPartitionResult(partition_index=ask.partition_index, low_watermark=storage.start)

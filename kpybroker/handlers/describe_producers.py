@@ -1,0 +1,47 @@
+"""DescribeProducers (61): the producers a partition remembers (KIP-664). v0, flexible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import KafkaError
+from kpybroker.wire.rpc.describe_producers import PartitionResponse, ProducerState, Request, Response, TopicResponse
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """One answer per partition asked; refusals are per partition."""
+    return Response(
+        topics=[
+            TopicResponse(
+                name=topic.name, partitions=[_answer(broker, topic.name, index) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    try:
+        partition = broker.hosting.leads(topic, index)
+    except KafkaError as refusal:
+        return PartitionResponse(
+            partition_index=index, error_code=refusal.code, error_message=refusal.message, active_producers=[]
+        )
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                last_sequence=state.last_sequence,
+                last_timestamp=state.last_timestamp,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=state.current_txn_first_offset,
+            )
+            for state in partition.log.producers
+        ],
+    )

@@ -1,0 +1,86 @@
+"""DescribeTopicPartitions (75): topics in pages, with their eligible leader replicas (KIP-966). v0, flexible.
+
+Topics come sorted by name; `cursor` says where the page starts, `next_cursor` where the next one does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.metadata import TOPIC_OPERATIONS
+from kpybroker.wire.rpc.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.metadata.image import PartitionImage
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """At most `response_partition_limit` partitions, and never more than max.request.partition.size.limit."""
+    limit = min(request.response_partition_limit, broker.config.max_request_partition_size_limit)
+    if limit <= 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "response_partition_limit must be positive")
+    names = sorted({t.name for t in request.topics}) if request.topics else sorted(broker.image.topics)
+    cursor = request.cursor
+    if cursor is not None:
+        if cursor.partition_index < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
+        names = [name for name in names if name >= cursor.topic_name]
+    response = Response(topics=[])
+    for name in names:
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if limit <= 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=first)
+            return response
+        topic = _topic(broker, name, first, limit)
+        response.topics.append(topic)
+        limit -= len(topic.partitions)
+        image = broker.image.topic(name)
+        reached = first + len(topic.partitions)
+        if image is not None and reached < len(image.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=reached)
+            return response
+    return response
+
+
+def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
+    image = broker.image.topic(name)
+    if image is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            broker.check_topic_name(name)
+        except KafkaError as refusal:
+            code = refusal.code
+        return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, partitions=[])
+    return DescribeTopicPartitionsResponseTopic(
+        name=name,
+        topic_id=image.id,
+        is_internal=broker.is_internal(name),
+        partitions=[
+            _partition(index, partition)
+            for index, partition in enumerate(image.partitions[first : first + limit], start=first)
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(index: int, image: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.NONE if image.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=image.leader,
+        leader_epoch=image.leader_epoch,
+        replica_nodes=list(image.replicas),
+        isr_nodes=list(image.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=[],
+    )

@@ -1,0 +1,264 @@
+"""Fetch (1): batches from an offset on, as soon as there are `min_bytes` of them or `max_wait_ms` is over.
+
+v7 incremental sessions (KIP-227); v9 leader epochs (KIP-320); v12 flexible; v13 topic ids (KIP-516).
+Whole batches are returned, from the one that contains the offset; never past the high watermark, or past the last
+stable offset for read_committed. The first batch comes even if it is larger than the limits (KIP-74).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call, Reply
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want, Wanted
+from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.replication.partition import Partition
+    from kpybroker.world import Buffer
+
+READ_COMMITTED = 1
+_EMPTY = b""
+
+
+class FetchReply(Reply):
+    """A fetch that waits for bytes to arrive, for its time to end, or for a cold read."""
+
+    __slots__ = ("_broker", "_cold", "_session", "_task", "_timer", "_wants", "_watched", "request", "version")
+
+    def __init__(
+        self, broker: Broker, call: Call, request: Request, session: Session | None, wants: list[Want]
+    ) -> None:
+        super().__init__()
+        self.request = request
+        self.version = call.version
+        self._broker = broker
+        self._session = session
+        self._wants = wants
+        self._watched: list[Partition] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._cold: dict[Want, Buffer] = {}
+
+    def try_now(self, *, final: bool) -> Response | None:
+        """The response if there is enough to answer with, or if there must be one; None to wait on."""
+        limit_bytes = min(self.request.max_bytes, self._broker.config.fetch_max_bytes)
+        total_bytes = 0
+        has_error = False
+        rows: list[tuple[Want, PartitionData]] = []
+        for want in self._wants:
+            row, cold = self._look(want, limit_bytes - total_bytes, is_first=total_bytes == 0)
+            if cold is not None:
+                self._read_cold(want, cold)
+                return None
+            rows.append((want, row))
+            if row.error_code:
+                has_error = True
+            elif row.records:
+                total_bytes += len(row.records)
+        if not (final or has_error or total_bytes >= self.request.min_bytes):
+            return None
+        self._cold.clear()
+        return self._respond(rows)
+
+    def _look(self, want: Want, room_bytes: int, *, is_first: bool) -> tuple[PartitionData, Partition | None]:
+        """The row of one partition, or the partition whose bytes must be brought from the disk first."""
+        row = PartitionData(partition_index=want.index, high_watermark=-1, records=_EMPTY)
+        partition = want.partition
+        try:
+            if partition is None or partition.offline is not None or partition.leader_id != self._broker.node_id:
+                partition = want.partition = self._find(want)
+            if want.leader_epoch != -1:
+                partition.check_epoch(want.leader_epoch)
+            storage = partition.log
+            committed = self.request.isolation_level == READ_COMMITTED
+            row.high_watermark = storage.high_watermark
+            row.last_stable_offset = storage.last_stable
+            row.log_start_offset = storage.start
+            row.aborted_transactions = [] if committed else None
+            upper = storage.last_stable if committed else storage.high_watermark
+            offset = want.fetch_offset
+            if not storage.start <= offset <= storage.end:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if offset >= upper or (room_bytes <= 0 and not is_first):
+                return row, None
+            records = self._cold.get(want)
+            if records is None:
+                size_bytes = max(min(want.max_bytes, room_bytes), 0)
+                records = storage.read(offset, size_bytes, upper=upper, min_one=is_first)
+                if records is None:
+                    return row, partition
+            row.records = records
+        except KafkaError as refusal:
+            want.partition = None
+            return _refused(want, refusal), None
+        return row, None
+
+    def _find(self, want: Want) -> Partition:
+        topic = want.topic
+        if topic is None:
+            topic = self._broker.topic_name(want.topic_id)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return self._broker.hosting.leads(topic, want.index)
+
+    def _respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
+        session = self._session
+        is_incremental = session is not None and self.request.session_epoch > INITIAL_EPOCH
+        topics: dict[str | bytes, FetchableTopicResponse] = {}
+        for want, row in rows:
+            if session is not None:
+                told = (row.high_watermark, row.log_start_offset)
+                is_news = bool(row.records) or row.error_code or told != (want.told_high_watermark, want.told_log_start)
+                want.told_high_watermark, want.told_log_start = told
+                if is_incremental and not is_news:
+                    continue
+                if row.error_code:
+                    want.told_high_watermark = -1
+                elif row.records:
+                    session.had_its_turn((want.topic if want.topic is not None else want.topic_id, want.index))
+            key = want.topic if want.topic is not None else want.topic_id
+            topic = topics.get(key)
+            if topic is None:
+                topic = topics[key] = FetchableTopicResponse(
+                    topic=want.topic or "", topic_id=want.topic_id, partitions=[]
+                )
+            topic.partitions.append(row)
+        return Response(session_id=session.id if session is not None else 0, responses=list(topics.values()))
+
+    # ---- waiting
+
+    def park(self) -> None:
+        """Wait for bytes or for max_wait_ms."""
+        if self._timer is None:
+            wait_s = max(self.request.max_wait_ms, 0) / 1000
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
+        for want in self._wants:
+            if want.partition is not None:
+                want.partition.fetches[self] = None
+                self._watched.append(want.partition)
+
+    def settle(self) -> None:
+        """Something was appended to a watched partition."""
+        if not self.done and self._task is None:
+            response = self.try_now(final=False)
+            if response is not None:
+                self._finish(response)
+
+    def give_way(self) -> None:
+        if self._task is None:
+            self._time_out()
+
+    def _time_out(self) -> None:
+        if self.done or self._task is not None:
+            return
+        response = self.try_now(final=True)
+        if response is not None:
+            self._finish(response)
+
+    def _finish(self, response: Response) -> None:
+        self._release()
+        self.complete(response)
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.fetches.pop(self, None)
+        self._watched = []
+
+    def abandon(self) -> None:
+        self.done = True
+        self._release()
+        if self._task is not None:
+            self._task.cancel()
+
+    # ---- cold reads
+
+    def _read_cold(self, want: Want, partition: Partition) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._bring(want, partition))
+
+    async def _bring(self, want: Want, partition: Partition) -> None:
+        """Read off the loop what is not in the page cache, then look again; at least this partition is answered."""
+        storage = partition.log
+        committed = self.request.isolation_level == READ_COMMITTED
+        upper = storage.last_stable if committed else storage.high_watermark
+        try:
+            self._cold[want] = await storage.read_cold(want.fetch_offset, want.max_bytes, upper=upper, min_one=True)
+        except KafkaError:
+            want.partition = None
+        self._task = None
+        self._time_out()
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
+    """Answer at once where possible, else give a reply that waits."""
+    by_id = call.version >= 13
+    replica_id = request.replica_id if call.version < 15 else (request.replica_state or _NO_REPLICA).replica_id
+    if replica_id >= 0:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas do not fetch from a broker of one")
+    session, wants = _resolve(broker, request, by_id)
+    reply = FetchReply(broker, call, request, session, wants)
+    at_once = request.max_wait_ms <= 0 or not wants
+    response = reply.try_now(final=at_once)
+    if response is not None:
+        return response
+    reply.park()
+    return reply
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """The whole fetch is refused: a session that is not as the client thinks."""
+    return Response(error_code=refusal.code, responses=[])
+
+
+def _resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
+    sessions = broker.sessions
+    session_id, epoch = request.session_id, request.session_epoch
+    wants: OrderedDict[Wanted, Want] = OrderedDict()
+    for topic in request.topics:
+        name = None if by_id else topic.topic
+        for p in topic.partitions:
+            key = (topic.topic_id if name is None else name, p.partition)
+            wants[key] = Want(
+                name, topic.topic_id, p.partition, p.fetch_offset, p.partition_max_bytes, p.current_leader_epoch
+            )
+    if epoch == FINAL_EPOCH:
+        if session_id:
+            sessions.close(session_id)
+        return None, list(wants.values())
+    if epoch == INITIAL_EPOCH:
+        if session_id:
+            sessions.close(session_id)
+        session = sessions.open(wants, by_id=by_id) if wants else None
+        return session, list(wants.values())
+    session = sessions.resume(session_id, epoch, by_id=by_id)
+    forgotten: list[Wanted] = []
+    for gone in request.forgotten_topics_data:
+        forgotten += [(gone.topic_id if by_id else gone.topic, index) for index in gone.partitions]
+    session.update(wants, forgotten)
+    return session, list(session.wants.values())
+
+
+def _refused(want: Want, refusal: KafkaError) -> PartitionData:
+    return PartitionData(
+        partition_index=want.index,
+        error_code=refusal.code,
+        high_watermark=-1,
+        last_stable_offset=-1,
+        log_start_offset=-1,
+        aborted_transactions=None,
+        records=_EMPTY,
+    )
+
+
+class _NoReplica:
+    replica_id = -1
+
+
+_NO_REPLICA = _NoReplica()

@@ -1,0 +1,73 @@
+"""ListOffsets (2): offsets by time, and the two ends of a partition.
+
+v1 one offset; v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v7 max timestamp (KIP-734); v8 earliest
+local and v9 latest tiered (KIP-405); v10 a timeout; v11 earliest pending upload (KIP-1023).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.replication.partition import Partition
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+READ_COMMITTED = 1
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """One answer per partition asked; refusals are per partition."""
+    return Response(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_answer(broker, call, request, topic.name, ask) for ask in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(
+    broker: Broker, call: Call, request: Request, topic: str, ask: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    try:
+        partition = broker.hosting.leads(topic, ask.partition_index)
+        partition.check_epoch(ask.current_leader_epoch)
+        timestamp, offset, epoch = _look_up(partition, call, request, ask.timestamp)
+    except KafkaError as refusal:
+        return ListOffsetsPartitionResponse(partition_index=ask.partition_index, error_code=refusal.code)
+    return ListOffsetsPartitionResponse(
+        partition_index=ask.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
+
+
+def _look_up(partition: Partition, call: Call, request: Request, timestamp: int) -> tuple[int, int, int]:
+    """Timestamp, offset and leader epoch; -1 each where nothing matches."""
+    storage = partition.log
+    if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp == LATEST:
+        end = storage.last_stable if request.isolation_level == READ_COMMITTED else storage.high_watermark
+        return -1, end, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, storage.start, storage.epoch_at(storage.start)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1, -1
+    found = storage.max_timestamp() if timestamp == MAX_TIMESTAMP else storage.offset_for_timestamp(timestamp)
+    if found is None:
+        return -1, -1, -1
+    offset, found_timestamp, epoch = found
+    return found_timestamp, offset, epoch

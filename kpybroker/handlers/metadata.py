@@ -1,0 +1,115 @@
+"""Metadata (3): brokers, topics and who leads each partition.
+
+v0 an empty list means all topics, v1+ null does; v4 says whether topics may be created; v8 to v10 what the asker may
+do with the cluster; v9 flexible; v10 topic ids (KIP-516); v12 topics asked by id; v13 a top-level error.
+Answers depend on the Image only, so they are kept, encoded, until the next Image is published.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call, Encoded
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.message import build
+from kpybroker.wire.rpc.metadata import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.metadata.image import TopicImage
+
+NOT_ASKED = -(2**31)
+TOPIC_OPERATIONS = 3576
+"""Read, write, create, delete, alter, describe, describe configs, alter configs: all, without an authorizer."""
+CLUSTER_OPERATIONS = 8096
+"""Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
+    """Topics that are not there are created first, where both sides allow it."""
+    if _wants_all(request, call.version):
+        key: tuple[object, ...] = (call.version, None)
+    else:
+        asked = request.topics or []
+        if request.allow_auto_topic_creation:
+            missing = [t.name for t in asked if t.name is not None and t.name not in broker.image.topics]
+            if missing:
+                await broker.auto_create(missing)
+        key = (call.version, tuple((t.name, t.topic_id) for t in asked))
+    key += (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+    found = broker.answers.get(key)
+    if found is None:
+        found = broker.answers[key] = Encoded(build(_describe(broker, call, request), call.version))
+    return found
+
+
+def _wants_all(request: Request, version: int) -> bool:
+    return request.topics is None or (version == 0 and not request.topics)
+
+
+def _describe(broker: Broker, call: Call, request: Request) -> Response:
+    image = broker.image
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    if _wants_all(request, call.version):
+        topics = [_topic(broker, topic, operations) for topic in image.topics.values()]
+    else:
+        topics = [_asked(broker, t.name, t.topic_id, operations, call.version) for t in request.topics or []]
+    return Response(
+        brokers=[
+            MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
+            for node, host, port, rack in broker.endpoints()
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.any_live_broker(),
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
+    )
+
+
+def _asked(broker: Broker, name: str | None, topic_id: bytes, operations: int, version: int) -> MetadataResponseTopic:
+    if name is None:
+        found = broker.image.topic_by_id(topic_id)
+        if found is None:
+            shown = None if version >= 12 else ""
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=shown, topic_id=topic_id, partitions=[]
+            )
+        return _topic(broker, found, operations)
+    topic = broker.image.topic(name)
+    if topic is not None:
+        return _topic(broker, topic, operations)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        broker.check_topic_name(name)
+    except KafkaError as refusal:
+        code = refusal.code
+    return MetadataResponseTopic(error_code=code, name=name, is_internal=broker.is_internal(name), partitions=[])
+
+
+def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=broker.is_internal(topic.name),
+        partitions=[
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE if p.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=p.leader,
+                leader_epoch=p.leader_epoch,
+                replica_nodes=list(p.replicas),
+                isr_nodes=list(p.isr),
+                offline_replicas=[],
+            )
+            for index, p in enumerate(topic.partitions)
+        ],
+        topic_authorized_operations=operations,
+    )

@@ -1,0 +1,47 @@
+"""OffsetForLeaderEpoch (23): where did this leader epoch end?
+
+v3 a replica id; v4 flexible (KIP-320). An epoch of the future is answered with (-1, -1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import KafkaError
+from kpybroker.wire.rpc.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """One answer per partition asked; refusals are per partition."""
+    return Response(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_answer(broker, topic.topic, ask) for ask in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(broker: Broker, topic: str, ask: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = broker.hosting.leads(topic, ask.partition)
+        partition.check_epoch(ask.current_leader_epoch)
+    except KafkaError as refusal:
+        return EpochEndOffset(partition=ask.partition, error_code=refusal.code)
+    if ask.leader_epoch == partition.leader_epoch:
+        return EpochEndOffset(
+            partition=ask.partition, leader_epoch=ask.leader_epoch, end_offset=partition.log.high_watermark
+        )
+    epoch, end = partition.log.end_of_epoch(ask.leader_epoch)
+    return EpochEndOffset(partition=ask.partition, leader_epoch=epoch, end_offset=end)

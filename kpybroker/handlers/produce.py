@@ -1,0 +1,170 @@
+"""Produce (0): append batches to partitions and answer once they are as safe as `acks` asks.
+
+v9 flexible; v10 names the new leader (KIP-951); v12 transactions of the second kind (KIP-890); v13 topic ids.
+The batches stay views of the receive buffer: they are queued here, and written when the read event ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call, Reply
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.wire.batch import split
+from kpybroker.wire.rpc.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    Request,
+    Response,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.replication.partition import Partition
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+
+class ProduceReply(Reply):
+    """Waits for the flush, and with acks=all for the high watermark, of every partition appended to."""
+
+    __slots__ = ("_acks", "_timeout_ms", "_timer", "_waiting", "result")
+
+    parallel = True
+
+    def __init__(self, result: Response, acks: int, timeout_ms: int) -> None:
+        super().__init__()
+        self.result = result
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._waiting: list[tuple[Partition, int, PartitionProduceResponse]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait_for(self, partition: Partition, end: int, answer: PartitionProduceResponse) -> None:
+        self._waiting.append((partition, end, answer))
+
+    def settle(self) -> None:
+        """After a flush: complete, or wait on for what has not been reached."""
+        if self.done:
+            return
+        left = []
+        for item in self._waiting:
+            partition, end, answer = item
+            if partition.log.high_watermark >= end:
+                continue
+            if partition.offline is not None:
+                _refuse(answer, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline))
+            elif partition.log.written_end < end and partition.log.end < end:
+                _refuse(answer, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the batch could not be written"))
+            else:
+                left.append(item)
+        self._waiting, before = left, self._waiting
+        if not left:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.complete(self.result if self._acks != ACKS_NONE else None)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, self._time_out)
+            for partition, end, _ in left:
+                partition.when_committed(end, self)
+        else:
+            assert len(left) <= len(before)
+
+    def _time_out(self) -> None:
+        for _, _, answer in self._waiting:
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._waiting = []
+        self.complete(self.result if self._acks != ACKS_NONE else None)
+
+    def abandon(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.done = True
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
+    """Append what can be appended; refusals are per partition."""
+    acks = request.acks
+    result = Response(responses=[])
+    reply = ProduceReply(result, acks, max(request.timeout_ms, 0))
+    refused = False
+    refusal = _refuse_all(request)
+    for topic in request.topic_data:
+        answers = []
+        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        for data in topic.partition_data:
+            answer = PartitionProduceResponse(index=data.index)
+            answers.append(answer)
+            try:
+                if refusal is not None:
+                    raise refusal
+                if name is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+                _append(broker, call, reply, name, data, answer, acks)
+            except KafkaError as error:
+                _refuse(answer, error)
+                refused = True
+        result.responses.append(
+            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+        )
+    if acks == ACKS_NONE and refused:
+        raise MalformedFrame(f"a produce with acks=0 was refused: {_first_error(result)}")
+    broker.hosting.woken.append(reply)
+    return reply
+
+
+def _append(
+    broker: Broker,
+    call: Call,
+    reply: ProduceReply,
+    topic: str,
+    data: PartitionProduceData,
+    answer: PartitionProduceResponse,
+    acks: int,
+) -> None:
+    partition = broker.hosting.leads(topic, data.index)
+    if data.records is None:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "no records were sent")
+    batches = split(data.records)
+    if len(batches) != 1:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a produce carries one batch per partition, not {len(batches)}")
+    if batches[0].is_transactional:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+    if acks == ACKS_ALL:
+        partition.require_in_sync(partition.log.settings.min_insync_replicas)
+    if broker.is_internal(topic) and call.client_id != "__admin_client":
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
+    appended = partition.append(batches, broker.world.wall_ms())
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time_ms
+    answer.log_start_offset = partition.log.start
+    reply.wait_for(partition, appended.last_offset + 1, answer)
+
+
+def _refuse_all(request: Request) -> KafkaError | None:
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if request.transactional_id is not None:
+        return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+    return None
+
+
+def _refuse(answer: PartitionProduceResponse, refusal: KafkaError) -> None:
+    answer.error_code = refusal.code
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+    answer.error_message = refusal.message
+    if refusal.code == ErrorCode.INVALID_RECORD and refusal.records:
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
+            for index, why in refusal.records
+        ]
+
+
+def _first_error(result: Response) -> str:
+    codes = [a.error_code for t in result.responses for a in t.partition_responses if a.error_code]
+    return ErrorCode(codes[0]).name

@@ -1,0 +1,126 @@
+"""A connection to a broker, from the asking side: what the command line speaks, and later one broker to another.
+
+`ask` encodes, sends and waits for the reply with its correlation id; requests may be pipelined, replies come in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from struct import Struct
+from typing import Any
+
+from kpybroker.errors import MalformedFrame
+from kpybroker.wire import api as api_table
+from kpybroker.wire.frame import encode_request, parse_response_header
+from kpybroker.wire.message import parse
+from kpybroker.world import Network
+
+_SIZE = Struct(">i")
+REPLY_LIMIT_BYTES = 256 * 1024 * 1024
+"""The largest reply a peer is believed; more is a stream that is not Kafka's."""
+
+
+class Peer(asyncio.Protocol):
+    """One TCP connection. Make it with `Peer.dial`, use `ask`, end with `close`."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._waiting: deque[tuple[int, api_table.Api, int, asyncio.Future[Any]]] = deque()
+        self._correlation_id = 0
+        self._lost: Exception | None = None
+        self.versions: dict[int, tuple[int, int]] = {}
+        """By api key, the range the broker advertises; empty until `negotiate`."""
+
+    @classmethod
+    async def dial(cls, network: Network, host: str, port: int, *, client_id: str = "kpybroker") -> Peer:
+        """Connect. Raises OSError."""
+        _, protocol = await network.connect(lambda: cls(client_id), host, port)
+        assert isinstance(protocol, Peer)
+        return protocol
+
+    async def negotiate(self) -> None:
+        """Ask which versions the broker serves (KIP-35); from then on `ask` takes the highest both know."""
+        told = await self.ask("ApiVersions", version=0)
+        self.versions = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
+
+    def best_version(self, api: api_table.Api) -> int:
+        """The highest version both sides know. Raises MalformedFrame where there is none."""
+        low, high = self.versions.get(api.key, (api.min, api.max) if not self.versions else (1, 0))
+        best = min(high, api.max)
+        if best < max(low, api.min):
+            raise MalformedFrame(f"the broker does not serve {api.name} in a version known here")
+        return best
+
+    async def ask(self, name: str, request: Any = None, *, version: int | None = None) -> Any:
+        """The reply to a request; `request` defaults to an empty one. Raises ConnectionError, MalformedFrame."""
+        api = api_table.by_name[name]
+        if self._lost is not None or self._transport is None:
+            raise ConnectionError("the connection is closed") from self._lost
+        if version is None:
+            version = self.best_version(api)
+        self._correlation_id += 1
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._correlation_id, api, version, reply))
+        buffers = encode_request(
+            self._correlation_id, api, version, api.request() if request is None else request, self._client_id
+        )
+        self._transport.write(b"".join(buffers))
+        return await reply
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(exc or ConnectionError("the broker closed the connection"))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= 4:
+            (size,) = _SIZE.unpack_from(self._received)
+            if not 4 <= size <= REPLY_LIMIT_BYTES:
+                self._fail(MalformedFrame(f"a reply of {size} bytes"))
+                self.close()
+                return
+            if len(self._received) < 4 + size:
+                return
+            frame = bytes(self._received[4 : 4 + size])
+            del self._received[: 4 + size]
+            self._take(memoryview(frame))
+
+    def _take(self, frame: memoryview) -> None:
+        if not self._waiting:
+            self._fail(MalformedFrame("a reply that nobody asked for"))
+            self.close()
+            return
+        expected, api, version, reply = self._waiting.popleft()
+        try:
+            correlation_id, position = parse_response_header(frame, api, version)
+            if correlation_id != expected:
+                raise MalformedFrame(f"reply {correlation_id} came, {expected} was due")
+            answer = parse(api.response, version, frame, position)
+        except MalformedFrame as malformed:
+            if not reply.done():
+                reply.set_exception(malformed)
+            self.close()
+            return
+        if not reply.done():
+            reply.set_result(answer)
+
+    def _fail(self, why: Exception) -> None:
+        self._lost = why
+        while self._waiting:
+            reply = self._waiting.popleft()[3]
+            if not reply.done():
+                reply.set_exception(
+                    why if isinstance(why, ConnectionError | MalformedFrame) else ConnectionError(str(why))
+                )

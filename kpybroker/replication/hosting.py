@@ -1,0 +1,71 @@
+"""The partitions this broker hosts, and the one write per partition that ends every read event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition import Partition, Waiter
+from kpybroker.storage.log import Log
+
+
+class Hosting:
+    """Partitions by name and by topic id; who was appended to and who is to be woken in this event."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.dirty: list[Partition] = []
+        self.woken: list[Waiter] = []
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._flushing = False
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
+    def host(self, topic: str, topic_id: bytes, index: int, storage: Log) -> Partition:
+        partition = Partition(self, topic, topic_id, index, storage)
+        self._partitions[topic, index] = partition
+        return partition
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))
+
+    def leads(self, topic: str, index: int) -> Partition:
+        """The partition, where this broker leads it.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        """
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.leader_id != self.node_id:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.require_online()
+        return partition
+
+    def retire(self, topic: str, index: int) -> Partition | None:
+        """Stop hosting; the caller deletes the log."""
+        partition = self._partitions.pop((topic, index), None)
+        if partition is not None:
+            partition.retire()
+        return partition
+
+    def flush(self) -> None:
+        """End of a read event: write what was appended, then settle whoever that brings on."""
+        if self._flushing or not (self.dirty or self.woken):
+            return
+        self._flushing = True
+        try:
+            while self.dirty or self.woken:
+                dirty, self.dirty = self.dirty, []
+                for partition in dirty:
+                    partition.flush()
+                woken, self.woken = self.woken, []
+                for waiter in dict.fromkeys(woken):
+                    waiter.settle()
+        finally:
+            self._flushing = False
+
+    def settle(self) -> None:
+        """Settle the woken outside a read event (a sync finished, leadership moved)."""
+        self.flush()

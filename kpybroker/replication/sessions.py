@@ -1,0 +1,121 @@
+"""Incremental fetch sessions (KIP-227): what a consumer wants, remembered between its requests."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from random import Random
+from typing import TYPE_CHECKING
+
+from kpybroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kpybroker.replication.partition import Partition
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+
+
+class Want:
+    """What a fetch asks of one partition, and what it was last told."""
+
+    __slots__ = (
+        "fetch_offset",
+        "index",
+        "leader_epoch",
+        "max_bytes",
+        "partition",
+        "told_high_watermark",
+        "told_log_start",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self, topic: str | None, topic_id: bytes, index: int, fetch_offset: int, max_bytes: int, leader_epoch: int
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.leader_epoch = leader_epoch
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+        self.partition: Partition | None = None
+        """Found on the last look; looked up again when it is no longer led here."""
+
+
+Wanted = tuple[str | bytes, int]
+"""A topic's name, or its id from Fetch 13 on, and a partition's index."""
+
+
+class Session:
+    """One consumer's session: its wants in the order in which they get their turn."""
+
+    __slots__ = ("by_id", "epoch", "id", "wants")
+
+    def __init__(self, session_id: int, *, by_id: bool, wants: OrderedDict[Wanted, Want]) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.by_id = by_id
+        self.wants = wants
+
+    def update(self, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> None:
+        for key, want in wants.items():
+            known = self.wants.get(key)
+            if known is None:
+                self.wants[key] = want
+                continue
+            known.fetch_offset = want.fetch_offset
+            known.max_bytes = want.max_bytes
+            known.leader_epoch = want.leader_epoch
+        for key in forgotten:
+            self.wants.pop(key, None)
+
+    def had_its_turn(self, key: Wanted) -> None:
+        """Move a partition that was served to the end, so that none starves under a small fetch.max.bytes."""
+        self.wants.move_to_end(key)
+
+
+class Sessions:
+    """All sessions of a broker, at most `limit`; the one unused for longest gives way to a new one."""
+
+    def __init__(self, random: Random, limit: int) -> None:
+        self._random = random
+        self._limit = limit
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, wants: OrderedDict[Wanted, Want], *, by_id: bool) -> Session | None:
+        """A new session; None where the limit allows none, and the fetch is then answered without one."""
+        if self._limit <= 0:
+            return None
+        while len(self._sessions) >= self._limit:
+            self._sessions.popitem(last=False)
+        session_id = 0
+        while session_id == 0 or session_id in self._sessions:
+            session_id = self._random.randrange(1, 2**31)
+        session = self._sessions[session_id] = Session(session_id, by_id=by_id, wants=wants)
+        return session
+
+    def resume(self, session_id: int, epoch: int, *, by_id: bool) -> Session:
+        """The session for its next epoch.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def close(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)

@@ -1,0 +1,1 @@
+"""Sockets, frames, dispatch, start and stop."""

@@ -1,0 +1,334 @@
+"""One client connection: bytes to frames, frames to requests, replies in request order.
+
+The receive buffer is handed to the kernel directly and requests are views of it, so nothing is copied on the way to the
+log. Views live until the read event ends: by then every appended batch has been written (`Hosting.flush`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Reply
+from kpybroker.errors import MalformedFrame
+
+if TYPE_CHECKING:
+    from kpybroker.server.server import Server
+
+log = logging.getLogger(__name__)
+
+IDLE_BUFFER_BYTES = 4096
+BUSY_BUFFER_BYTES = 128 * 1024
+"""How far the buffer grows for many small frames; a single larger frame gets what it needs."""
+SMALL_WRITE_BYTES = 64 * 1024
+"""Replies up to this size are joined into one send; larger buffers go out as they are."""
+REPLIES_LIMIT = 256
+"""Replies one connection may have under way; past it, backpressure is TCP's."""
+GIVE_WAY_EVERY_S = 0.05
+
+_SIZE = Struct(">i").unpack_from
+_KEY_AND_VERSION = Struct(">hh").unpack_from
+_HEADER_BYTES_MIN = 8
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    __slots__ = (
+        "_buffer",
+        "_blocker",
+        "_closing",
+        "_filled",
+        "_gave_way_at",
+        "_position",
+        "_processing",
+        "_reading_paused",
+        "_replies",
+        "_server",
+        "_view",
+        "_writing_paused",
+        "calls",
+        "host",
+        "number",
+        "peer",
+        "touched_at",
+        "transport",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._buffer = bytearray(IDLE_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._position = 0
+        self._replies: deque[Reply | list[Any]] = deque()
+        self._blocker: Reply | None = None
+        self._processing = False
+        self._closing = False
+        self._reading_paused = False
+        self._writing_paused = False
+        self._gave_way_at = 0.0
+        self.transport: asyncio.Transport | None = None
+        self.number = 0
+        self.peer = "?"
+        self.host = "?"
+        self.touched_at = 0.0
+        self.calls: dict[Any, Any] = {}
+        """The dispatcher's cache of `Call`s, by (api key, version, client id)."""
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        address = transport.get_extra_info("peername") or ("?", 0)
+        self.host = str(address[0])
+        self.peer = f"{self.host}:{address[1]}"
+        if not self._server.admit(self):
+            self._closing = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._server.forget(self)
+        for reply in self._replies:
+            if isinstance(reply, Reply) and not reply.done:
+                reply.on_ready(None)
+                reply.abandon()
+        self._replies.clear()
+        self._blocker = None
+        self.transport = None
+        self._resize(IDLE_BUFFER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        self.touched_at = self._server.now
+        self._process()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._process()
+
+    # ---- frames
+
+    def _process(self) -> None:
+        if self._processing:
+            return
+        self._processing = True
+        while True:
+            self._run_frames()
+            self._server.flush()
+            self._send()
+            if not self._has_runnable_frame():
+                break
+        self._processing = False
+        if self._closing:
+            return
+        if self._blocker is not None:
+            self._ask_blocker_to_give_way()
+        self._make_room()
+
+    def _may_run(self) -> bool:
+        return not (
+            self._blocker is not None or self._closing or self._writing_paused or len(self._replies) >= REPLIES_LIMIT
+        )
+
+    def _has_runnable_frame(self) -> bool:
+        waiting = self._filled - self._position
+        if waiting < 4 or not self._may_run():
+            return False
+        return waiting >= 4 + int(_SIZE(self._buffer, self._position)[0])
+
+    def _run_frames(self) -> None:
+        view, end, position = self._view, self._filled, self._position
+        limit = self._server.frame_limit_bytes
+        while end - position >= 4 and self._may_run():
+            size = _SIZE(view, position)[0]
+            if not _HEADER_BYTES_MIN <= size <= limit:
+                self.refuse_frame(f"frame size {size} is not between {_HEADER_BYTES_MIN} and {limit} bytes")
+                return
+            stop = position + 4 + size
+            if stop > end:
+                break
+            frame = view[position + 4 : stop]
+            self._position = position = stop
+            try:
+                self._server.dispatch(self, frame)
+            except MalformedFrame as malformed:
+                self.refuse_frame(str(malformed))
+                return
+
+    def refuse_frame(self, why: str) -> None:
+        """Log one line and close; earlier replies are sent first."""
+        self._server.metrics.frames_refused += 1
+        log.warning("closed connection from %s: %s", self.peer, why)
+        self.close()
+
+    def close(self) -> None:
+        """Send what is complete, then close; nothing more is read."""
+        if self._closing:
+            return
+        self._server.flush()
+        self._send()
+        self._closing = True
+        if self.transport is not None:
+            self.transport.close()
+
+    # ---- replies
+
+    def answer(self, buffers: list[Any]) -> None:
+        """Queue an encoded reply in its turn."""
+        self._replies.append(buffers)
+
+    def await_reply(self, reply: Reply) -> None:
+        """Queue a reply that is not complete yet; unless it is parallel, the next request waits for it."""
+        self._replies.append(reply)
+        if not reply.parallel:
+            self._blocker = reply
+        reply.on_ready(self._reply_ready)
+
+    def _reply_ready(self) -> None:
+        if self._blocker is not None and self._blocker.done:
+            self._blocker = None
+        if not self._processing:
+            self._process()
+
+    def _send(self) -> None:
+        replies, transport = self._replies, self.transport
+        if not replies or transport is None or self._closing:
+            return
+        out: list[Any] = []
+        while replies:
+            head = replies[0]
+            if isinstance(head, Reply):
+                if not head.done:
+                    break
+                if head is self._blocker:
+                    self._blocker = None
+                buffers = self._server.encode(head)
+                replies.popleft()
+                if buffers is None:
+                    continue
+                out += buffers
+            else:
+                out += head
+                replies.popleft()
+        if not out:
+            return
+        if len(out) == 1:
+            transport.write(out[0])
+            return
+        small: list[Any] = []
+        for piece in out:
+            if len(piece) < SMALL_WRITE_BYTES:
+                small.append(piece)
+                continue
+            if small:
+                transport.write(b"".join(small))
+                small = []
+            transport.write(piece)
+        if small:
+            transport.write(b"".join(small) if len(small) > 1 else small[0])
+
+    def _ask_blocker_to_give_way(self) -> None:
+        """Tell a parked Fetch that another kind of request waits behind it (DESIGN: "A parked Fetch gives way")."""
+        if self._filled - self._position < 8:
+            return
+        key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
+        if key not in self._server.yields_to:
+            return
+        now = self._server.now
+        if now - self._gave_way_at < GIVE_WAY_EVERY_S:
+            return
+        blocker = self._blocker
+        assert blocker is not None
+        blocker.give_way()
+        if blocker.done:
+            self._gave_way_at = now
+
+    # ---- the receive buffer
+
+    def _make_room(self) -> None:
+        """Move what is left to the front, grow for a frame that needs it, pause reading when there is no room."""
+        left = self._filled - self._position
+        if self._position:
+            if left:
+                self._view[:left] = self._view[self._position : self._filled]
+            self._position, was_filled = 0, self._filled
+            self._filled = left
+            if not left and was_filled == len(self._buffer) and was_filled < BUSY_BUFFER_BYTES:
+                self._resize(len(self._buffer) * 4)
+        room = len(self._buffer) - left
+        if self._blocker is None and left >= 4:
+            needed = 4 + int(_SIZE(self._buffer, 0)[0])
+            if needed > len(self._buffer) and self._may_run() and self._fits_or_waits(needed):
+                room = len(self._buffer) - left
+        self._pause_reading(room == 0)
+
+    def _fits_or_waits(self, needed: int) -> bool:
+        size = max(needed, min(len(self._buffer) * 4, BUSY_BUFFER_BYTES))
+        if not self._server.reserve(self, size - len(self._buffer)):
+            return False
+        self._resize(size)
+        return True
+
+    def room_again(self) -> None:
+        """The server has memory again for the frame this connection waits for."""
+        if not self._closing and not self._processing:
+            self._process()
+
+    def _pause_reading(self, pause: bool) -> None:
+        if pause == self._reading_paused or self.transport is None:
+            return
+        self._reading_paused = pause
+        if pause:
+            self.transport.pause_reading()
+        elif not self._closing:
+            self.transport.resume_reading()
+
+    def _resize(self, size: int) -> None:
+        if size == len(self._buffer):
+            return
+        buffer = bytearray(size)
+        left = self._filled - self._position
+        if left > size:
+            left = 0
+        buffer[:left] = self._view[self._position : self._position + left]
+        self._server.buffered_bytes += size - len(self._buffer)
+        self._buffer, self._view = buffer, memoryview(buffer)
+        self._position, self._filled = 0, left
+
+    def shrink(self) -> None:
+        """Give a large buffer back; called when the connection was idle for a while."""
+        if self._filled == 0 and self._blocker is None and not self._processing:
+            self._resize(IDLE_BUFFER_BYTES)
+
+    def stop_gracefully(self) -> None:
+        """Answer what may be answered early, and close as soon as nothing is owed."""
+        if self._blocker is not None:
+            self._blocker.give_way()
+        if not self._replies:
+            self.close()
+
+    def abort(self) -> None:
+        """Close at once; what is owed is lost."""
+        self._closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    @property
+    def is_quiet(self) -> bool:
+        """No request under way and no half frame."""
+        return not self._replies and self._filled == self._position

@@ -1,0 +1,145 @@
+"""The listening side of one broker: admission, limits, the read event's one flush, graceful stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Reply
+from kpybroker.server import dispatch
+from kpybroker.server.connection import Connection
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.world import Listener
+
+log = logging.getLogger(__name__)
+
+SWEEP_EVERY_S = 1.0
+STOP_PATIENCE_S = 5.0
+YIELDS_TO = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 23})
+"""A parked Fetch gives way to these keys: ListOffsets, Metadata, OffsetForLeaderEpoch and the group APIs."""
+
+
+class Server:
+    """Accepts connections for a broker. `start`, then `stop`; one event loop thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.metrics = broker.metrics
+        self.frame_limit_bytes: int = broker.config.socket_request_max_bytes
+        self.yields_to = YIELDS_TO
+        self.buffered_bytes = 0
+        """Bytes of all receive buffers beyond the idle ones."""
+        self.flush: Callable[[], None] = broker.hosting.flush
+        self._dispatcher = dispatch.Dispatcher(broker)
+        self.dispatch = self._dispatcher.run
+        self.encode: Callable[[Reply], list[Any] | None] = dispatch.encode
+        self._connections: dict[int, Connection] = {}
+        self._per_host: dict[str, int] = {}
+        self._accepted = 0
+        self._wants_memory: deque[Connection] = deque()
+        self._listeners: list[Listener] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_at = 0.0
+        self._stopping = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._loop.time()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port. Raises OSError."""
+        listener = await self.broker.world.network.listen(lambda: Connection(self), host, port)
+        self._listeners.append(listener)
+        if self._sweeper is None:
+            self._swept_at = self.now
+            self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
+        return listener.port
+
+    async def stop(self) -> None:
+        """Stop accepting, answer what is parked, wait a little for replies, close."""
+        self._stopping = True
+        for listener in self._listeners:
+            listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._connections.values()):
+            connection.stop_gracefully()
+        deadline = self.now + STOP_PATIENCE_S
+        while self._connections and self.now < deadline:
+            await asyncio.sleep(0.01)
+            for connection in list(self._connections.values()):
+                connection.stop_gracefully()
+        await self._dispatcher.stop()
+        for connection in list(self._connections.values()):
+            connection.abort()
+
+    # ---- the connections' side
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new connection may stay (max.connections, max.connections.per.ip)."""
+        config, host = self.broker.config, connection.host
+        here = self._per_host.get(host, 0)
+        if self._stopping or len(self._connections) >= config.max_connections or here >= config.max_connections_per_ip:
+            self.metrics.connections_refused += 1
+            if not self._stopping:
+                log.warning(
+                    "refused connection from %s: max.connections or max.connections.per.ip reached", connection.peer
+                )
+            return False
+        self._accepted += 1
+        self.metrics.connections_accepted += 1
+        connection.number = self._accepted
+        connection.touched_at = self.now
+        self._connections[connection.number] = connection
+        self._per_host[host] = here + 1
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if self._connections.pop(connection.number, None) is None:
+            return
+        left = self._per_host[connection.host] - 1
+        if left:
+            self._per_host[connection.host] = left
+        else:
+            del self._per_host[connection.host]
+        self._loop.call_soon(self._give_memory)
+
+    def reserve(self, connection: Connection, size_bytes: int) -> bool:
+        """Whether the buffers may grow by so much (queued.max.request.bytes); else the connection is called later.
+
+        One large frame is always let through, or a limit below its size would stop everything.
+        """
+        limit = self.broker.config.queued_max_request_bytes
+        if limit <= 0 or self.buffered_bytes <= 0 or self.buffered_bytes + size_bytes <= limit:
+            return True
+        if connection not in self._wants_memory:
+            self._wants_memory.append(connection)
+        return False
+
+    def _give_memory(self) -> None:
+        for _ in range(len(self._wants_memory)):
+            self._wants_memory.popleft().room_again()
+
+    def _sweep(self) -> None:
+        """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, note a stall."""
+        now = self.now
+        late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
+        self.metrics.worst_stall_ms = max(self.metrics.worst_stall_ms, late_ms)
+        idle_ms = self.broker.config.connections_max_idle_ms
+        for connection in list(self._connections.values()):
+            quiet_s = now - connection.touched_at
+            if quiet_s < SWEEP_EVERY_S:
+                continue
+            connection.shrink()
+            if 0 <= idle_ms < quiet_s * 1000 and connection.is_quiet:
+                connection.close()
+        self._give_memory()
+        self._swept_at = now
+        self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)

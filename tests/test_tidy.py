@@ -1,0 +1,97 @@
+"""The house's rules that a linter does not know (STYLE.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "kpybroker"
+FILES = sorted(PACKAGE.rglob("*.py"))
+LINES_LIMIT = 400
+FUNCTION_LINES_LIMIT = 60
+DOORS = {"socket", "os", "time", "random", "threading", "subprocess", "concurrent", "multiprocessing", "ssl", "select"}
+"""What only a World may touch: the simulator is another World."""
+OUTSIDE = {"world", "cli", "testing", "sim", "__main__"}
+NAMELESS = re.compile(r"(util|helper|manager|impl|misc|common)s?\b|(^|_)base(_|$)", re.IGNORECASE)
+GUARDS = {"server/dispatch.py"}
+"""Where `except Exception` may stand: the one named guard around handlers."""
+PYTHON_OF_THE_PROJECT = [
+    file
+    for folder in ("kpybroker", "tests", "compat_tests", "bench", "oracle", "spark_examples")
+    for file in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def room_of(file: Path) -> str:
+    room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "cli" if room.startswith("cli") else room
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_only_the_world_touches_the_outside(file: Path) -> None:
+    if room_of(file) in OUTSIDE:
+        return
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name == "random.Random":
+                continue  # a type: the generator itself comes from the World
+            assert name.split(".")[0] not in DOORS, f"{name_of(file)}:{node.lineno} imports {name}; ask the World"
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_rooms_are_small(file: Path) -> None:
+    lines = file.read_text().count("\n")
+    assert lines <= LINES_LIMIT, f"{name_of(file)} has {lines} lines: it is two rooms"
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= FUNCTION_LINES_LIMIT, f"{name_of(file)}:{node.lineno} {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_names_say_what_it_is(file: Path) -> None:
+    assert not NAMELESS.search(file.stem), f"{name_of(file)}: a name that says nothing"
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ClassDef):
+            assert not re.search(r"(Util|Helper|Manager|Impl|Misc|Common|Base)s?$", node.name), f"{node.name}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_public_things_are_described(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    if file.read_text().strip():
+        assert ast.get_docstring(tree), f"{name_of(file)} does not say what it is"
+    for node in tree.body:
+        is_public = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        in_declarations = room_of(file) == "wire" and file.parent.name in ("rpc", "stored")
+        if is_public and not in_declarations:
+            assert ast.get_docstring(node), f"{name_of(file)}:{node.lineno} {node.name} does not say what it is"
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_errors_are_of_three_kinds(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type
+            names = {n.id for n in ast.walk(caught) if isinstance(n, ast.Name)} if caught is not None else {"all"}
+            if names & {"Exception", "BaseException", "all"}:
+                assert str(file.relative_to(PACKAGE)) in GUARDS, f"{name_of(file)}:{node.lineno} catches everything"
+
+
+@pytest.mark.parametrize("file", PYTHON_OF_THE_PROJECT, ids=name_of)
+def test_nothing_is_tied_to_one_machine(file: Path) -> None:
+    text = file.read_text()
+    assert not re.search(r"""["' ](/work|/root|/home)/""", text), f"{name_of(file)} names a path of one machine"
