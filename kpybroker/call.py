@@ -34,7 +34,7 @@ class Reply:
     "Answer in order").
     """
 
-    __slots__ = ("address", "response", "done", "_ready")
+    __slots__ = ("_ready", "address", "done", "response")
 
     parallel = False
 

@@ -38,8 +38,8 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
     __slots__ = (
-        "_buffer",
         "_blocker",
+        "_buffer",
         "_closing",
         "_filled",
         "_gave_way_at",

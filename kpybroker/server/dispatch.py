@@ -89,7 +89,7 @@ class Dispatcher:
                 result = self._drive(connection, route, request, result)
         except KafkaError as refusal:
             result = _refusal(route, request, refusal)
-        except Exception:  # noqa: BLE001 - the one guard: a bug in a handler costs its connection, not the broker
+        except Exception:
             log.exception("bug in the handler of %s v%d, called by %s", route.api.name, call.version, connection.peer)
             connection.close()
             return

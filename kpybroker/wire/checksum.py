@@ -15,13 +15,14 @@ def _load() -> Checksum:
     places = package.submodule_search_locations if package else None
     spec = PathFinder.find_spec("_crc32c", list(places)) if places else None
     if spec is None or spec.loader is None:
-        from crc32c import crc32c as found
-    else:
-        module = spec.loader.create_module(spec)
-        assert module is not None, "an extension module makes itself"
-        spec.loader.exec_module(module)
-        found = module.crc32c
-    return found  # type: ignore[no-any-return]  # the extension has no stubs
+        from crc32c import crc32c as by_package
+
+        return by_package
+    module = spec.loader.create_module(spec)
+    assert module is not None, "an extension module makes itself"
+    spec.loader.exec_module(module)
+    by_extension: Checksum = module.crc32c
+    return by_extension
 
 
 crc32c: Checksum = _load()
