@@ -1,0 +1,210 @@
+"""What the controller can be asked. Commands and answers are plain values: no message classes of the wire, no I/O.
+
+A command is refused as a whole by a KafkaError; what is refused per item has its code in the item's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kpybroker.errors import ErrorCode
+
+ZERO_UUID = bytes(16)
+
+
+class ResourceType(IntEnum):
+    """Kinds of things that have settings, by Kafka's codes (ConfigResource)."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class AlterOp(IntEnum):
+    """What IncrementalAlterConfigs does with one setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Write the feature levels of a freshly formatted node; does nothing where some are there. Answer: None."""
+
+    features: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """Where a broker can be reached. `security_protocol` by Kafka's codes: 0 is PLAINTEXT."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """A broker starts (KIP-631). It stays fenced until BrokerHeartbeat asks otherwise. Answer: its epoch (int).
+
+    `previous_epoch` is the epoch of its last clean stop, -1 for none: leaderships it cannot be sure of get a new epoch.
+    """
+
+    node_id: int
+    incarnation_id: bytes
+    endpoints: tuple[BrokerEndpoint, ...]
+    features: tuple[tuple[str, int, int], ...] = ()
+    rack: str | None = None
+    log_dirs: tuple[bytes, ...] = ()
+    previous_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHeartbeat:
+    """A registered broker wants to be fenced, unfenced, or to stop in good order. Answer: BrokerState."""
+
+    node_id: int
+    broker_epoch: int
+    want_fence: bool = False
+    want_shut_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """How the controller sees a broker."""
+
+    fenced: bool
+    should_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 means the default. `assignments`: (partition, brokers), instead of the two numbers."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics:
+    """Answer: list[TopicResult], one per topic in the order asked; names asked twice are refused each time."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """What became of one topic. `configs` are the overrides it now has (empty where refused)."""
+
+    name: str | None
+    topic_id: bytes = ZERO_UUID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics:
+    """Topics by name (id zero) or by id (name None). Answer: list[TopicResult] in the order asked."""
+
+    topics: tuple[tuple[str | None, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """Grow a topic to `count` partitions; `assignments` has the brokers of each new one, or is None to place them."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    """Answer: list[TopicResult] in the order asked."""
+
+    topics: tuple[NewPartitions, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceConfigs:
+    """Settings of one resource: exactly these, all others are reset (AlterConfigs)."""
+
+    resource_type: int
+    resource_name: str
+    configs: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs:
+    """Answer: list[ConfigResult] in the order asked. One resource's changes are made together or not at all."""
+
+    resources: tuple[ReplaceConfigs, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeConfigs:
+    """Changes of one resource's settings: (name, AlterOp code, value)."""
+
+    resource_type: int
+    resource_name: str
+    changes: tuple[tuple[str, int, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalAlterConfigs:
+    """Answer: list[ConfigResult] in the order asked. One resource's changes are made together or not at all."""
+
+    resources: tuple[ChangeConfigs, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResult:
+    resource_type: int
+    resource_name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds:
+    """A block of producer ids nobody else has (KIP-730). Answer: ProducerIdBlock."""
+
+    node_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    first: int
+    count: int
+
+
+Command = (
+    Bootstrap
+    | RegisterBroker
+    | BrokerHeartbeat
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | IncrementalAlterConfigs
+    | AllocateProducerIds
+)
