@@ -1,0 +1,126 @@
+"""`python -m bench`: run the loads against both brokers in turn, print the table, write bench/results/."""
+
+import resource
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from bench import fetch_raw, groups, java, latency, librdkafka, produce_raw, report, startup, topics
+from bench.brokers import NAMES, started
+from bench.measure import Brokers, Case, LoadError, Result
+from bench.target import Target
+
+FAMILIES = (startup, produce_raw, fetch_raw, librdkafka, java, latency, groups, topics)
+DESCRIPTORS = 8192
+STEADY = 0.05
+
+console = Console()
+
+
+class Who(StrEnum):
+    BOTH = "both"
+    KPYBROKER = "kpybroker"
+    KAFKA = "kafka"
+
+    @property
+    def names(self) -> list[str]:
+        return list(NAMES) if self is Who.BOTH else [self.value]
+
+
+class Session:
+    """The cases of one call, their results so far, and what went wrong."""
+
+    def __init__(self, runs: int, progress: Progress) -> None:
+        self.runs = runs
+        self.progress = progress
+        self.results: list[Result] = []
+        self.failures: list[str] = []
+
+    def run(self, cases: list[Case], names: list[str]) -> None:
+        """Group the cases by the brokers they need; within a case the brokers take turns."""
+        bar = self.progress.add_task("bench", total=len(cases))
+        for kind in Brokers:
+            wanted = [case for case in cases if case.brokers is kind]
+            if not wanted:
+                continue
+            self.progress.update(bar, description=f"starting brokers ({kind.value})")
+            if kind is Brokers.NONE:
+                self._all(wanted, [Target(name, "", 0) for name in names], bar)
+                continue
+            with started(names, kind) as targets:
+                self._all(wanted, targets, bar)
+
+    def _all(self, cases: list[Case], targets: list[Target], bar: TaskID) -> None:
+        for case in cases:
+            apart = [target for target in targets if case.only in (None, target.name)]
+            try:
+                self._case(case, apart, bar)
+            except LoadError as error:
+                self.failures.append(f"{case.name}: {error}")
+            self.progress.advance(bar)
+            self.progress.refresh()
+
+    def _case(self, case: Case, targets: list[Target], bar: TaskID) -> None:
+        results = {measure.key: Result(measure) for measure in case.measures}
+        self.results += results.values()
+        for target in targets:
+            self._show(bar, case, target, "warming up")
+            case.prepare(target)
+            warm_up(case, target)
+        for run in range(self.runs):
+            for target in targets:
+                self._show(bar, case, target, f"run {run + 1} of {self.runs}")
+                for key, value in case.slice(target).items():
+                    results[key].runs.setdefault(target.name, []).append(value)
+        for target in targets:
+            case.clean(target)
+
+    def _show(self, bar: TaskID, case: Case, target: Target, what: str) -> None:
+        """The display is drawn between slices only: it must not disturb what is measured."""
+        self.progress.update(bar, description=f"{case.name}: {target.name}, {what}")
+        self.progress.refresh()
+
+
+def warm_up(case: Case, target: Target) -> None:
+    """Repeat slices until two in a row agree, or the case's cap is reached."""
+    before = 0.0
+    for _ in range(case.warm_up_slices):
+        now = case.slice(target)[case.measures[0].key]
+        if abs(now - before) <= STEADY * now:
+            return
+        before = now
+
+
+def main(
+    only: Annotated[str, typer.Option(help="Run the cases whose name or family contains one of these words.")] = "",
+    runs: Annotated[int, typer.Option(min=1, help="Measured slices per case and broker.")] = 3,
+    target: Annotated[Who, typer.Option(help="Which broker.")] = Who.BOTH,
+    write: Annotated[bool, typer.Option(help="Write bench/results/latest.json and latest.md.")] = True,
+) -> None:
+    """The same load against kpybroker and Apache Kafka."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, hard), hard))
+    words = only.replace(",", " ").split()
+    cases = [case for family in FAMILIES for case in family.cases()]
+    cases = [case for case in cases if not words or any(word in case.name or word == case.family for word in words)]
+    if not cases:
+        raise typer.BadParameter(f"no case's name or family contains {only!r}", param_hint="--only")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
+        session = Session(runs, progress)
+        session.run(cases, target.names)
+    console.print(report.terminal(session.results))
+    for failure in session.failures:
+        console.print(f"[bold red]failed[/] {failure}", markup=True)
+    if write:
+        console.print("written:", *(str(path) for path in report.write(session.results)))
+    short = [result for result in session.results if result.holds(result.measure.floor) is False]
+    console.print(f"{len(short)} of {sum(r.measure.floor is not None for r in session.results)} floors not held")
+    raise typer.Exit(1 if session.failures else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,56 @@
+"""Topics for a load: made, looked at and deleted with librdkafka's admin client, outside every measurement."""
+
+import itertools
+import os
+import time
+from functools import cache
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from bench.measure import LoadError
+from bench.target import Target
+
+_numbers = itertools.count(1)
+TIMEOUT_S = 30.0
+
+
+@cache
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+
+def fresh_name(case: str) -> str:
+    """A topic name that no run has used."""
+    return f"bench-{case}-{os.getpid()}-{next(_numbers)}"
+
+
+def create_topic(target: Target, topic: str, partitions: int) -> None:
+    """Create it with one replica, and wait until every partition has a leader."""
+    admin = _admin(target.bootstrap)
+    settings = {"file.delete.delay.ms": "100"}
+    new = NewTopic(topic, partitions, replication_factor=1, config=settings)
+    admin.create_topics([new], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        shown = admin.list_topics(topic, TIMEOUT_S).topics[topic]
+        if len(shown.partitions) == partitions and all(p.leader >= 0 for p in shown.partitions.values()):
+            return
+        time.sleep(0.01)
+    raise LoadError(f"{target.name}: topic {topic} has no leaders after {TIMEOUT_S:.0f} s")
+
+
+def delete_topic(target: Target, topic: str) -> None:
+    _admin(target.bootstrap).delete_topics([topic], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+
+
+def end_offsets(target: Target, topic: str, partitions: int) -> list[int]:
+    """The latest offset of each partition."""
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    answers = _admin(target.bootstrap).list_offsets(asked, request_timeout=TIMEOUT_S)
+    return [answers[each].result(TIMEOUT_S).offset for each in asked]
+
+
+def forget() -> None:
+    """Close the admin clients: their brokers are about to stop."""
+    _admin.cache_clear()

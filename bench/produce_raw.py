@@ -1,0 +1,137 @@
+"""Produce without a client in the way: pre-encoded batches over eight connections, each to a partition of its own."""
+
+from bench.control import create_topic, delete_topic, end_offsets, fresh_name
+from bench.load import Load, Stream, drive
+from bench.measure import Better, Brokers, Case, LoadError, Measure
+from bench.raw import HEADER_BYTES, Connection, frame
+from bench.records import batch
+from bench.target import Target
+from kpybroker.wire.rpc import produce
+
+KEY, VERSION = 0, 12
+CONNECTIONS = 8
+
+
+def produce_frame(topic: str, partition: int, records: bytes, acks: int = 1) -> bytes:
+    to = produce.PartitionProduceData(index=partition, records=records)
+    topics = [produce.TopicProduceData(name=topic, partition_data=[to])]
+    return frame(KEY, VERSION, produce.Request(acks=acks, timeout_ms=30_000, topic_data=topics))
+
+
+def error_position(topic: str) -> int:
+    """Where the error code stands in a reply: after the two array lengths, the name and the partition's index."""
+    return HEADER_BYTES + 1 + (1 + len(topic)) + 1 + 4
+
+
+class RawProduce(Case):
+    """`records` records of `record_bytes` in each batch, `depth` requests in flight on each connection, acks=1."""
+
+    family = "produce"
+    seconds = 1.5
+
+    def __init__(self, name: str, depth: int, records: int, record_bytes: int, measures: tuple[Measure, ...]) -> None:
+        self.name = name
+        self.depth = depth
+        self.records = records
+        self.batch = batch(records, record_bytes)
+        self.measures = measures
+
+    def slice(self, target: Target) -> dict[str, float]:
+        topic = fresh_name(self.name)
+        create_topic(target, topic, CONNECTIONS)
+        connections = [Connection(target) for _ in range(CONNECTIONS)]
+        try:
+            load = self._load(target, topic, connections)
+        finally:
+            for connection in connections:
+                connection.socket.close()
+        stored, acknowledged = sum(end_offsets(target, topic, CONNECTIONS)), load.all_replies + CONNECTIONS
+        delete_topic(target, topic)
+        if stored != acknowledged * self.records:
+            raise LoadError(f"{target.name} holds {stored} records after {acknowledged} acknowledged batches")
+        return self.figures(load)
+
+    def _load(self, target: Target, topic: str, connections: list[Connection]) -> Load:
+        streams = []
+        for partition, connection in enumerate(connections):
+            request = produce_frame(topic, partition, self.batch)
+            connection.socket.sendall(request)
+            sample, error_at = connection.reply(), (error_position(topic),)
+            streams.append(Stream(connection, [request], self.depth, sample, error_at))
+        return drive(target, streams, self.seconds)
+
+    def figures(self, load: Load) -> dict[str, float]:
+        """By the last part of each measure's key."""
+        per_s = load.replies / load.elapsed_s
+        gigabytes = load.replies * len(self.batch) / 1e9
+        found = {
+            "rate": per_s / 1e3,
+            "cpu": load.cpu.total_s / load.replies * 1e6,
+            "throughput": per_s * len(self.batch) / 1e6,
+            "gigabyte_cpu": load.cpu.total_s / gigabytes,
+            "gigabyte_user_cpu": load.cpu.user_s / gigabytes,
+        }
+        return {measure.key: found[measure.key.rpartition(".")[2]] for measure in self.measures}
+
+
+class RawProduceOnDisk(RawProduce):
+    """The same, where an acknowledged record is on disk."""
+
+    brokers = Brokers.FSYNC
+    seconds = 2.0
+    warm_up_slices = 3
+
+
+def _small(depth: int, rate: tuple[float, float], cpu: tuple[float, float]) -> Case:
+    name = f"produce-small-{depth}"
+    label = f"small Produce (1 × 100 B), 8 connections, {depth} in flight"
+    measures = (
+        Measure(f"{name}.rate", label, "k/s", Better.HIGHER, *rate),
+        Measure(f"{name}.cpu", "… broker CPU", "µs/request", Better.LOWER, *cpu),
+    )
+    return RawProduce(name, depth, 1, 100, measures)
+
+
+def _large(name: str, label: str, records: int, rate: tuple[float, float], cpu: tuple[Measure, ...]) -> Case:
+    return RawProduce(
+        name, 1, records, 1024, (Measure(f"{name}.throughput", label, "MB/s", Better.HIGHER, *rate), *cpu)
+    )
+
+
+def _on_disk(depth: int, floor: float, goal: float) -> Case:
+    name = f"fsync-produce-{depth}"
+    label = f"on disk: small Produce, {depth} in flight"
+    return RawProduceOnDisk(name, depth, 1, 100, (Measure(f"{name}.rate", label, "k/s", Better.HIGHER, floor, goal),))
+
+
+def cases() -> list[Case]:
+    """CPU of large batches: user time is ours; system time is mostly the page cache's."""
+    lower = Better.LOWER
+    return [
+        _small(1, (1.5, 1.9), (0.5, 0.33)),
+        _small(10, (2.0, 2.8), (0.5, 0.24)),
+        _small(100, (2.5, 4.0), (0.34, 0.20)),
+        _large(
+            "produce-1mb",
+            "Produce, 1 MB batches",
+            1000,
+            (0.8, 1.0),
+            (
+                Measure("produce-1mb.gigabyte_user_cpu", "… broker user CPU", "s/GB", lower, 0.5, 0.3),
+                Measure("produce-1mb.gigabyte_cpu", "… broker CPU", "s/GB", lower),
+            ),
+        ),
+        _large(
+            "produce-16kb",
+            "Produce, 16 KB batches",
+            16,
+            (1.3, 1.6),
+            (
+                Measure("produce-16kb.gigabyte_cpu", "… broker CPU", "s/GB", lower, 0.6, 0.4),
+                Measure("produce-16kb.gigabyte_user_cpu", "… broker user CPU", "s/GB", lower),
+            ),
+        ),
+        _on_disk(1, 1, 1.5),
+        _on_disk(10, 3, 5),
+        _on_disk(100, 6, 10),
+    ]

@@ -1,0 +1,48 @@
+"""A broker under load: where it listens, and what its process has cost so far."""
+
+import os
+from dataclasses import dataclass
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """CPU seconds of one process."""
+
+    user_s: float
+    system_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.user_s + self.system_s
+
+    def __sub__(self, earlier: "Cpu") -> "Cpu":
+        return Cpu(self.user_s - earlier.user_s, self.system_s - earlier.system_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A started broker. `name` is "kpybroker" or "kafka"; `bootstrap` is host:port."""
+
+    name: str
+    bootstrap: str
+    pid: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.bootstrap.rpartition(":")
+        return host, int(port)
+
+    def cpu(self) -> Cpu:
+        """User and system time of all threads, living and ended; the kernel's resolution is 10 ms."""
+        with open(f"/proc/{self.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return Cpu(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
+
+    def resident_bytes(self) -> int:
+        with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("VmRSS:"):
+                    return int(line.split()[1]) * 1024
+        raise RuntimeError(f"process {self.pid} shows no VmRSS")
