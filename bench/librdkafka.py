@@ -112,7 +112,7 @@ class Consume(Case):
         seen, began = len(first), time.perf_counter()
         size_bytes = 0
         while seen < self.count:
-            messages = consumer.consume(BATCH, 5)
+            messages = consumer.consume(min(BATCH, self.count - seen), 5)
             if not messages:
                 raise LoadError(f"{target.name} gave {seen} of {self.count} records and then nothing for 5 s")
             size_bytes += sum(map(len, messages))
