@@ -1,0 +1,212 @@
+"""Lowers a layout to the function that builds it; see `lowering` for what makes it fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kpybroker.wire import primitives
+from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, layout
+from kpybroker.wire.lowering import Emitter, finish, has_view
+from kpybroker.wire.message import LARGE_BYTES
+
+SHORT = 64
+"""Arrays of fixed-width values up to this count have their packer kept."""
+
+
+def lower_builder(cls: Any, version: int) -> Callable[[Any, list[Any], list[int]], None]:
+    """`builder(message, out, large)` appends the buffers to out, and the indices of large records to large."""
+    tree = layout(cls, version)
+    emitter = BuilderEmitter(
+        {
+            "ONE_BYTE": primitives.ONE_BYTE,
+            "write_uvarint": primitives.write_uvarint,
+            "write_text_length": primitives.write_text_length,
+            "write_long_array": primitives.write_long_array,
+            "put_records": put_records,
+        }
+    )
+    emitter.struct_fields(tree, "message")
+    emitter.flush()
+    return finish(emitter, "def lowered(message, out, large):", f"build {cls.__name__} v{version}")
+
+
+def put_records(records: Any, out: list[Any], large: list[int]) -> None:
+    """Append records in one piece or several, and note which are worth staying a buffer of their own."""
+    for each in records if isinstance(records, list) else (records,):
+        if len(each) >= LARGE_BYTES:
+            large.append(len(out))
+        out.append(each)
+
+
+class BuilderEmitter(Emitter):
+    """Emits statements that append buffers to `out`."""
+
+    def fixed(self, code: str, source: str) -> None:
+        self.run.append((code, source))
+
+    def flush(self) -> None:
+        if self.run:
+            self.line(f"out.append({self.packed()})")
+        self.run = []
+
+    def packed(self) -> str:
+        """The expression for the pending run."""
+        codes = "".join(code for code, _ in self.run)
+        if codes.strip("x") == "":
+            return repr(bytes(len(codes)))
+        pack = self.struct(codes, "pack")
+        return f"{pack}({', '.join(source for code, source in self.run if code != 'x')})"
+
+    def compact_length(self, size: str, write: str) -> None:
+        """Emit a compact length together with the pending run; write is the name of the writer for longer ones."""
+        if not self.run:
+            self.line(f"out.append(ONE_BYTE[{size}] if {size} < 128 else {write}({size}))")
+            return
+        alone = self.packed()
+        self.fixed("B", size)
+        self.line(f"out.append({self.packed()} if {size} < 128 else {alone} + {write}({size}))")
+        self.run = []
+
+    def length(self, piece: Text | Blob | Array, size: str) -> None:
+        if piece.compact:
+            self.compact_length(size, "write_text_length" if isinstance(piece, Text) else "write_uvarint")
+        else:
+            self.fixed("h" if isinstance(piece, Text) else "i", size)
+            self.flush()
+
+    def piece(self, piece: Piece, source: str) -> None:
+        if isinstance(piece, Fixed):
+            self.fixed(piece.code, source)
+        elif isinstance(piece, Text | Blob):
+            self.blob(piece, source)
+        elif isinstance(piece, Array):
+            self.array(piece, source)
+        elif piece.nullable:
+            self.nullable_struct(piece, source)
+        else:
+            self.struct_fields(piece, source)
+
+    def measured(self, piece: Text | Blob | Array, source: str, value: str, empty: str) -> str:
+        """Emit `value` and its length as it goes on the wire, null included; the name of the length."""
+        size = self.temporary("n")
+        encoded = ".encode()" if isinstance(piece, Text) else ""
+        plus_one = " + 1" * piece.compact
+        self.line(f"{value} = {source}")
+        if piece.nullable:
+            self.line(f"if {value} is None: {size} = {0 if piece.compact else -1}; {value} = {empty}")
+            self.line("else:")
+            self.depth += 1
+        if encoded:
+            self.line(f"{value} = {value}{encoded}")
+        if isinstance(piece, Blob) and piece.view:
+            self.line(f"{size} = (sum(map(len, {value})) if type({value}) is list else len({value})){plus_one}")
+        else:
+            self.line(f"{size} = len({value}){plus_one}")
+        if piece.nullable:
+            self.depth -= 1
+        return size
+
+    def blob(self, piece: Text | Blob, source: str) -> None:
+        value = self.temporary("s")
+        size = self.measured(piece, source, value, 'b""')
+        self.length(piece, size)
+        if isinstance(piece, Blob) and piece.view:
+            self.line(f"if {size} >= {LARGE_BYTES} or type({value}) is list: put_records({value}, out, large)")
+            self.line(f"else: out.append({value})")
+        else:
+            self.line(f"out.append({value})")
+
+    def array(self, piece: Array, source: str) -> None:
+        if isinstance(piece.element, Fixed):
+            self.fixed_array(piece, piece.element.code, source)
+            return
+        values, item = self.temporary("items"), self.temporary("item")
+        size = self.measured(piece, source, values, "()")
+        self.length(piece, size)
+        start = len(self.lines)
+        self.line(f"for {item} in {values}:")
+        self.depth += 1
+        self.piece(piece.element, item)
+        self.flush()
+        self.depth -= 1
+        body = [line.strip() for line in self.lines[start + 1 :]]
+        if not body:
+            del self.lines[start:]
+        elif len(body) == 1 and body[0].startswith("out.append("):  # a comprehension is the faster loop
+            del self.lines[start:]
+            self.line(f"out += [{body[0].removeprefix('out.append(')[:-1]} for {item} in {values}]")
+
+    def fixed_array(self, piece: Array, code: str, source: str) -> None:
+        self.flush()
+        values, size = self.temporary("items"), self.temporary("n")
+        head = "B" if piece.compact else "i"
+        packers = f"packers_{head}{code}".replace("?", "t")
+        self.namespace.setdefault(packers, primitives.packers(head, code))
+        self.line(f"{values} = {source}")
+        if piece.nullable:
+            null = b"\0" if piece.compact else b"\xff\xff\xff\xff"
+            self.line(f"if {values} is None: out.append({null!r})")
+            self.line("else:")
+            self.depth += 1
+        self.line(f"{size} = len({values})")
+        if piece.compact:
+            short = f"{packers}[{size}]({size} + 1, *{values})"
+            self.line(f"out.append({short} if {size} < {SHORT} else write_long_array({code!r}, {values}))")
+        else:
+            self.line(f"out.append({packers}[{size}]({size}, *{values}))")
+        if piece.nullable:
+            self.depth -= 1
+
+    def nullable_struct(self, piece: Struct, source: str) -> None:
+        self.flush()
+        self.line(f"if {source} is None: out.append({bytes((255,))!r})")
+        self.line("else:")
+        self.depth += 1
+        self.fixed("b", "1")
+        self.struct_fields(piece, source)
+        self.flush()
+        self.depth -= 1
+
+    def struct_fields(self, piece: Struct, source: str) -> None:
+        """Emit the fields of the object that source names. What is left of the run stays pending."""
+        if "." in source:
+            made = self.temporary("o")
+            self.line(f"{made} = {source}")
+            source = made
+        for name, member in piece.members:
+            self.piece(member, f"{source}.{name}")
+        if piece.tagged:
+            self.tagged(piece.tagged, source)
+        elif piece.tagged is not None:
+            self.fixed("x", "")
+
+    def tagged(self, tagged: tuple[Tagged, ...], source: str) -> None:
+        """Emit the tagged fields; nearly always there is none to send, so that is asked first."""
+        sent = []
+        for each in tagged:
+            assert not has_view(each.piece), "the size of a tagged field is known only after it is built"
+            value, default = f"{source}.{each.name}", default_source(each.default, self.namespace)
+            sent.append(f"{value} is not None" if each.default is None else f"{value} != {default}")
+        pending = self.run
+        self.line(f"if {' or '.join(sent)}:")
+        self.depth += 1
+        self.run = list(pending)
+        self.flush()
+        self.line(f"out.append(write_uvarint({' + '.join(f'({each})' for each in sent)}))")
+        for each, condition in zip(tagged, sent, strict=True):
+            mark = self.temporary("mark")
+            self.line(f"if {condition}:")
+            self.depth += 1
+            self.line(f"{mark} = len(out)")
+            self.piece(each.piece, f"{source}.{each.name}")
+            self.flush()
+            head = repr(primitives.write_uvarint(each.tag))
+            self.line(f"out.insert({mark}, {head} + write_uvarint(sum(map(len, out[{mark}:]))))")
+            self.depth -= 1
+        self.depth -= 1
+        self.line("else:")
+        self.depth += 1
+        self.run = [*pending, ("x", "")]
+        self.flush()
+        self.depth -= 1

@@ -1,0 +1,110 @@
+"""What stands before a message: the frame's size and the request or response header.
+
+Request header v1 ends with the client id, v2 (flexible versions) adds tagged fields. Response header v0 is the
+correlation id, v1 adds tagged fields; ApiVersions is always answered with v0, for a client that asks does not know
+yet what the broker speaks (KIP-511). Source: the Kafka protocol guide, "Request/Response Headers".
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import Any, NamedTuple
+
+from kpybroker.errors import MalformedFrame
+from kpybroker.wire.api import Api, by_key
+from kpybroker.wire.message import merge, pieces_of
+from kpybroker.wire.primitives import read_uvarint, refuse
+
+API_VERSIONS = 18
+_REQUEST = Struct(">hhih")
+_SIZED_REQUEST = Struct(">ihhih")
+_RESPONSE_V0 = Struct(">ii")
+_RESPONSE_V1 = Struct(">iix")
+_CORRELATION = Struct(">i")
+
+
+class RequestHeader(NamedTuple):
+    """Who asks what, and by which number the answer is to be known."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None = None
+
+
+def skip_tags(data: Any, pos: int) -> int:
+    """The position behind the tagged fields at pos; none is known in a header. Raises MalformedFrame."""
+    try:
+        count = data[pos]
+        pos += 1
+        if count:
+            count, pos = read_uvarint(data, pos - 1)
+            for _ in range(min(count, len(data))):
+                _, pos = read_uvarint(data, pos)
+                size_bytes, pos = read_uvarint(data, pos)
+                pos += size_bytes
+            if count > len(data) or pos > len(data):
+                refuse("tagged fields longer than their frame")
+    except IndexError:
+        refuse("cut off in its header")
+    return pos
+
+
+def parse_request_header(view: Any) -> tuple[RequestHeader, int]:
+    """The header of a request frame (without its size) and the position of the message. Raises MalformedFrame.
+
+    An unknown api key has a header too; its tagged fields are not skipped.
+    """
+    try:
+        key, version, correlation_id, client_bytes = _REQUEST.unpack_from(view)
+        pos = _REQUEST.size
+        client_id = None
+        if client_bytes >= 0:
+            pos += client_bytes
+            client_id = str(view[_REQUEST.size : pos], "utf-8")
+            if pos > len(view):
+                refuse("a client id longer than its frame")
+    except (error, UnicodeDecodeError) as reason:
+        raise MalformedFrame(f"request header: {reason}") from None
+    api = by_key.get(key)
+    if api is not None and version >= api.flexible:
+        pos = skip_tags(view, pos)
+    return RequestHeader(key, version, correlation_id, client_id), pos
+
+
+def parse_response_header(view: Any, api: Api, version: int) -> tuple[int, int]:
+    """The correlation id of a response frame (without its size) and the position of the message."""
+    if len(view) < 4:
+        refuse(f"a response of {len(view)} bytes")
+    (correlation_id,) = _CORRELATION.unpack_from(view)
+    return correlation_id, skip_tags(view, 4) if version >= api.flexible and api.key != API_VERSIONS else 4
+
+
+def encode_response(correlation_id: int, api: Api, version: int, response: Any) -> list[bytes | memoryview]:
+    """The buffers of a whole response frame, size included. Large records are not copied.
+
+    ValueError: the response cannot be encoded, a bug of its handler; the text names the field.
+    """
+    pieces, large = pieces_of(response, version)
+    flexible = version >= api.flexible and api.key != API_VERSIONS
+    pack = _RESPONSE_V1.pack if flexible else _RESPONSE_V0.pack
+    header_bytes = 5 if flexible else 4
+    if not large:
+        body = b"".join(pieces)
+        return [pack(header_bytes + len(body), correlation_id) + body]
+    pieces[0] = pack(header_bytes + sum(map(len, pieces)), correlation_id) + pieces[0]
+    return merge(pieces, large)
+
+
+def encode_request(
+    correlation_id: int, api: Api, version: int, request: Any, client_id: str | None = None
+) -> list[bytes | memoryview]:
+    """The buffers of a whole request frame, size included. ValueError as with `encode_response`."""
+    client = b"" if client_id is None else client_id.encode()
+    client_bytes = -1 if client_id is None else len(client)
+    pieces, large = pieces_of(request, version)
+    tags = b"\0" if version >= api.flexible else b""
+    size_bytes = _REQUEST.size + len(client) + len(tags) + sum(map(len, pieces))
+    head = _SIZED_REQUEST.pack(size_bytes, api.key, version, correlation_id, client_bytes)
+    first = head + client + tags
+    return merge([first, *pieces], [index + 1 for index in large])

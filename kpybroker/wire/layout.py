@@ -1,0 +1,246 @@
+"""What a declared class is on the wire in one version: a tree of plain pieces.
+
+The tree is the meaning of a declaration. `lowering` turns it into code; a test turns the same tree into interpreted
+construct objects, and both must agree on every input (docs/decisions/0001-lowered-and-interpreted.md).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from kpybroker.wire.message import UNSET, Field, Part
+from kpybroker.wire.primitives import TEXT_LIMIT_BYTES, ZERO_UUID
+
+
+class Fixed(NamedTuple):
+    """A value of fixed width; code is struct's, big-endian."""
+
+    code: str
+
+
+class Text(NamedTuple):
+    """A UTF-8 string behind its length."""
+
+    compact: bool
+    nullable: bool
+
+
+class Blob(NamedTuple):
+    """Bytes behind their length; a view of the frame, if they are records."""
+
+    compact: bool
+    nullable: bool
+    view: bool
+
+
+class Array(NamedTuple):
+    """Elements behind their count."""
+
+    compact: bool
+    nullable: bool
+    element: Piece
+
+
+class Tagged(NamedTuple):
+    """An optional field, sent only if it differs from its default."""
+
+    tag: int
+    name: str
+    piece: Piece
+    default: Any
+
+
+class Struct(NamedTuple):
+    """Fields in order, then the tagged ones. tagged is None where the version has no tagged fields at all.
+
+    absent: fields that this version lacks, with the values that parsing gives them.
+    nullable: a byte says whether it is there.
+    """
+
+    cls: type
+    members: tuple[tuple[str, Piece], ...]
+    absent: tuple[tuple[str, Any], ...]
+    tagged: tuple[Tagged, ...] | None
+    nullable: bool
+
+
+Piece = Fixed | Text | Blob | Array | Struct
+
+
+def in_versions(versions: str, version: int) -> bool:
+    """Whether "3", "2-4", "2+" or "none" has this version."""
+    if versions == "none":
+        return False
+    if versions.endswith("+"):
+        return version >= int(versions[:-1])
+    first, _, last = versions.partition("-")
+    return int(first) <= version <= int(last or first)
+
+
+def layout(cls: Any, version: int) -> Struct:
+    """The tree of a message class in one version, which must be one of its own."""
+    assert in_versions(cls._versions, version), f"{cls.__module__}.{cls.__name__} has no version {version}"
+    flexible = cls._flexible is not None and version >= cls._flexible
+    return _struct(cls, version, flexible, nullable=False)
+
+
+def fields_of(cls: Any) -> list[tuple[str, Any, Field]]:
+    """(name, annotation, field) of a declared class, with every default filled in."""
+    found = []
+    for name, kind, declared in cls._declared:
+        said = declared if isinstance(declared, Field) else Field("0+", declared, None, None)
+        if said.default is UNSET:
+            said = said._replace(default=None if said.tag is not None and _is_part(kind) else _zero(kind))
+        found.append((name, kind, said))
+    return found
+
+
+def _struct(cls: Any, version: int, flexible: bool, nullable: bool) -> Struct:
+    members: list[tuple[str, Piece]] = []
+    absent: list[tuple[str, Any]] = []
+    tagged: list[Tagged] = []
+    for name, kind, said in fields_of(cls):
+        if not in_versions(said.versions, version):
+            absent.append((name, said.default))
+            continue
+        piece = _piece(kind, said, version, flexible)
+        if said.tag is not None and flexible:
+            tagged.append(Tagged(said.tag, name, piece, said.default))
+        else:
+            assert said.tag is None, f"{cls.__name__}.{name} is tagged in a version without tags"
+            members.append((name, piece))
+    tagged.sort(key=lambda each: each.tag)
+    return Struct(cls, tuple(members), tuple(absent), tuple(tagged) if flexible else None, nullable)
+
+
+def _piece(kind: Any, said: Field, version: int, flexible: bool) -> Piece:
+    kind, optional = _without_none(kind)
+    if _is_part(kind) and said.tag is not None and said.nullable is None:
+        optional = False  # None says "not sent" there
+    nullable = in_versions(said.nullable, version) if said.nullable is not None else optional
+    if get_origin(kind) is list:
+        return Array(flexible, nullable, _piece(get_args(kind)[0], Field("0+", UNSET, None, None), version, flexible))
+    if kind is str:
+        return Text(flexible, nullable)
+    if kind is bytes or kind == "records":
+        return Blob(flexible, nullable, view=kind == "records")
+    if _is_part(kind):
+        return _struct(kind, version, flexible, nullable)
+    return Fixed({bool: "?", float: "d"}.get(kind, kind))
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    """The annotation without `| None`, as a class, a list or a struct code, and whether there was one."""
+    if hasattr(kind, "__metadata__"):
+        return kind.__metadata__[0], kind.__metadata__[0] == "records"
+    if get_origin(kind) in (Union, types.UnionType):
+        (some,) = (each for each in get_args(kind) if each is not type(None))
+        return _without_none(some)[0], True
+    return kind, False
+
+
+def _is_part(kind: Any) -> bool:
+    kind, _ = _without_none(kind)
+    return isinstance(kind, type) and issubclass(kind, Part)
+
+
+def _zero(kind: Any) -> Any:
+    """The default of a field that declares none; a class stands for a new instance of it."""
+    kind, optional = _without_none(kind)
+    if optional:
+        return None
+    if get_origin(kind) is list:
+        return []
+    if isinstance(kind, type):
+        return kind if _is_part(kind) else kind()
+    return {"16s": ZERO_UUID}.get(kind, 0)
+
+
+def default_source(default: Any, namespace: dict[str, Any]) -> str:
+    """An expression for a default; what it needs is put into namespace."""
+    if isinstance(default, type):
+        namespace[default.__name__] = default
+        return f"{default.__name__}()"
+    if default == ZERO_UUID and isinstance(default, bytes):
+        namespace["ZERO_UUID"] = ZERO_UUID
+        return "ZERO_UUID"
+    return repr(default)
+
+
+def make_init(cls: Any) -> Callable[..., None]:
+    """The class's constructor: keywords only, each with its default."""
+    namespace: dict[str, Any] = {"UNSET": UNSET}
+    parameters, body = ["self"], []
+    for name, _, said in fields_of(cls):
+        source = default_source(said.default, namespace)
+        if source.endswith(("]", "()")):  # a new one for each instance
+            parameters.append(f"{name}=UNSET")
+            body.append(f" self.{name} = {source} if {name} is UNSET else {name}")
+        else:
+            parameters.append(f"{name}={source}")
+            body.append(f" self.{name} = {name}")
+    if len(parameters) > 1:
+        parameters.insert(1, "*")
+    exec(f"def __init__({', '.join(parameters)}):\n" + "\n".join(body or [" pass"]), namespace)
+    made: Callable[..., None] = namespace["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    return made
+
+
+def complaint(message: Any, version: int) -> str | None:
+    """Which field of a message cannot be encoded in this version, and why; None if all can."""
+    return _complaint(message, layout(type(message), version), f"{type(message).__name__} v{version}")
+
+
+_RANGES = {
+    "b": (-(2**7), 2**7),
+    "h": (-(2**15), 2**15),
+    "i": (-(2**31), 2**31),
+    "q": (-(2**63), 2**63),
+    "H": (0, 2**16),
+}
+
+
+def _complaint(value: Any, piece: Piece, path: str) -> str | None:
+    if value is None:
+        return None if not isinstance(piece, Fixed) and piece.nullable else f"{path}: null is not allowed"
+    if isinstance(piece, Struct):
+        if not isinstance(value, piece.cls):
+            return f"{path}: {type(value).__name__} instead of {piece.cls.__name__}"
+        parts = list(piece.members)
+        parts += [(each.name, each.piece) for each in piece.tagged or () if getattr(value, each.name) != each.default]
+        found = (_complaint(getattr(value, name), each, f"{path}.{name}") for name, each in parts)
+        return next(filter(None, found), None)
+    if isinstance(piece, Array):
+        if not isinstance(value, list | tuple):
+            return f"{path}: {type(value).__name__} instead of a list"
+        found = (_complaint(item, piece.element, f"{path}[{index}]") for index, item in enumerate(value))
+        return next(filter(None, found), None)
+    return _scalar_complaint(value, piece, path)
+
+
+def _scalar_complaint(value: Any, piece: Fixed | Text | Blob, path: str) -> str | None:
+    if isinstance(piece, Text):
+        if not isinstance(value, str):
+            return f"{path}: {type(value).__name__} instead of str"
+        size_bytes = len(value.encode("utf-8", "surrogatepass"))
+        if size_bytes > TEXT_LIMIT_BYTES:
+            return f"{path}: a string of {size_bytes} bytes, at most {TEXT_LIMIT_BYTES} fit"
+        return None if value.isascii() or _encodes(value) else f"{path}: not encodable as UTF-8"
+    if isinstance(piece, Blob):
+        kinds = bytes | bytearray | memoryview | list if piece.view else bytes | bytearray | memoryview
+        return None if isinstance(value, kinds) else f"{path}: {type(value).__name__} instead of bytes"
+    if piece.code == "16s":
+        right = isinstance(value, bytes) and len(value) == 16
+        return None if right else f"{path}: {value!r} is not a uuid of 16 bytes"
+    if piece.code in _RANGES:
+        low, high = _RANGES[piece.code]
+        right = isinstance(value, int) and low <= value < high
+        return None if right else f"{path}: {value!r} does not fit in {piece.code!r}"
+    return None
+
+
+def _encodes(value: str) -> bool:
+    return not any(0xD800 <= ord(character) <= 0xDFFF for character in value)

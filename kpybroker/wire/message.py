@@ -1,0 +1,180 @@
+"""Declares messages as annotated classes, and turns them into bytes and back.
+
+    @part
+    class Ask:
+        partition: Int32 = 0
+        current_leader_epoch: Int32 = field("2+", default=-1)
+
+One declaration serves every version: a field that a version lacks keeps its default when parsed and is dropped when
+built. What a class means on the wire is decided by `layout` and lowered to straight-line code on first use, so that
+importing declarations costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+LARGE_BYTES = 4096
+"""Records of this size and above are handed on as they are; below it, copying is cheaper than another buffer."""
+
+
+class Field(NamedTuple):
+    """What a declaration says of a field beyond its type; see `field`."""
+
+    versions: str
+    default: Any
+    tag: int | None
+    nullable: str | None
+
+
+UNSET: Any = object()
+
+
+def field(versions: str = "0+", *, default: Any = UNSET, tag: int | None = None, nullable: str | None = None) -> Any:
+    """A field that is not simply there in all versions.
+
+    versions: "3", "2-4" or "2+". default: where it is not the type's zero. tag: the field is tagged (KIP-482).
+    nullable: the versions in which it may be null, where these are not all; the annotation then says `| None`.
+    A tagged structure has the default None, which says "not sent".
+    """
+    return Field(versions, default, tag, nullable)
+
+
+class Part:
+    """What every declared class can do: be built by keyword, compared and shown."""
+
+    __slots__ = ()
+    _declared: tuple[tuple[str, Any, Any], ...] = ()
+    _versions = "0+"
+    _flexible: int | None = None
+    _key: int | None = None
+    _parsers: dict[int, Callable[[Buffer, int], Any]]
+    _builders: dict[int, Callable[[Any, list[Any], list[int]], None]]
+    __hash__ = None  # type: ignore[assignment]  # mutable: the way to say so at runtime
+
+    def __init__(self, **values: Any) -> None:
+        from kpybroker.wire.layout import make_init
+
+        cls = type(self)
+        cls.__init__ = make_init(cls)  # type: ignore[method-assign]  # made on first use: most classes are never built
+        cls.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name, _, _ in self._declared)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name, _, _ in self._declared)
+        return f"{type(self).__name__}({shown})"
+
+
+def _seal(cls: type[T], facts: dict[str, Any]) -> type[T]:
+    """The class with slots: the declared values would shadow them, so it is made anew."""
+    declared = cls.__annotations__
+    body = {name: value for name, value in vars(cls).items() if name not in declared}
+    for name in ("__dict__", "__weakref__"):
+        body.pop(name, None)
+    body.update(
+        facts,
+        __slots__=tuple(declared),
+        _declared=tuple((name, kind, vars(cls).get(name, UNSET)) for name, kind in declared.items()),
+    )
+    sealed: Any = type(cls.__name__, (Part,), body)
+    made: type[T] = sealed
+    return made
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def part(cls: type[T]) -> type[T]:
+    """A structure inside messages."""
+    return _seal(cls, {})
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def message(versions: str, *, flexible: int | None = None, key: int | None = None) -> Callable[[type[T]], type[T]]:
+    """A whole message. versions: those that exist; flexible: the first with compact lengths and tagged fields, if any;
+    key: the number by which a log knows this kind of record, where it has one."""
+
+    def seal(cls: type[T]) -> type[T]:
+        facts: dict[str, Any] = {"_versions": versions, "_flexible": flexible, "_key": key, "_parsers": {}, "_builders": {}}
+        return _seal(cls, facts)
+
+    return seal
+
+
+def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
+    """The function behind `parse`, for those who parse the same message again and again."""
+    declared: Any = cls  # a Part, which `message` made of it
+    found: Callable[[Buffer, int], T] | None = declared._parsers.get(version)
+    if found is None:
+        from kpybroker.wire.parsing import lower_parser
+
+        found = declared._parsers[version] = lower_parser(cls, version)
+    return found
+
+
+def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
+    """The message that fills view from pos to its end. Its records are views of it. Raises MalformedFrame."""
+    return parser(cls, version)(view, pos)
+
+
+def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tuple[T, int]:
+    """The message that starts at pos, and the position behind it. Raises MalformedFrame."""
+    declared: Any = cls
+    lowered = declared._parsers.get(~version)  # beside the whole-frame parsers; no version is negative
+    if lowered is None:
+        from kpybroker.wire.parsing import lower_parser
+
+        lowered = declared._parsers[~version] = lower_parser(cls, version, prefix=True)
+    found: tuple[T, int] = lowered(view, pos)
+    return found
+
+
+def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
+    """The message's buffers in order, and which of them are large records (indices). ValueError: cannot be encoded."""
+    builder = message._builders.get(version)
+    if builder is None:
+        from kpybroker.wire.building import lower_builder
+
+        builder = message._builders[version] = lower_builder(type(message), version)
+    pieces: list[Any] = []
+    large: list[int] = []
+    try:
+        builder(message, pieces, large)
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        from kpybroker.wire.layout import complaint
+
+        raise ValueError(complaint(message, version) or str(error)) from error
+    return pieces, large
+
+
+def build(message: Any, version: int) -> bytes:
+    """The message's bytes in this version. ValueError names the field that cannot be encoded."""
+    return b"".join(pieces_of(message, version)[0])
+
+
+def build_chunks(message: Any, version: int) -> list[bytes | memoryview]:
+    """As `build`, but records of `LARGE_BYTES` and more stay separate buffers, uncopied."""
+    return merge(*pieces_of(message, version))
+
+
+def merge(pieces: list[Any], large: list[int]) -> list[bytes | memoryview]:
+    """Join all that lies between the large pieces."""
+    if not large:
+        return [b"".join(pieces)]
+    chunks: list[bytes | memoryview] = []
+    start = 0
+    for index in large:
+        if index > start:
+            chunks.append(b"".join(pieces[start:index]))
+        chunks.append(pieces[index])
+        start = index + 1
+    if start < len(pieces):
+        chunks.append(b"".join(pieces[start:]))
+    return chunks

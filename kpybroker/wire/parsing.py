@@ -1,0 +1,217 @@
+"""Lowers a layout to the function that parses it. What makes it fast and keeps it safe: see `lowering`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from kpybroker.wire import primitives
+from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, layout
+from kpybroker.wire.lowering import Emitter, finish, has_view, min_bytes
+
+COPY_BYTES = 16384
+"""Up to this size a frame with records is copied for its other fields: indexing bytes is cheaper than a view."""
+
+
+def lower_parser(cls: Any, version: int, *, prefix: bool = False) -> Callable[[Any, int], Any]:
+    """`parser(view, pos)`: the message that ends where view ends; with prefix, (message, position behind it)."""
+    tree = layout(cls, version)
+    copied = _parser(tree, f"parse {cls.__name__} v{version}", prefix, direct=False)
+    if not has_view(tree):
+        return lambda view, pos: copied(bytes(view), view, pos)
+    direct = _parser(tree, f"parse large {cls.__name__} v{version}", prefix, direct=True)
+
+    def parser(view: Any, pos: int) -> Any:
+        if len(view) <= COPY_BYTES:
+            return copied(bytes(view), memoryview(view), pos)
+        view = memoryview(view)
+        return direct(view, view, pos)
+
+    return parser
+
+
+def _parser(tree: Struct, title: str, prefix: bool, direct: bool) -> Callable[[Any, Any, int], Any]:
+    namespace = {
+        "new": object.__new__,
+        "unpack_from": struct.unpack_from,
+        "refuse": primitives.refuse,
+        "read_uvarint": primitives.read_uvarint,
+        "read_long_text": primitives.read_long_text,
+        "malformed": (IndexError, struct.error, UnicodeDecodeError),
+    }
+    emitter = ParserEmitter(namespace, direct)
+    emitter.line("try:")
+    emitter.depth += 1
+    emitter.line("limit = len(data)")
+    found = emitter.struct_fields(tree)
+    emitter.flush()
+    if prefix:
+        emitter.line("if pos > limit: refuse('cut off')")
+        emitter.line(f"return {found}, pos")
+    else:
+        emitter.line("if pos != limit: refuse(f'{pos - limit} bytes missing or, if negative, left over')")
+        emitter.line(f"return {found}")
+    emitter.depth -= 1
+    emitter.line("except malformed as error: refuse(f'{title}: {error}')")
+    namespace["title"] = title
+    return finish(emitter, "def lowered(data, view, pos):", title)
+
+
+class ParserEmitter(Emitter):
+    """Emits statements that read at `pos` in `data`. direct: data is a view of the frame, not bytes."""
+
+    def __init__(self, namespace: dict[str, Any], direct: bool) -> None:
+        super().__init__(namespace)
+        self.direct = direct
+
+    def fixed(self, code: str, target: str) -> None:
+        self.run.append((code, target))
+
+    def flush(self) -> None:
+        run, self.run = self.run, []
+        if not run:
+            return
+        codes = "".join(code for code, _ in run)
+        size_bytes = struct.calcsize(">" + codes)
+        if size_bytes == 1:
+            value = {"B": "data[pos]", "?": "data[pos] != 0", "b": "(data[pos] ^ 128) - 128"}[codes]
+            self.line(f"{run[0][1]} = {value}")
+        else:
+            unpack = self.struct(codes, "unpack_from")
+            self.line(f"{', '.join(target for _, target in run)}{',' * (len(run) == 1)} = {unpack}(data, pos)")
+        self.line(f"pos += {size_bytes}")
+
+    def block(self, head: str, *body: str) -> None:
+        self.line(head)
+        self.lines.extend(" " * (self.depth + 1) + text for text in body)
+
+    def piece(self, piece: Piece, target: str) -> None:
+        if isinstance(piece, Fixed):
+            self.fixed(piece.code, target)
+        elif isinstance(piece, Text):
+            self.text(piece, target)
+        elif isinstance(piece, Blob):
+            self.blob(piece, target)
+        elif isinstance(piece, Array):
+            self.array(piece, target)
+        elif piece.nullable:
+            self.nullable_struct(piece, target)
+        else:
+            self.line(f"{target} = {self.struct_fields(piece)}")
+
+    def text(self, piece: Text, target: str) -> None:
+        cut = "str(data[pos:stop], 'utf-8')" if self.direct else "data[pos:stop].decode()"
+        size = self.temporary("n")
+        self.fixed("B" if piece.compact else "h", size)
+        self.flush()
+        if not piece.compact:
+            null = f"{target} = None" if piece.nullable else "refuse('null where a string is required')"
+            self.block(f"if {size} >= 0:", f"stop = pos + {size}", f"{target} = {cut}", "pos = stop")
+            self.block("else:", null)
+            return
+        if piece.nullable:
+            self.block(f"if {size} == 0:", f"{target} = None")
+        head = f"elif {size} < 128:" if piece.nullable else f"if 0 < {size} < 128:"
+        self.block(head, f"stop = pos + {size} - 1", f"{target} = {cut}", "pos = stop")
+        self.block("else:", f"{target}, pos = read_long_text(data, pos - 1)")
+
+    def length(self, piece: Blob | Array, what: str) -> str:
+        """Emit reading a length or count; the name that holds it is -1 for null."""
+        size = self.temporary("n")
+        self.fixed("B" if piece.compact else "i", size)
+        self.flush()
+        if piece.compact:
+            self.line(f"if {size} > 127: {size}, pos = read_uvarint(data, pos - 1)")
+            self.line(f"{size} -= 1")
+        if not piece.nullable:
+            self.line(f"if {size} < 0: refuse('null where {what} required')")
+        return size
+
+    def blob(self, piece: Blob, target: str) -> None:
+        size = self.length(piece, "bytes are")
+        source = "view" if piece.view else "data"
+        cut = f"{source}[pos:pos + {size}]" if piece.view or not self.direct else f"bytes(data[pos:pos + {size}])"
+        if piece.nullable:
+            self.block(f"if {size} < 0:", f"{target} = None")
+            self.block("else:", f"{target} = {cut}", f"pos += {size}")
+        else:
+            self.line(f"{target} = {cut}")
+            self.line(f"pos += {size}")
+
+    def array(self, piece: Array, target: str) -> None:
+        size = self.length(piece, "an array is")
+        # An element of no bytes at all would make any count possible: such a count may not exceed the bytes left either
+        self.line(f"if {size} * {max(1, min_bytes(piece.element))} > limit - pos: refuse(f'{{{size}}} elements')")
+        if piece.nullable:
+            self.line(f"if {size} < 0: {target} = None")
+            self.line("else:")
+            self.depth += 1
+        if isinstance(piece.element, Fixed):
+            self.fixed_array(piece.element.code, size, target)
+        else:
+            items = self.temporary("items")
+            self.line(f"{target} = {items} = []")
+            self.line(f"for _ in range({size}):")
+            self.depth += 1
+            item = self.temporary("item")
+            self.piece(piece.element, item)
+            self.flush()
+            self.line(f"{items}.append({item})")
+            self.depth -= 1
+        if piece.nullable:
+            self.depth -= 1
+
+    def fixed_array(self, code: str, size: str, target: str) -> None:
+        unpackers = f"unpackers_{code.replace('?', 't')}"
+        self.namespace.setdefault(unpackers, primitives.unpackers(code))
+        self.line(f"{target} = list({unpackers}[{size}](data, pos))")
+        self.line(f"pos += {size} * {struct.calcsize('>' + code)}")
+
+    def nullable_struct(self, piece: Struct, target: str) -> None:
+        there = self.temporary("there")
+        self.fixed("b", there)
+        self.flush()
+        self.line(f"if {there} < 0: {target} = None")
+        self.line("else:")
+        self.depth += 1
+        found = self.struct_fields(piece)
+        self.flush()
+        self.line(f"{target} = {found}")
+        self.depth -= 1
+
+    def struct_fields(self, piece: Struct) -> str:
+        """Emit making and filling an object; the name that holds it. What is left of the run stays pending."""
+        made = self.temporary("o")
+        self.line(f"{made} = new({self.name(piece.cls, piece.cls.__name__)})")
+        defaults = [*piece.absent, *((each.name, each.default) for each in piece.tagged or ())]
+        for name, default in defaults:
+            self.line(f"{made}.{name} = {default_source(default, self.namespace)}")
+        for name, member in piece.members:
+            self.piece(member, f"{made}.{name}")
+        if piece.tagged is not None:
+            self.tagged(piece.tagged, made)
+        return made
+
+    def tagged(self, tagged: tuple[Tagged, ...], made: str) -> None:
+        count, tag, stop = self.temporary("tags"), self.temporary("tag"), self.temporary("stop")
+        self.fixed("B", count)
+        self.flush()
+        self.line(f"if {count}:")
+        self.depth += 1
+        self.line(f"if {count} > 127: {count}, pos = read_uvarint(data, pos - 1)")
+        self.line(f"for _ in range({count}):")
+        self.depth += 1
+        self.line(f"{tag}, pos = read_uvarint(data, pos)")
+        self.line(f"{stop}, pos = read_uvarint(data, pos)")
+        self.line(f"{stop} += pos")
+        self.line(f"if {stop} > limit: refuse('a tagged field is longer than the frame')")
+        for index, each in enumerate(tagged):
+            self.line(f"{'elif' if index else 'if'} {tag} == {each.tag}:")
+            self.depth += 1
+            self.piece(each.piece, f"{made}.{each.name}")
+            self.flush()
+            self.line(f"if pos != {stop}: refuse('a tagged field of another length than it says')")
+            self.depth -= 1
+        self.line(f"{'else: ' if tagged else ''}pos = {stop}")
+        self.depth -= 2

@@ -1,0 +1,114 @@
+"""The scalar types of the protocol, and the slow paths that lowered code falls back on.
+
+A declaration says `partition: Int32`; for a type checker that is an int. `str`, `bytes`, `bool` and `float` stand for
+Kafka's string, bytes, bool and float64, `list[X]` for an array. Source: the Kafka protocol guide, "Protocol Primitive
+Types"; KIP-482 for compact lengths and tagged fields.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+from kpybroker.errors import MalformedFrame
+
+Int8 = Annotated[int, "b"]
+Int16 = Annotated[int, "h"]
+Int32 = Annotated[int, "i"]
+Int64 = Annotated[int, "q"]
+Uint16 = Annotated[int, "H"]
+Uuid = Annotated[bytes, "16s"]
+"""16 raw bytes, big-endian; `ZERO_UUID` says "none"."""
+Records = Annotated[memoryview | bytes | None, "records"]
+"""Record batches: a view of the frame when parsed, never copied."""
+RecordChunks = Annotated[memoryview | bytes | list[memoryview | bytes] | None, "records"]
+"""Record batches to be sent, in one piece or several, none of them copied by `build_chunks`."""
+
+ZERO_UUID = bytes(16)
+TEXT_LIMIT_BYTES = 32767
+"""Kafka refuses longer strings in either encoding, also where a compact length could say more."""
+
+ONE_BYTE = tuple(bytes((value,)) for value in range(128))
+"""The varints of one byte."""
+
+
+def refuse(reason: str) -> NoReturn:
+    """Raise MalformedFrame; a call, so that lowered code stays short."""
+    raise MalformedFrame(reason)
+
+
+def read_uvarint(data: Any, pos: int) -> tuple[int, int]:
+    """The unsigned varint at pos and the position behind it. IndexError past the end, MalformedFrame past 32 bits."""
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            refuse("a varint of more than five bytes")
+    if value > 0xFFFFFFFF:
+        refuse("a varint of more than 32 bits")
+    return value, pos
+
+
+def write_uvarint(value: int) -> bytes:
+    """The unsigned varint of a value of at most 32 bits."""
+    if value < 128:
+        return ONE_BYTE[value]
+    assert value <= 0xFFFFFFFF, f"{value} does not fit a varint"
+    out = bytearray()
+    while value > 127:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_text_length(length_plus_one: int) -> bytes:
+    """The compact length of a string of more than 126 bytes. ValueError above `TEXT_LIMIT_BYTES`."""
+    if length_plus_one - 1 > TEXT_LIMIT_BYTES:
+        raise ValueError(f"a string of {length_plus_one - 1} bytes, at most {TEXT_LIMIT_BYTES} fit")
+    return write_uvarint(length_plus_one)
+
+
+def read_long_text(data: Any, pos: int) -> tuple[str, int]:
+    """The compact string at pos, whose length does not fit one byte or says null (refused: a null is handled inline)."""
+    length, pos = read_uvarint(data, pos)
+    if length == 0:
+        refuse("null where a string is required")
+    if length - 1 > TEXT_LIMIT_BYTES:
+        refuse(f"a string of {length - 1} bytes")
+    stop = pos + length - 1
+    return str(data[pos:stop], "utf-8"), stop
+
+
+def write_long_array(code: str, values: Any) -> bytes:
+    """A compact array of fixed-width values."""
+    return write_uvarint(len(values) + 1) + struct.pack(f">{code * len(values)}", *values)
+
+
+class _Runs(dict[int, Callable[..., Any]]):
+    """Packers (or unpackers) of n values of one width behind each other, made on first use, for small n only."""
+
+    def __init__(self, head: str, code: str, method: str) -> None:
+        self.head, self.code, self.method = head, code, method
+
+    def __missing__(self, count: int) -> Callable[..., Any]:
+        method: Callable[..., Any] = getattr(struct.Struct(f">{self.head}{self.code * count}"), self.method)
+        if count <= 64:
+            self[count] = method
+        return method
+
+
+def packers(head: str, code: str) -> dict[int, Callable[..., bytes]]:
+    """`packers("i", "q")[n](n, *values)`: an array of n int64 behind its int32 count."""
+    return _Runs(head, code, "pack")
+
+
+def unpackers(code: str) -> dict[int, Callable[..., tuple[Any, ...]]]:
+    """`unpackers("q")[n](data, pos)`: n int64 as a tuple. The caller has compared n with what is left."""
+    return _Runs("", code, "unpack_from")
