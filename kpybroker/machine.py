@@ -1,245 +1,328 @@
-"""Replicated state: a log and a pure machine, and the Runner that brings them together (DESIGN: "Machines").
+"""Machines: replicated state as a log plus a pure decision, and the one Runner that runs them all.
 
-A Machine looks (`decide`) and changes (`apply`) in separate steps, so that replaying the log rebuilds the state. The
-Runner lets nothing come between the two, and lets an answer out only when every record that it applied or could have
-read has committed.
+A `Machine` looks (`decide`), changes (`apply`) and says when to be woken (`deadline_ms`). The `Runner` makes each
+command one atomic step: decide, append, apply, and lets the answers leave once everything they rest on has committed.
+The controller, the groups, the transactions and the share groups differ only in their machine and their log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.world import World
 
-log = logging.getLogger(__name__)
+Answer = Any
+"""What a command is answered with: a value, or a `KafkaError` that is raised where the command was asked."""
 
-TICKETS_LIMIT = 100_000
-"""Commands of one Runner that may wait for their answer."""
+WAITERS_LIMIT = 200_000
 
 
-class Stored(NamedTuple):
-    """One record of a Machine's log. `offset` is -1 until it has been appended; a metadata record has no key."""
+@dataclass(slots=True)
+class Stored:
+    """One data record of a state log. Control records never reach a machine.
 
-    offset: int
+    `offset` is -1 until the log has given one. For the controller `value` is the framed metadata record and `message`
+    the record itself, where whoever made this had it in hand; elsewhere `message` is the machine's own, to spare itself
+    reading what it has just written (replayed records have none).
+    """
+
     key: bytes | None
     value: bytes | None
     timestamp_ms: int = -1
+    offset: int = -1
+    message: Any = None
 
 
 class Ticket:
-    """Who asked: an answer, given now or by a later step, goes to it."""
+    """Stands for one asker. A machine may keep it, and answer it in the Outcome of a later command; once, not twice."""
 
-    __slots__ = ("answer", "answered", "future")
+    __slots__ = ("_abandoned", "_answer", "_future", "_open", "_timeout_ms", "_timer")
 
-    def __init__(self) -> None:
-        self.answered = False
-        self.answer: Any = None
-        self.future: asyncio.Future[Any] | None = None
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._open = True  # no machine has answered yet
+        self._abandoned = False
+        self._answer: Answer = None
+        self._future: asyncio.Future[Answer] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-    def give(self, answer: Any) -> None:
-        """The answer is released; a second one is of no effect."""
-        if self.answered:
-            return
-        self.answered = True
-        self.answer = answer
-        if self.future is not None and not self.future.done():
-            if isinstance(answer, KafkaError):
-                self.future.set_exception(answer)
-            else:
-                self.future.set_result(answer)
+    @property
+    def open(self) -> bool:
+        """No answer has been decided and somebody still waits for one."""
+        return self._open and not self._abandoned
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a step decides: records to append, and answers, also to tickets of earlier steps.
+    """What a decision comes to: the records that make it so, and who is told what.
 
-    An answer is a value, or a KafkaError that `ask` raises.
+    The records are appended together or not at all. The answers may be for other tickets than the one that asked.
     """
 
     records: list[Stored] = field(default_factory=list)
-    answers: list[tuple[Any, Any]] = field(default_factory=list)
+    answers: list[tuple[Ticket, Answer]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The command that says "it is time": given once after a replay, and then when `deadline_ms` has come."""
 
 
 class Machine(Protocol):
-    """Replicated state."""
+    """Replicated state. Nothing in here waits, reads a clock, or rolls dice other than those it was given."""
 
-    def decide(self, ticket: Any, command: Any, now_ms: int) -> Outcome:
-        """Look, and say what is to be written and who is answered. Hard state is not changed."""
+    def decide(self, ticket: Ticket, command: Any, now_ms: int) -> Outcome:
+        """Look, and say what shall be. Hard state stays as it is; raising KafkaError refuses the command."""
 
     def apply(self, record: Stored) -> None:
-        """Take one record into the hard state: the only place where it changes."""
+        """The only place where hard state changes: called for each record in order, at replay and live alike."""
 
     def deadline_ms(self) -> int | None:
-        """When to be woken with a tick, in wall milliseconds."""
+        """Wall time at which a `Tick` is wanted, or None. Asked after each step, so it must be cheap."""
 
 
 class StateLog(Protocol):
-    """The log of a Machine: the Quorum for the controller, a Partition for a coordinator."""
+    """A log that commits, as a Runner sees it: the quorum's, or a partition's.
+
+    `append` may write at once or queue; `committed` may reach the new end inside `append` (one voter, page cache) or
+    later (fsync, followers), and each time it moves the callbacks are called.
+    """
 
     @property
-    def end(self) -> int: ...
+    def end(self) -> int:
+        """The offset the next record gets."""
 
     @property
     def committed(self) -> int:
-        """Everything below this offset has committed."""
-
-    def on_committed(self, callback: Callable[[], None]) -> None:
-        """Call whenever `committed` has grown; possibly from inside `append`."""
+        """All records below are committed."""
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append atomically; the new end. Raises KafkaError where this node does not lead the log."""
+        """Append all or nothing, at consecutive offsets; returns the new end. Raises KafkaError, or Damage: the end."""
+
+    def on_committed(self, callback: Callable[[], None]) -> None: ...
 
     def replay(self) -> AsyncIterator[Stored]:
-        """Every record from the start, a snapshot's first, to the end."""
+        """Every record that counts, snapshot included, from the start to the end."""
 
 
 class Runner:
-    """Runs one Machine over its log. `load`, then `ask`; `stop` refuses who waits.
+    """Runs one Machine on one StateLog, from `load` to `stop`.
 
-    late_code: what a command is refused with whose records did not commit in its time. on_bug: called with the error
-    when the Machine fails an assertion or breaks otherwise: a Machine that guesses would be worse than none.
+    - loading_code: what commands are refused with until `load` is done.
+    - late_code: what a command is refused with whose answer was decided but not committed in time. The state stays.
+    - on_bug: called with whatever a machine raised other than KafkaError; the state is then not to be trusted, the
+      Runner has stopped, and the broker must.
     """
 
     def __init__(
         self,
         machine: Machine,
-        state_log: StateLog,
+        log: StateLog,
         world: World,
         *,
-        tick: Any,
+        loading_code: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         late_code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
         on_bug: Callable[[BaseException], None] | None = None,
+        waiters_limit: int = WAITERS_LIMIT,
     ) -> None:
         self.machine = machine
-        self._log = state_log
-        self._world = world
-        self._tick = tick
+        self.log = log
+        self.world = world
+        self.waiters = 0
         self._late_code = late_code
         self._on_bug = on_bug
-        self._held: deque[tuple[int, Any, Any]] = deque()
-        self._tickets: dict[Ticket, None] = {}
+        self._waiters_limit = waiters_limit
+        self._refusal: KafkaError | None = KafkaError(loading_code)
+        self._stopped = False
+        self._running = False
+        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()  # (committed must reach, answers)
+        self._asking: dict[Ticket, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._armed_for_ms: int | None = None
-        self._stopped: KafkaError | None = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        self.loaded = False
+        self._timer_ms = 0
+
+    @property
+    def ready(self) -> bool:
+        """Loaded and not stopped: commands are taken."""
+        return self._refusal is None
 
     async def load(self) -> None:
-        """Replay the log into the Machine; from then on commands are taken."""
-        async for record in self._log.replay():
-            self.machine.apply(record)
-        self._log.on_committed(self._release)
-        self._stopped = None
-        self.loaded = True
-        self._arm()
+        """Replay the log into the machine, then take commands; the first is a Tick. Raises Damage from the log."""
+        async for record in self.log.replay():
+            if self._stopped:
+                return
+            self._guard(self.machine.apply, record)
+        if self._stopped:
+            return
+        self._refusal = None
+        self.log.on_committed(self._release)
+        self._run(Ticket(0), Tick())
 
-    async def ask(self, command: Any, timeout_ms: int | None = None) -> Any:
-        """The Machine's answer once it is safe to give. Raises KafkaError.
+    async def ask(self, command: Any, timeout_ms: int) -> Any:
+        """Decide a command and wait for its answer. Raises KafkaError: the machine's refusal, or the Runner's.
 
-        Does not suspend where the answer is safe at once. timeout_ms: when to give up waiting; the state stays.
+        Does not suspend where the answer may leave at once. The timeout covers the wait for the commit; how long a
+        ticket may stay parked in the machine is the machine's own business.
         """
-        if self._stopped is not None:
-            raise self._stopped
-        if len(self._tickets) >= TICKETS_LIMIT:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many commands wait for their answer")
-        ticket = Ticket()
+        if self._refusal is not None:
+            raise KafkaError(self._refusal.code, self._refusal.message)
+        if self.waiters >= self._waiters_limit:
+            raise KafkaError(self._late_code, f"{self.waiters} requests wait already, the limit")
+        ticket = Ticket(timeout_ms)
         self._run(ticket, command)
-        if ticket.answered:
-            if isinstance(ticket.answer, KafkaError):
-                raise ticket.answer
-            return ticket.answer
-        loop = asyncio.get_running_loop()
-        ticket.future = loop.create_future()
-        self._tickets[ticket] = None
-        late = None
-        if timeout_ms is not None:
-            late = loop.call_later(timeout_ms / 1000, ticket.give, KafkaError(self._late_code))
-        try:
-            return await ticket.future
-        finally:
-            if late is not None:
-                late.cancel()
-            self._tickets.pop(ticket, None)
+        if ticket._future is None and not ticket._open:
+            answer = ticket._answer
+        else:
+            answer = await self._wait(ticket)
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
 
     def tell(self, command: Any) -> None:
-        """Run a command whose answer nobody waits for."""
-        if self._stopped is None:
-            self._run(Ticket(), command)
+        """Decide a command that nobody waits for; nothing happens while loading or after a stop."""
+        if self._refusal is None:
+            self._run(Ticket(0), command)
 
-    def stop(self, why: KafkaError) -> None:
-        """Leadership is lost, or the broker stops: everybody who waits is refused, and so is who comes later."""
-        self._stopped = why
+    def stop(self, error: KafkaError) -> None:
+        """Refuse everybody who waits, and everybody who comes later. The machine is dropped by whoever stops it."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._refusal = error
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._held.clear()
-        for ticket in list(self._tickets):
-            ticket.give(why)
+        for ticket in list(self._asking):
+            self._settle(ticket, KafkaError(error.code, error.message))
 
     def _run(self, ticket: Ticket, command: Any) -> None:
         """One atomic step. Not a coroutine: nothing may come between decide and apply."""
+        assert not self._running, "a machine was asked from inside its own step"
+        self._running = True
         try:
-            outcome = self.machine.decide(ticket, command, self._world.wall_ms())
-            if outcome.records:
-                outcome = self._write(outcome)
-        except KafkaError:
-            raise
-        except (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as bug:
-            log.critical("bug in %s while it ran %s", type(self.machine).__name__, command, exc_info=bug)
-            self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
-            if self._on_bug is not None:
-                self._on_bug(bug)
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from bug
-        self._hold(outcome.answers)
+            answers = self._step(ticket, command)
+        finally:
+            self._running = False
+        if self._stopped:  # damage or a lost leadership met on the way
+            for answered, answer in answers:
+                self._settle(answered, answer)
+            return
+        end = self.log.end
+        if self.log.committed >= end and not self._held:
+            for answered, answer in answers:
+                self._settle(answered, answer)
+        elif answers:
+            self._hold(end, answers)
+            self._release()
         self._arm()
 
-    def _write(self, outcome: Outcome) -> Outcome:
+    def _step(self, ticket: Ticket, command: Any) -> list[tuple[Ticket, Answer]]:
+        outcome: Outcome
         try:
-            end = self._log.append(outcome.records)
+            outcome = self._guard(self.machine.decide, ticket, command, self.world.wall_ms())
         except KafkaError as refusal:
-            return Outcome(answers=[(ticket, refusal) for ticket, _ in outcome.answers])
-        first = end - len(outcome.records)
-        for position, record in enumerate(outcome.records):
-            self.machine.apply(record._replace(offset=first + position))
-        return outcome
+            outcome = Outcome(answers=[(ticket, refusal)])
+        for answered, _ in outcome.answers:
+            assert answered._open, "a ticket was answered twice"
+            answered._open = False
+        records = outcome.records
+        if not records:
+            return outcome.answers
+        try:
+            end = self.log.append(records)
+        except KafkaError as refusal:
+            return [(answered, KafkaError(refusal.code, refusal.message)) for answered, _ in outcome.answers]
+        except Damage as damage:
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+            self.stop(error)
+            return [(answered, error) for answered, _ in outcome.answers]
+        offset = end - len(records)
+        for record in records:
+            record.offset = offset
+            offset += 1
+            self._guard(self.machine.apply, record)
+        return outcome.answers
 
-    def _hold(self, answers: list[tuple[Any, Any]]) -> None:
-        if not answers:
-            return
-        end = self._log.end
-        if self._log.committed >= end and not self._held:
-            for ticket, answer in answers:
-                ticket.give(answer)
-            return
-        self._held.extend((end, ticket, answer) for ticket, answer in answers)
-        self._release()
+    def _guard(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """A machine may refuse; anything else it raises is a bug, after which its state is a guess."""
+        try:
+            return call(*arguments)
+        except KafkaError:
+            raise
+        except BaseException as bug:
+            self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
+            if self._on_bug is not None:
+                self._on_bug(bug)
+            raise
+
+    def _hold(self, end: int, answers: list[tuple[Ticket, Answer]]) -> None:
+        loop = asyncio.get_running_loop()
+        self._held.append((end, answers))
+        for ticket, answer in answers:
+            ticket._answer = answer
+            if ticket._timeout_ms > 0:
+                ticket._timer = loop.call_later(ticket._timeout_ms / 1000, self._expire, ticket)
+            if ticket._future is None:
+                ticket._future = loop.create_future()
 
     def _release(self) -> None:
-        committed = self._log.committed
+        """The log's commit moved: what rests on committed records only may leave, in the order it was decided."""
+        committed = self.log.committed
         while self._held and self._held[0][0] <= committed:
-            _, ticket, answer = self._held.popleft()
-            ticket.give(answer)
+            for ticket, answer in self._held.popleft()[1]:
+                self._settle(ticket, answer)
+
+    def _settle(self, ticket: Ticket, answer: Answer) -> None:
+        ticket._answer = answer
+        ticket._open = False
+        if ticket._timer is not None:
+            ticket._timer.cancel()
+            ticket._timer = None
+        if ticket._future is not None and not ticket._future.done():
+            ticket._future.set_result(answer)
+
+    def _expire(self, ticket: Ticket) -> None:
+        ticket._timer = None
+        if ticket._future is not None and not ticket._future.done():
+            ticket._future.set_result(KafkaError(self._late_code, "decided, but not committed in time"))
+
+    async def _wait(self, ticket: Ticket) -> Answer:
+        if ticket._future is None:
+            ticket._future = asyncio.get_running_loop().create_future()
+        self.waiters += 1
+        self._asking[ticket] = None
+        try:
+            return await ticket._future
+        finally:
+            self.waiters -= 1
+            del self._asking[ticket]
+            ticket._abandoned = True
+            if ticket._timer is not None:
+                ticket._timer.cancel()
+                ticket._timer = None
 
     def _arm(self) -> None:
-        if self._stopped is not None:
-            return
+        """Set the timer for the machine's deadline. A timer set for earlier stays: it looks again when it fires."""
         deadline_ms = self.machine.deadline_ms()
-        if deadline_ms == self._armed_for_ms:
+        if deadline_ms is None:
             return
-        self._armed_for_ms = deadline_ms
         if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return
             self._timer.cancel()
-            self._timer = None
-        if deadline_ms is not None:
-            wait_s = max(deadline_ms - self._world.wall_ms(), 0) / 1000
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+        delay_ms = max(deadline_ms - self.world.wall_ms(), 1)
+        self._timer_ms = deadline_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
-        self._armed_for_ms = None
-        self.tell(self._tick)
+        deadline_ms = self.machine.deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self.world.wall_ms():
+            self._run(Ticket(0), Tick())
+        else:
+            self._arm()
