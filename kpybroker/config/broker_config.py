@@ -158,7 +158,8 @@ class BrokerConfig:
         for synonym, factor in TOPIC_SYNONYMS.get(name, ()):
             text = self.text(synonym)
             if text is not None:
-                return text if factor == 1 else str(max(int(text) * factor, -1))
+                # Every negative retention means: for ever.
+                return str(max(int(text) * factor, -1)) if len(TOPIC_SYNONYMS[name]) > 1 else text
         return TOPIC_KEYS[name].default
 
     def log_settings(self, topic_overrides: Mapping[str, str] = NO_SETTINGS) -> LogSettings:
@@ -183,11 +184,11 @@ class BrokerConfig:
 
 
 def _changeable(settings: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What may be changed while running; a record for anything else (of another version) has no say."""
+    """What changes while running. Listeners and security, which are set per broker, wait for the next start."""
     return [
         (name, text)
         for name, text in settings.items()
-        if name in BROKER_KEYS and BROKER_KEYS[name].mode is not Mode.READ_ONLY
+        if name in BROKER_KEYS and BROKER_KEYS[name].mode is Mode.CLUSTER_WIDE
     ]
 
 

@@ -64,8 +64,9 @@ class Between:
 
     def refuse(self, value: Value) -> str | None:
         assert isinstance(value, int | float)
-        if value == self.also:
-            return None
+        if self.also is not None:
+            within = value == self.also or self.low <= value <= (self.high or value)
+            return None if within else f"Value must be between {self.low} and {self.high} or equal to {self.also}"
         if value < self.low:
             return f"Value must be at least {self.low}"
         if self.high is not None and value > self.high:
@@ -79,7 +80,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of these words; each element of a LIST must be one, and none may be there twice."""
+    """One of these words; each element of a LIST must be one."""
 
     words: tuple[str, ...]
     any_case: bool = False
@@ -87,8 +88,6 @@ class OneOf:
     def refuse(self, value: Value) -> str | None:
         items: Sequence[str]
         if isinstance(value, tuple):
-            if len(set(value)) != len(value):
-                return "an element is there twice"
             items = value
         else:
             assert isinstance(value, str)
@@ -107,7 +106,7 @@ class NotEmpty:
     """A string or list with something in it, where it is set at all."""
 
     def refuse(self, value: Value) -> str | None:
-        return None if value else "it must not be empty"
+        return None if value else "it must not be empty; leave it out instead"
 
     def __str__(self) -> str:
         return "not empty"
@@ -124,7 +123,7 @@ class Replicas:
         for item in value:
             partition, colon, broker = item.partition(":")
             if not (colon and partition.strip().isdigit() and broker.strip().isdigit()):
-                return "it must be * or a list of partition:broker"
+                return "it must be the literal '*' or a list of [partitionId]:[brokerId]"
         return None
 
     def __str__(self) -> str:
@@ -173,8 +172,7 @@ class ConfigKey:
 
     def _wrong(self, text: str, reason: str) -> ConfigError:
         shown = "[hidden]" if self.sensitive else text
-        expected = f" (expected: {self.check})" if self.check is not None else ""
-        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}{expected}")
+        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}")
 
 
 def _convert(kind: Kind, text: str) -> Value:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kpybroker.errors import ErrorCode
+from kpybroker.machine import Tick
 
 ZERO_UUID = bytes(16)
 
@@ -198,7 +199,8 @@ class ProducerIdBlock:
 
 
 Command = (
-    Bootstrap
+    Tick
+    | Bootstrap
     | RegisterBroker
     | BrokerHeartbeat
     | CreateTopics

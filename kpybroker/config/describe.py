@@ -1,0 +1,204 @@
+"""What DescribeConfigs and CreateTopics say of settings: value, where it comes from, what it falls back to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kpybroker.config.broker_config import BrokerConfig
+from kpybroker.config.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
+from kpybroker.config.key import ConfigKey, Mode
+from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
+
+UNKNOWN_KIND = 0
+LISTENER_PREFIX = "listener.name."
+
+
+class Source(IntEnum):
+    """Where a value comes from, by Kafka's codes (DescribeConfigs v1+)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A setting that gives, or would give, the value; strongest first."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One setting as a client sees it. `value` is None where there is none, and where it is secret."""
+
+    name: str
+    value: str | None
+    source: Source
+    read_only: bool = False
+    sensitive: bool = False
+    kind: int = UNKNOWN_KIND
+    synonyms: tuple[Synonym, ...] = ()
+    doc: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLayers:
+    """The settings of a broker, layer by layer: its own dynamic ones, the cluster's, the file's."""
+
+    config: BrokerConfig
+    dynamic_broker: Mapping[str, str]
+    dynamic_default: Mapping[str, str]
+
+    def synonyms(self, name: str, names: Iterable[str]) -> list[Synonym]:
+        """All values the settings in `names` have, from the one of `name` on (Kafka leaves out what is before it)."""
+        layers = (
+            (Source.DYNAMIC_BROKER_CONFIG, self.dynamic_broker),
+            (Source.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default),
+            (Source.STATIC_BROKER_CONFIG, self.config.static),
+        )
+        found = [
+            Synonym(synonym, None if _sensitive(synonym) else layer[synonym], source)
+            for source, layer in layers
+            for synonym in names
+            if synonym in layer
+        ]
+        for synonym in names:
+            key = BROKER_KEYS.get(synonym)
+            if key is not None and key.default is not None:
+                found.append(Synonym(synonym, None if key.sensitive else key.default, Source.DEFAULT_CONFIG))
+        first = next((at for at, synonym in enumerate(found) if synonym.name == name), len(found))
+        return found[first:]
+
+
+def describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> list[Described]:
+    """Every setting of a topic with these overrides, by name."""
+    entries = []
+    for key in TOPIC_KEYS.values():
+        if key.internal:
+            continue
+        names = [name for name, _ in TOPIC_SYNONYMS.get(key.name, ())]
+        broker = BROKER_SYNONYMS.get(names[0], (names[0],)) if names else ()
+        synonyms = layers.synonyms(names[0], broker) if names else []
+        if key.name in overrides:
+            synonyms.insert(0, Synonym(key.name, overrides[key.name], Source.DYNAMIC_TOPIC_CONFIG))
+        value = overrides.get(key.name, layers.config.topic_default(key.name))
+        source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
+        entries.append(_entry(key, value, source, synonyms, read_only=False))
+    return entries
+
+
+def describe_broker(layers: BrokerLayers) -> list[Described]:
+    """Every setting of a broker, and what else was set on it, by name."""
+    known = [key for key in BROKER_KEYS.values() if not key.internal]
+    entries = [_broker_entry(layers, key) for key in known]
+    others = {
+        name: None
+        for layer in (layers.dynamic_broker, layers.dynamic_default)
+        for name in layer
+        if name not in BROKER_KEYS
+    }
+    entries.extend(_unlisted(layers, name) for name in others)
+    return entries
+
+
+def _broker_entry(layers: BrokerLayers, key: ConfigKey) -> Described:
+    synonyms = layers.synonyms(key.name, BROKER_SYNONYMS.get(key.name, (key.name,)))
+    if key.name == "broker.id":
+        # Kafka shows the node's id under its old name too.
+        node_id = str(layers.config.node_id)
+        synonyms = [Synonym(key.name, node_id, Source.STATIC_BROKER_CONFIG), *synonyms[-1:]]
+    value = synonyms[0].value if synonyms else None
+    source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
+    return _entry(key, value, source, synonyms, read_only=key.mode is Mode.READ_ONLY)
+
+
+def _unlisted(layers: BrokerLayers, name: str) -> Described:
+    """A setting of one listener, or one nobody here knows: that may be a secret of a plug-in, so it is not shown."""
+    key = BROKER_KEYS.get(_without_prefix(name))
+    names = (name,) if key is None else (name, key.name)
+    synonyms = layers.synonyms(name, names)
+    if key is None:
+        return Described(name, None, synonyms[0].source, True, True, synonyms=tuple(synonyms))
+    return _entry(key, synonyms[0].value, synonyms[0].source, synonyms, read_only=False, name=name)
+
+
+def describe_default_broker(layers: BrokerLayers) -> list[Described]:
+    """What was set for the whole cluster, and nothing else."""
+    entries = []
+    for name, value in layers.dynamic_default.items():
+        source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+        key = BROKER_KEYS.get(_without_prefix(name))
+        shown = None if _sensitive(name) else value
+        synonyms = [Synonym(name, shown, source)]
+        if key is None:
+            entries.append(Described(name, None, source, True, True, synonyms=tuple(synonyms)))
+        else:
+            read_only = key.mode is Mode.READ_ONLY
+            entries.append(_entry(key, shown, source, synonyms, read_only=read_only, name=name))
+    return entries
+
+
+def describe_group(layers: BrokerLayers, overrides: Mapping[str, str]) -> list[Described]:
+    """Every setting of a group (KIP-848), by name."""
+    entries = []
+    for key in GROUP_KEYS.values():
+        broker_name = f"group.{key.name}"
+        if broker_name in BROKER_KEYS:
+            synonyms = layers.synonyms(broker_name, (broker_name,))
+        else:
+            synonyms = [Synonym(key.name, key.default, Source.DEFAULT_CONFIG)]
+        if key.name in overrides:
+            synonyms.insert(0, Synonym(key.name, overrides[key.name], Source.GROUP_CONFIG))
+        entries.append(_entry(key, synonyms[0].value, synonyms[0].source, synonyms, read_only=False))
+    return entries
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> list[Described]:
+    """Every setting of a client metrics subscription (KIP-714), by name."""
+    entries = []
+    for key in CLIENT_METRICS_KEYS.values():
+        if key.name in overrides:
+            synonyms = [Synonym(key.name, overrides[key.name], Source.CLIENT_METRICS_CONFIG)]
+            entries.append(_entry(key, overrides[key.name], synonyms[0].source, synonyms, read_only=False))
+        else:
+            entries.append(_entry(key, key.default, Source.DEFAULT_CONFIG, [], read_only=False))
+    return entries
+
+
+def _entry(
+    key: ConfigKey,
+    value: str | None,
+    source: Source,
+    synonyms: Iterable[Synonym],
+    *,
+    read_only: bool,
+    name: str | None = None,
+) -> Described:
+    shown = None if key.sensitive else value
+    return Described(name or key.name, shown, source, read_only, key.sensitive, key.kind, tuple(synonyms), _remark(key))
+
+
+def _remark(key: ConfigKey) -> str | None:
+    if key.doc is not None:
+        return key.doc
+    return None if key.effect else "Accepted and kept; without effect on this broker."
+
+
+def _without_prefix(name: str) -> str:
+    return name.split(".", 3)[-1] if name.startswith(LISTENER_PREFIX) else name
+
+
+def _sensitive(name: str) -> bool:
+    key = BROKER_KEYS.get(_without_prefix(name))
+    return key is None or key.sensitive

@@ -1,0 +1,152 @@
+"""Which brokers get the replicas of new partitions, and the records that say so; CreatePartitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.controller.commands import ZERO_UUID, CreatePartitions, NewPartitions, TopicResult
+from kpybroker.controller.placement import Candidate, place_replicas
+from kpybroker.controller.state import ControllerState
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.stored import metadata as stored
+
+NEW_PARTITIONS_PER_REQUEST_MAX = 10_000
+
+
+def place(state: ControllerState, random: Random, *, count: int, replication_factor: int) -> list[tuple[int, ...]]:
+    """Brokers for `count` partitions. Raises INVALID_REPLICATION_FACTOR where there are too few brokers."""
+    candidates = [
+        Candidate(node_id, broker.rack, not state.active(node_id)) for node_id, broker in sorted(state.brokers.items())
+    ]
+    if len(candidates) < replication_factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(candidates)} broker(s) are registered.",
+        )
+    if all(candidate.fenced for candidate in candidates):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced.",
+        )
+    return place_replicas(candidates, count, replication_factor, random)
+
+
+def check_assignments(
+    state: ControllerState,
+    assigned: Sequence[Sequence[int]],
+    *,
+    replication_factor: int | None,
+    first_partition: int,
+) -> None:
+    """Check brokers chosen by hand; all lists have `replication_factor` entries, or as many as the first."""
+    for index, replicas in enumerate(assigned, first_partition):
+        if not replicas:
+            raise _wrong("The manual partition assignment includes an empty replica list.")
+        for node_id in sorted(replicas):
+            if node_id not in state.brokers:
+                raise _wrong(
+                    f"The manual partition assignment includes broker {node_id}, but no such broker is registered."
+                )
+        twice = [node_id for node_id, times in sorted(Counter(replicas).items()) if times > 1]
+        if twice:
+            raise _wrong(f"The manual partition assignment includes the broker {twice[0]} more than once.")
+        if replication_factor is None:
+            replication_factor = len(replicas)
+        if len(replicas) != replication_factor:
+            raise _wrong(
+                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is "
+                f"not consistent with previous partitions, which have {replication_factor} replica(s)."
+            )
+        if not any(state.active(node_id) for node_id in replicas):
+            raise _wrong(
+                f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+                "controlled shutdown."
+            )
+
+
+def new_partition(state: ControllerState, topic_id: bytes, index: int, replicas: tuple[int, ...]) -> Any:
+    """The record of a new partition: the first live replica leads, all live ones are in sync."""
+    isr = [node_id for node_id in replicas if state.active(node_id)]
+    return stored.PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=list(replicas),
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[_directory(state, node_id) for node_id in replicas],
+    )
+
+
+def _directory(state: ControllerState, node_id: int) -> bytes:
+    # With several directories the broker chooses, and says so by AssignReplicasToDirs (KIP-858).
+    log_dirs = state.brokers[node_id].log_dirs
+    return log_dirs[0] if len(log_dirs) == 1 else ZERO_UUID
+
+
+def create_partitions(
+    state: ControllerState, config: BrokerConfig, random: Random, command: CreatePartitions
+) -> tuple[list[Any], list[TopicResult]]:
+    """Decide a CreatePartitions. Raises POLICY_VIOLATION where it asks for too many altogether."""
+    asked = sum(_added(state, topic) for topic in command.topics)
+    if asked > NEW_PARTITIONS_PER_REQUEST_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    names = Counter(topic.name for topic in command.topics)
+    records: list[Any] = []
+    results = []
+    for topic in command.topics:
+        try:
+            if names[topic.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if state.partition_count + len(records) + _added(state, topic) > config.max_partitions:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"The cluster may have {config.max_partitions} partitions (kpybroker.max.partitions).",
+                )
+            records.extend(_grow(state, random, topic))
+            results.append(TopicResult(topic.name, num_partitions=topic.count))
+        except KafkaError as refusal:
+            results.append(TopicResult(topic.name, error_code=refusal.code, error_message=refusal.message))
+    return [] if command.validate_only else records, results
+
+
+def _added(state: ControllerState, topic: NewPartitions) -> int:
+    known = state.topics.get(topic.name)
+    return 0 if known is None else max(0, topic.count - len(known.partitions))
+
+
+def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[Any]:
+    known = state.topics.get(topic.name)
+    if known is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    now = len(known.partitions)
+    if topic.count == now:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {now} partition(s).")
+    if topic.count < now:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {now} partition(s); {topic.count} would not be an increase.",
+        )
+    added = topic.count - now
+    replication_factor = len(known.partitions[0].replicas)
+    if topic.assignments is None:
+        placed = place(state, random, count=added, replication_factor=replication_factor)
+    else:
+        if len(topic.assignments) != added:
+            raise _wrong(
+                f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} "
+                "assignment(s) were specified."
+            )
+        placed = list(topic.assignments)
+        check_assignments(state, placed, replication_factor=replication_factor, first_partition=now)
+    return [new_partition(state, known.topic_id, index, replicas) for index, replicas in enumerate(placed, now)]
+
+
+def _wrong(text: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)

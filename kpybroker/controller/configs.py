@@ -1,0 +1,312 @@
+"""AlterConfigs and IncrementalAlterConfigs: what each kind of resource accepts, and the records of a change."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.key import ConfigKey, Kind, Mode
+from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
+from kpybroker.controller.commands import (
+    AlterConfigs,
+    AlterOp,
+    ChangeConfigs,
+    ConfigResult,
+    IncrementalAlterConfigs,
+    ReplaceConfigs,
+    ResourceType,
+)
+from kpybroker.controller.names import invalid_topic_name
+from kpybroker.controller.state import ControllerState
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.wire.stored import metadata as stored
+
+SETTINGS_PER_RESOURCE_MAX = 1000
+NAME_LENGTH_MAX = 1024
+VALUE_LENGTH_MAX = 32767
+INTERVAL_MS = range(100, 3_600_001)
+MATCH_FIELDS = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+NODE_ID = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+PER_LISTENER_ONLY = re.compile(r"ssl\.(key|keystore|truststore)\.")
+
+Change = Callable[[Mapping[str, str]], dict[str, str]]
+
+
+def alter_configs(
+    state: ControllerState, config: BrokerConfig, command: AlterConfigs
+) -> tuple[list[Any], list[ConfigResult]]:
+    """Decide an AlterConfigs: the settings named are the only ones afterwards."""
+
+    def change_of(resource: ReplaceConfigs) -> Change:
+        return lambda _: _replaced(resource)
+
+    return _alter(state, config, command.resources, change_of, command.validate_only)
+
+
+def incremental_alter_configs(
+    state: ControllerState, config: BrokerConfig, command: IncrementalAlterConfigs
+) -> tuple[list[Any], list[ConfigResult]]:
+    """Decide an IncrementalAlterConfigs: each change is made on the settings of now."""
+
+    def change_of(resource: ChangeConfigs) -> Change:
+        return lambda current: _changed(resource, current)
+
+    return _alter(state, config, command.resources, change_of, command.validate_only)
+
+
+def _alter(
+    state: ControllerState, config: BrokerConfig, resources: tuple[Any, ...], change_of: Any, validate_only: bool
+) -> tuple[list[Any], list[ConfigResult]]:
+    asked = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    records: list[Any] = []
+    results = []
+    for resource in resources:
+        kind, name = resource.resource_type, resource.resource_name
+        try:
+            if asked[kind, name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            _check_resource(state, kind, name)
+            current = state.settings(kind, name)
+            wanted = change_of(resource)(current)
+            _check_settings(config, kind, name, wanted, current)
+            records.extend(_difference(kind, name, current, wanted))
+            results.append(ConfigResult(kind, name))
+        except KafkaError as refusal:
+            results.append(ConfigResult(kind, name, refusal.code, refusal.message))
+    return [] if validate_only else records, results
+
+
+def _difference(kind: int, name: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> list[Any]:
+    changed = [(key, value) for key, value in wanted.items() if current.get(key) != value]
+    removed = [(key, None) for key in current if key not in wanted]
+    return [
+        stored.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+        for key, value in (*changed, *removed)
+    ]
+
+
+def _replaced(resource: ReplaceConfigs) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    for name, value in resource.configs:
+        if name in wanted:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        wanted[name] = _not_null(name, value)
+    return wanted
+
+
+def _changed(resource: ChangeConfigs, current: Mapping[str, str]) -> dict[str, str]:
+    names = Counter(name for name, _, _ in resource.changes)
+    if any(times > 1 for times in names.values()):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    wanted = dict(current)
+    for name, operation, value in resource.changes:
+        if operation == AlterOp.DELETE:
+            wanted.pop(name, None)
+        elif operation == AlterOp.SET:
+            wanted[name] = _not_null(name, value)
+        elif operation in (AlterOp.APPEND, AlterOp.SUBTRACT):
+            wanted[name] = _list_change(resource.resource_type, name, AlterOp(operation), value, current)
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation {operation} for setting {name}.")
+    return wanted
+
+
+def _list_change(kind: int, name: str, operation: AlterOp, value: str | None, current: Mapping[str, str]) -> str:
+    key = _keys(kind).get(name)
+    if key is None or key.kind is not Kind.LIST:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Can't {operation.name} to key {name} because its type is not LIST."
+        )
+    items = _items(current.get(name, key.default or ""))
+    given = _items(_not_null(name, value))
+    if operation == AlterOp.APPEND:
+        items.extend(item for item in dict.fromkeys(given) if item not in items)
+    else:
+        items = [item for item in items if item not in given]
+    return ",".join(items)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _not_null(name: str, value: str | None) -> str:
+    if value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
+    return value
+
+
+def _keys(kind: int) -> Mapping[str, ConfigKey]:
+    return {
+        ResourceType.TOPIC.value: TOPIC_KEYS,
+        ResourceType.BROKER.value: BROKER_KEYS,
+        ResourceType.CLIENT_METRICS.value: CLIENT_METRICS_KEYS,
+        ResourceType.GROUP.value: GROUP_KEYS,
+    }.get(kind, {})
+
+
+def _check_resource(state: ControllerState, kind: int, name: str) -> None:
+    if kind == ResourceType.TOPIC:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        reason = invalid_topic_name(name)
+        if reason is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        if name not in state.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    elif kind == ResourceType.BROKER:
+        _check_broker_name(name)
+    elif kind == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+    elif kind == ResourceType.GROUP:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected resource type {kind}.")
+
+
+def _check_broker_name(name: str) -> None:
+    if not name:
+        return
+    if not NODE_ID.fullmatch(name):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid negative broker ID {name}.")
+
+
+def _check_settings(
+    config: BrokerConfig, kind: int, name: str, wanted: Mapping[str, str], current: Mapping[str, str]
+) -> None:
+    if len(wanted) > SETTINGS_PER_RESOURCE_MAX:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"A resource may have {SETTINGS_PER_RESOURCE_MAX} settings.")
+    for key, value in wanted.items():
+        if len(key) > NAME_LENGTH_MAX or len(value) > VALUE_LENGTH_MAX:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"The configuration value of {key[:100]} is too long.")
+    if kind == ResourceType.TOPIC:
+        check_topic_configs(config, wanted)
+    elif kind == ResourceType.BROKER:
+        check_broker_configs(wanted, current, default=not name)
+    elif kind == ResourceType.CLIENT_METRICS:
+        check_client_metrics(wanted)
+    elif kind == ResourceType.GROUP:
+        check_group_configs(config, wanted)
+
+
+def check_topic_configs(config: BrokerConfig, settings: Mapping[str, str]) -> None:
+    """Check all settings of a topic together. Raises INVALID_CONFIG."""
+    _parse_all(TOPIC_KEYS, settings, "topic", ErrorCode.INVALID_CONFIG)
+    if settings.get("remote.storage.enable", "false").strip().lower() == "true":
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        )
+    shortest, longest = (
+        int(settings.get(name) or config.topic_default(name) or 0)
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if shortest > longest:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
+        )
+
+
+def check_broker_configs(settings: Mapping[str, str], current: Mapping[str, str], *, default: bool) -> None:
+    """Check dynamic broker settings; unknown names belong to plug-ins, as in Kafka. Raises INVALID_REQUEST."""
+    new = [name for name in settings if settings[name] != current.get(name)]
+    known = [name for name in new if name in BROKER_KEYS]
+    _none_of(
+        [name for name in known if BROKER_KEYS[name].mode is Mode.READ_ONLY],
+        "Cannot update these configs dynamically",
+    )
+    _none_of(
+        [name for name in known if PER_LISTENER_ONLY.match(name)],
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+    )
+    for name in known:
+        _parse(BROKER_KEYS[name], settings[name], ErrorCode.INVALID_REQUEST)
+    if default:
+        _none_of(
+            [name for name in known if BROKER_KEYS[name].mode is Mode.PER_BROKER],
+            "Cannot update these configs at default cluster level, broker id must be specified",
+        )
+    if settings.get("log.retention.ms", "-1").strip() == "0":
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+        )
+
+
+def check_client_metrics(settings: Mapping[str, str]) -> None:
+    """Check a client metrics subscription (KIP-714)."""
+    for name, value in settings.items():
+        if name not in CLIENT_METRICS_KEYS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
+        parsed = _parse(CLIENT_METRICS_KEYS[name], value, ErrorCode.INVALID_REQUEST)
+        if name == "interval.ms" and parsed not in INTERVAL_MS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Invalid value {value} for interval.ms, interval must be between 100 and 3600000 (1 hour)",
+            )
+        if name == "match":
+            for pattern in _items(value):
+                _check_pattern(pattern)
+
+
+def _check_pattern(pattern: str) -> None:
+    field, equals, expression = pattern.partition("=")
+    try:
+        if not equals or field.strip() not in MATCH_FIELDS:
+            raise ValueError(field)
+        re.compile(expression.strip())
+    except (ValueError, re.error):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}") from None
+
+
+def check_group_configs(config: BrokerConfig, settings: Mapping[str, str]) -> None:
+    """Check a group's settings against the broker's limits (`group.<protocol>.min.<setting>` and `.max.`)."""
+    _parse_all(GROUP_KEYS, settings, "group", ErrorCode.INVALID_CONFIG)
+    for name, text in settings.items():
+        protocol, _, rest = name.partition(".")
+        for bound, word in (("min", "greater"), ("max", "less")):
+            limit_name = f"group.{protocol}.{bound}.{rest}"
+            limit = config.text(limit_name) if limit_name in BROKER_KEYS else None
+            if limit is None:
+                continue
+            out = int(text) < int(limit) if bound == "min" else int(text) > int(limit)
+            if out:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} must be {word} than or equal to {limit_name}")
+
+
+def _parse_all(keys: Mapping[str, ConfigKey], settings: Mapping[str, str], what: str, code: ErrorCode) -> None:
+    for name in settings:
+        if name not in keys:
+            raise KafkaError(code, f"Unknown {what} config name: {name}")
+    for name, text in settings.items():
+        _parse(keys[name], text, code)
+
+
+def _parse(key: ConfigKey, text: str, code: ErrorCode) -> object:
+    try:
+        return key.parse(text)
+    except ConfigError as error:
+        raise KafkaError(code, str(error)) from None
+
+
+def _none_of(names: list[str], text: str) -> None:
+    if names:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{text}: [{', '.join(sorted(names))}]")

@@ -1,0 +1,72 @@
+"""Which brokers get the replicas of new partitions: leaders in turn, replicas of one partition in different racks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A registered broker. A fenced one gets replicas only where the live ones do not suffice."""
+
+    node_id: int
+    rack: str | None
+    fenced: bool = False
+
+
+def place_replicas(
+    candidates: Sequence[Candidate], count: int, replication_factor: int, random: Random
+) -> list[tuple[int, ...]]:
+    """Brokers of `count` partitions, the leader first.
+
+    The first broker is drawn, so that many topics of one partition spread too. At least one candidate is live, and
+    there are at least `replication_factor` candidates.
+    """
+    live = _interleave([candidate for candidate in candidates if not candidate.fenced], random)
+    spare = _interleave([candidate for candidate in candidates if candidate.fenced], random)
+    assert live, "a leader must be live"
+    assert len(candidates) >= replication_factor, "too few brokers"
+    first = random.randrange(len(live))
+    skip = random.randrange(len(live))
+    return [
+        _of_one(live, spare, first + index, skip + index // len(live), replication_factor) for index in range(count)
+    ]
+
+
+def _of_one(
+    live: Sequence[Candidate], spare: Sequence[Candidate], first: int, skip: int, replication_factor: int
+) -> tuple[int, ...]:
+    """The leader moves on with every partition; after a full round its followers move on too."""
+    leader = live[first % len(live)]
+    if replication_factor == 1:
+        return (leader.node_id,)
+    others = len(live) - 1
+    order = [live[(first + 1 + (skip + step) % others) % len(live)] for step in range(others)]
+    order.extend(spare)
+    chosen = [leader.node_id]
+    racks = {leader.rack}
+    left = []
+    for candidate in order:
+        if len(chosen) == replication_factor:
+            return tuple(chosen)
+        if candidate.rack in racks or candidate.fenced:
+            left.append(candidate)
+        else:
+            chosen.append(candidate.node_id)
+            racks.add(candidate.rack)
+    return (*chosen, *(candidate.node_id for candidate in left[: replication_factor - len(chosen)]))
+
+
+def _interleave(candidates: Sequence[Candidate], random: Random) -> list[Candidate]:
+    """One broker of each rack in turn; who comes first is drawn."""
+    by_rack: dict[str | None, list[Candidate]] = {}
+    for candidate in candidates:
+        by_rack.setdefault(candidate.rack, []).append(candidate)
+    racks = list(by_rack.values())
+    random.shuffle(racks)
+    for rack in racks:
+        random.shuffle(rack)
+    rounds = max((len(rack) for rack in racks), default=0)
+    return [rack[step] for step in range(rounds) for rack in racks if step < len(rack)]

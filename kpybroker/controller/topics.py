@@ -1,0 +1,211 @@
+"""CreateTopics and DeleteTopics: what is refused, and the records of what is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.controller.assignments import check_assignments, new_partition, place
+from kpybroker.controller.commands import (
+    ZERO_UUID,
+    CreateTopics,
+    DeleteTopics,
+    NewTopic,
+    ResourceType,
+    TopicResult,
+)
+from kpybroker.controller.configs import check_topic_configs
+from kpybroker.controller.internal_topics import METADATA_TOPIC
+from kpybroker.controller.names import invalid_topic_name
+from kpybroker.controller.state import ControllerState, normal_name
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.stored import metadata as stored
+
+PARTITIONS_PER_REQUEST_MAX = 10_000
+
+
+@dataclass(slots=True)
+class _Made:
+    """What this request makes, on top of the state."""
+
+    normal_names: dict[str, str] = field(default_factory=dict)
+    partitions: int = 0
+    records: list[Any] = field(default_factory=list)
+
+
+def create_topics(
+    state: ControllerState, config: BrokerConfig, random: Random, command: CreateTopics
+) -> tuple[list[Any], list[TopicResult]]:
+    """Decide a CreateTopics. Raises POLICY_VIOLATION where it asks for too many partitions altogether."""
+    asked = sum(_count(topic, config) for topic in command.topics)
+    if asked > PARTITIONS_PER_REQUEST_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    names = Counter(topic.name for topic in command.topics)
+    made = _Made()
+    results = []
+    for topic in command.topics:
+        try:
+            if names[topic.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            results.append(_create(state, config, random, topic, made))
+        except KafkaError as refusal:
+            results.append(TopicResult(topic.name, error_code=refusal.code, error_message=refusal.message))
+    return [] if command.validate_only else made.records, results
+
+
+def _count(topic: NewTopic, config: BrokerConfig) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return config.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
+
+
+def _create(state: ControllerState, config: BrokerConfig, random: Random, topic: NewTopic, made: _Made) -> TopicResult:
+    _check_name(state, topic.name, made)
+    settings = _settings(config, topic)
+    placed = _assign(state, config, random, topic)
+    count = len(placed)
+    if state.partition_count + made.partitions + count > config.max_partitions:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The cluster may have {config.max_partitions} partitions (kpybroker.max.partitions) "
+            f"and has {state.partition_count + made.partitions}.",
+        )
+    topic_id = random_uuid(random)
+    made.partitions += count
+    made.normal_names[normal_name(topic.name)] = topic.name
+    made.records.append(stored.TopicRecord(name=topic.name, topic_id=topic_id))
+    for name, value in settings.items():
+        made.records.append(
+            stored.ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)
+        )
+    for index, replicas in enumerate(placed):
+        made.records.append(new_partition(state, topic_id, index, replicas))
+    return TopicResult(
+        topic.name,
+        topic_id,
+        num_partitions=count,
+        replication_factor=len(placed[0]),
+        configs=settings,
+    )
+
+
+def _check_name(state: ControllerState, name: str, made: _Made) -> None:
+    if name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+    reason = invalid_topic_name(name)
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+    if name in state.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    normal = normal_name(name)
+    other = state.normal_names.get(normal) or made.normal_names.get(normal)
+    if other is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+
+def _settings(config: BrokerConfig, topic: NewTopic) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for name, value in topic.configs:
+        if value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+        settings[name] = value
+    check_topic_configs(config, settings)
+    return settings
+
+
+def _assign(state: ControllerState, config: BrokerConfig, random: Random, topic: NewTopic) -> list[tuple[int, ...]]:
+    if topic.assignments:
+        if topic.replication_factor != -1:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "A manual partition assignment was specified, but replication factor was not set to -1.",
+            )
+        if topic.num_partitions != -1:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "A manual partition assignment was specified, but numPartitions was not set to -1.",
+            )
+        return _manual(state, topic)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    count = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    factor = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    return place(state, random, count=count, replication_factor=factor)
+
+
+def _manual(state: ControllerState, topic: NewTopic) -> list[tuple[int, ...]]:
+    by_index: dict[int, tuple[int, ...]] = {}
+    for index, replicas in topic.assignments:
+        if index in by_index:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        by_index[index] = replicas
+    if sorted(by_index) != list(range(len(by_index))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    assigned = [by_index[index] for index in range(len(by_index))]
+    check_assignments(state, assigned, replication_factor=None, first_partition=0)
+    return assigned
+
+
+def delete_topics(
+    state: ControllerState, config: BrokerConfig, command: DeleteTopics
+) -> tuple[list[Any], list[TopicResult]]:
+    """Decide a DeleteTopics."""
+    if not config.delete_topic_enable:
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this cluster.")
+    asked = Counter(_identity(state, name, topic_id) for name, topic_id in command.topics)
+    records: list[Any] = []
+    results = []
+    for name, topic_id in command.topics:
+        try:
+            if asked[_identity(state, name, topic_id)] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "Duplicate topic name." if name is not None else "Duplicate topic id."
+                )
+            topic_name, found_id = _find(state, name, topic_id)
+            records.append(stored.RemoveTopicRecord(topic_id=found_id))
+            results.append(TopicResult(topic_name, found_id))
+        except KafkaError as refusal:
+            results.append(TopicResult(name, topic_id, refusal.code, refusal.message))
+    return records, results
+
+
+def _identity(state: ControllerState, name: str | None, topic_id: bytes) -> str | bytes:
+    return name if name is not None else state.names.get(topic_id, topic_id)
+
+
+def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[str, bytes]:
+    if name is not None:
+        if topic_id != ZERO_UUID:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        if name not in state.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        return name, state.topics[name].topic_id
+    if topic_id == ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if topic_id not in state.names:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    return state.names[topic_id], topic_id
+
+
+def random_uuid(random: Random) -> bytes:
+    """A version 4 UUID whose text does not begin with a dash, as Kafka's do not: tools would take it for an option."""
+    while True:
+        raw = bytearray(random.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        if raw[0] >> 2 != 0b111110:
+            return bytes(raw)

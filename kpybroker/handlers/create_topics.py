@@ -1,0 +1,69 @@
+"""CreateTopics (19): each topic by itself; v5+ tells the settings it got."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.config.describe import describe_topic
+from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.describe_configs import layers
+from kpybroker.wire.rpc.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    command = CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
+    results = await broker.controller.ask(command, request.timeout_ms)
+    answered: dict[str | None, TopicResult] = {result.name: result for result in results}
+    return Response(topics=[_result(broker, result) for result in answered.values()])
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    return Response(
+        topics=[
+            CreatableTopicResult(name=topic.name, error_code=refusal.code, error_message=refusal.message)
+            for topic in request.topics
+        ]
+    )
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple((assigned.partition_index, tuple(assigned.broker_ids)) for assigned in topic.assignments),
+        tuple((config.name, config.value) for config in topic.configs),
+    )
+
+
+def _result(broker: Broker, result: TopicResult) -> CreatableTopicResult:
+    made = result.error_code is ErrorCode.NONE
+    return CreatableTopicResult(
+        name=result.name or "",
+        topic_id=result.topic_id,
+        error_code=result.error_code,
+        error_message=result.error_message,
+        num_partitions=result.num_partitions,
+        replication_factor=result.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in (describe_topic(layers(broker), result.configs) if made else ())
+        ],
+    )

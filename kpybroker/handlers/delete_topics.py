@@ -1,0 +1,42 @@
+"""DeleteTopics (20): by name, or from v6 also by id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import ZERO_UUID, DeleteTopics
+from kpybroker.errors import KafkaError
+from kpybroker.wire.rpc.delete_topics import DeletableTopicResult, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    results = await broker.controller.ask(DeleteTopics(_asked(request)), request.timeout_ms)
+    return Response(
+        responses=[
+            DeletableTopicResult(
+                name=result.name,
+                topic_id=result.topic_id,
+                error_code=result.error_code,
+                error_message=result.error_message,
+            )
+            for result in results
+        ]
+    )
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    return Response(
+        responses=[
+            DeletableTopicResult(name=name, topic_id=topic_id, error_code=refusal.code, error_message=refusal.message)
+            for name, topic_id in _asked(request)
+        ]
+    )
+
+
+def _asked(request: Request) -> tuple[tuple[str | None, bytes], ...]:
+    by_name: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in request.topic_names]
+    return (*by_name, *((topic.name, topic.topic_id) for topic in request.topics))

@@ -1,0 +1,52 @@
+"""DescribeCluster (60): the brokers, their addresses on the caller's listener, and who to ask as the controller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode
+from kpybroker.wire.rpc.describe_cluster import DescribeClusterBroker, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+BROKERS = 1
+CONTROLLERS = 2
+NOT_ASKED = -(1 << 31)
+CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 5, 7, 8, 9, 10, 11, 12
+EVERY_OPERATION = sum(
+    1 << code for code in (CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE)
+)
+"""What may be done to a cluster, as bits of Kafka's operation codes; without an authorizer all of it is allowed."""
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    if request.endpoint_type == CONTROLLERS:
+        return Response(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="This endpoint is of type BROKER, and one of type CONTROLLER was asked for",
+            endpoint_type=BROKERS,
+        )
+    if request.endpoint_type != BROKERS:
+        return Response(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+            endpoint_type=BROKERS,
+        )
+    return Response(
+        endpoint_type=BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.any_live_broker(),
+        brokers=_brokers(broker, call.listener, request.include_fenced_brokers),
+        cluster_authorized_operations=EVERY_OPERATION if request.include_cluster_authorized_operations else NOT_ASKED,
+    )
+
+
+def _brokers(broker: Broker, listener: str, include_fenced: bool) -> list[DescribeClusterBroker]:
+    return [
+        DescribeClusterBroker(broker_id=known.id, host=host, port=port, rack=known.rack, is_fenced=known.fenced)
+        for known in broker.image.brokers.values()
+        for name, host, port, _ in known.endpoints
+        if name == listener and (include_fenced or not known.fenced)
+    ]

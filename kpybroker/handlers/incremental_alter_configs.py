@@ -1,0 +1,98 @@
+"""IncrementalAlterConfigs (44): set, delete, append to, subtract from single settings (KIP-339).
+
+Log levels (BROKER_LOGGER) belong to this process and are not kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.config.log_levels import check_log_level, set_log_level
+from kpybroker.controller.commands import (
+    AlterOp,
+    ChangeConfigs,
+    ConfigResult,
+    IncrementalAlterConfigs,
+    ResourceType,
+)
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.describe_configs import check_this_broker
+from kpybroker.wire.rpc.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    settled = {at: _settled(broker, resource, request) for at, resource in enumerate(request.resources)}
+    asked = [resource for at, resource in enumerate(request.resources) if settled[at] is None]
+    command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only)
+    decided = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
+    results = [settled[at] or next(decided) for at in settled]
+    return Response(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=result.error_code,
+                error_message=result.error_message,
+                resource_type=result.resource_type,
+                resource_name=result.resource_name,
+            )
+            for result in results
+        ]
+    )
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    return Response(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=refusal.code,
+                error_message=refusal.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def _settled(broker: Broker, resource: AlterConfigsResource, request: Request) -> ConfigResult | None:
+    """What this broker decides by itself; None leaves it to the controller."""
+    kind, name = resource.resource_type, resource.resource_name
+    try:
+        if kind == ResourceType.BROKER and name:
+            check_this_broker(broker, name)
+        elif kind == ResourceType.BROKER_LOGGER:
+            check_this_broker(broker, name)
+            _change_log_levels(resource, request.validate_only)
+            return ConfigResult(kind, name)
+    except KafkaError as refusal:
+        return ConfigResult(kind, name, refusal.code, refusal.message)
+    return None
+
+
+def _change_log_levels(resource: AlterConfigsResource, validate_only: bool) -> None:
+    levels: dict[str, str | None] = {}
+    for config in resource.configs:
+        if config.config_operation not in (AlterOp.SET, AlterOp.DELETE):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Log levels can be set and deleted, nothing else.")
+        levels[config.name] = config.value if config.config_operation == AlterOp.SET else None
+    for name, level in levels.items():
+        check_log_level(name, level)
+    if not validate_only:
+        for name, level in levels.items():
+            set_log_level(name, level)
+
+
+def _change(resource: AlterConfigsResource) -> ChangeConfigs:
+    return ChangeConfigs(
+        resource.resource_type,
+        resource.resource_name,
+        tuple((config.name, config.config_operation, config.value) for config in resource.configs),
+    )
