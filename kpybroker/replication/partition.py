@@ -128,6 +128,14 @@ class Partition:
         else:
             self.advance()
 
+    def flush_now(self) -> None:
+        """Flush inside an event, for a coordinator that answers in the same step."""
+        self.flush()
+
+    @property
+    def node_id(self) -> int:
+        return self._hosting.node_id
+
     def _start_sync(self) -> None:
         if self._sync is None and self.log.synced_end < self.log.written_end:
             self._sync = asyncio.get_running_loop().create_task(self._sync_until_even())

@@ -142,7 +142,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_run(self) -> bool:
         return not (
-            self._blocker is not None or self._closing or self._writing_paused or len(self._replies) >= REPLIES_LIMIT
+            self._blocker is not None
+            or self._closing
+            or self._writing_paused
+            or len(self._replies) >= REPLIES_LIMIT
+            or not self._server.serving
         )
 
     def _has_runnable_frame(self) -> bool:

@@ -46,6 +46,8 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
         self._stopping = False
+        self.serving = False
+        """False until the broker is registered: requests that come earlier wait for the doors to open."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -61,6 +63,12 @@ class Server:
             self._swept_at = self.now
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
         return listener.port
+
+    def open_the_doors(self) -> None:
+        """Serve from now on, those first who came while the broker started."""
+        self.serving = True
+        for connection in list(self._connections.values()):
+            connection.room_again()
 
     async def stop(self) -> None:
         """Stop accepting, answer what is parked, wait a little for replies, close."""

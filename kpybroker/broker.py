@@ -1,0 +1,314 @@
+"""One broker: the rooms meet here. `publish(old, new)` is the only way the rest learns that metadata changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.controller import commands
+from kpybroker.controller.machine import ControllerMachine
+from kpybroker.controller.topics import check_topic_name
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.groups.coordinator import GroupCoordinator
+from kpybroker.machine import Runner
+from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
+from kpybroker.metrics import Metrics
+from kpybroker.producer_ids import ProducerIds
+from kpybroker.raft.quorum import Quorum
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.partition import Partition
+from kpybroker.replication.sessions import Sessions
+from kpybroker.replication.state_log import PartitionLog
+from kpybroker.storage.directory import Directory, Format, open_directories, random_id
+from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+ANSWERS_LIMIT = 512
+CONTROLLER_TIMEOUT_MS = 30_000
+SUPPORTED_FEATURES = {"metadata.version": (30, 30), "kraft.version": (0, 1)}
+"""By name, the range of levels that this broker can run at."""
+FINALIZED_AT_FORMAT = {"metadata.version": 30}
+PLAINTEXT = 0
+
+
+class Answers(dict[Any, Any]):
+    """Encoded answers that depend on the Image alone; emptied when one is published, and when there are too many."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if len(self) >= ANSWERS_LIMIT:
+            self.clear()
+        super().__setitem__(key, value)
+
+
+class Broker:
+    """The parts of one node. `open`, `join`, then serve; `close` ends it."""
+
+    def __init__(self, world: World, config: BrokerConfig, directories: list[Directory], log_dir: LogDirectory) -> None:
+        self.world = world
+        self.config = config
+        self.node_id = config.node_id
+        self.cluster_id = directories[0].cluster_id
+        self.directories = directories
+        self.log_dir = log_dir
+        self.metrics = Metrics()
+        self.image = Image()
+        self.answers = Answers()
+        self.supported_features = SUPPORTED_FEATURES
+        self.hosting = Hosting(config.node_id)
+        self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots)
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.quorum = Quorum(world, config, directories[0], _voter(config))
+        self.controller = Runner(
+            ControllerMachine(config, directories[0].directory_id, world.random),
+            self.quorum,
+            world,
+            tick=commands.Tick(),
+            late_code=ErrorCode.REQUEST_TIMED_OUT,
+            on_bug=lambda bug: self.fail(f"bug in the controller: {bug}"),
+        )
+        self.groups = GroupCoordinator(
+            world,
+            config,
+            on_bug=lambda bug: self.fail(f"bug in a group coordinator: {bug}"),
+        )
+        self.producer_ids = ProducerIds(self.node_id, self.controller)
+        self.epoch = -1
+        self._internal: dict[str, asyncio.Task[None]] = {}
+        self._chores: asyncio.Task[None] | None = None
+
+    # ---- start and stop
+
+    @classmethod
+    async def open(cls, world: World, config: BrokerConfig) -> Broker:
+        """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
+        wanted = Format(FINALIZED_AT_FORMAT, _voter(config))
+        directories = open_directories(world, config.log_dirs, config.node_id, wanted)
+        log_dir = LogDirectory(world, directories[0].path, config)
+        broker = cls(world, config, directories, log_dir)
+        broker.quorum.on_damage(broker.fail)
+        broker.quorum.start()
+        await broker.quorum.settle()
+        broker.publish(Image(), broker.quorum.image)
+        broker.quorum.on_image(broker.publish)
+        await broker.controller.load()
+        if broker.quorum.is_new:
+            await broker.controller.ask(commands.Bootstrap(tuple(FINALIZED_AT_FORMAT.items())), CONTROLLER_TIMEOUT_MS)
+        return broker
+
+    async def join(self, advertised: tuple[Endpoint, ...]) -> None:
+        """Register with the controller and be unfenced: from then on clients are sent here."""
+        register = commands.RegisterBroker(
+            node_id=self.node_id,
+            incarnation_id=random_id(self.world.random),
+            endpoints=tuple(commands.BrokerEndpoint(e.name, e.host, e.port, PLAINTEXT) for e in advertised),
+            features=tuple((name, low, high) for name, (low, high) in self.supported_features.items()),
+            rack=self.config.broker_rack,
+            log_dirs=tuple(directory.directory_id for directory in self.directories),
+            previous_epoch=self.log_dir.previous_epoch,
+        )
+        self.epoch = await self.controller.ask(register, CONTROLLER_TIMEOUT_MS)
+        self.log_dir.broker_epoch = self.epoch
+        heartbeat = commands.BrokerHeartbeat(self.node_id, self.epoch)
+        await self.controller.ask(heartbeat, CONTROLLER_TIMEOUT_MS)
+        self._chores = asyncio.get_running_loop().create_task(self._do_chores())
+
+    async def close(self) -> None:
+        """Stop the coordinators, write everything, leave the mark of a clean stop."""
+        if self._chores is not None:
+            self._chores.cancel()
+        self.hosting.flush()
+        self.groups.close()
+        self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
+        await self.quorum.close()
+        await self.log_dir.close()
+        for directory in self.directories:
+            self.world.disk.close(directory.lock)
+
+    def fail(self, why: str) -> None:
+        """This node cannot go on; whoever runs it stops it."""
+        log.critical("%s", why)
+        if not self.failed.done():
+            self.failed.set_result(why)
+
+    async def _do_chores(self) -> None:
+        """Retention, checkpoints, expiry: each at its own interval."""
+        config = self.config
+        retention_s = config.log_retention_check_interval_ms / 1000
+        checkpoint_s = config.log_flush_offset_checkpoint_interval_ms / 1000
+        loop = asyncio.get_running_loop()
+        retain_at = loop.time() + min(config.log_initial_task_delay_ms / 1000, retention_s)
+        checkpoint_at = loop.time() + checkpoint_s
+        while True:
+            await asyncio.sleep(max(min(retain_at, checkpoint_at) - loop.time(), 0.001))
+            if loop.time() >= retain_at:
+                retain_at = loop.time() + retention_s
+                for partition in self.hosting:
+                    self._retain(partition)
+                    await asyncio.sleep(0)
+            if loop.time() >= checkpoint_at:
+                checkpoint_at = loop.time() + checkpoint_s
+                await self.log_dir.checkpoint()
+
+    def _retain(self, partition: Partition) -> None:
+        try:
+            if partition.offline is None:
+                partition.log.apply_retention(self.world.wall_ms())
+        except Damage as damage:
+            partition.fail(str(damage))
+
+    # ---- metadata
+
+    def publish(self, old: Image, new: Image) -> None:
+        """Follow the metadata: host what is new, let go what is gone, take over leaders and settings."""
+        self.image = new
+        self.answers.clear()
+        changes = new.changes
+        removed, topics, configs = changes.removed, changes.topics, changes.configs
+        if old.offset < 0:
+            removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
+            self.log_dir.keep_only({(t.name, t.id) for t in new.topics.values()})
+        self._apply_broker_settings(configs)
+        for topic in removed:
+            self._retire(topic)
+        for name in topics:
+            self._host(new.topics[name])
+        changed = set(topics)
+        for kind, name in configs:
+            if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
+                self._apply_topic_settings(name)
+        self.hosting.flush()
+
+    def _apply_broker_settings(self, configs: tuple[tuple[int, str], ...]) -> None:
+        if not any(kind == BROKER_RESOURCE for kind, _ in configs):
+            return
+        own = self.image.config(BROKER_RESOURCE, str(self.node_id))
+        self.config = self.config.with_dynamic(self.image.config(BROKER_RESOURCE, ""), own)
+        for name in self.image.topics:
+            self._apply_topic_settings(name)
+
+    def _apply_topic_settings(self, name: str) -> None:
+        settings = self.config.log_settings(self.image.config(TOPIC_RESOURCE, name))
+        for index in range(len(self.image.topics[name].partitions)):
+            partition = self.hosting.find(name, index)
+            if partition is not None:
+                partition.log.settings = settings
+
+    def _host(self, topic: TopicImage) -> None:
+        settings = self.config.log_settings(self.image.config(TOPIC_RESOURCE, topic.name))
+        for index, image in enumerate(topic.partitions):
+            if self.node_id not in image.replicas:
+                continue
+            partition = self.hosting.find(topic.name, index)
+            if partition is not None and partition.topic_id != topic.id:
+                self._forget(partition)
+                partition = None
+            if partition is None:
+                try:
+                    storage = self.log_dir.open_log(topic.name, topic.id, index, settings)
+                except Damage as damage:
+                    log.error("partition %s-%d is offline: %s", topic.name, index, damage)
+                    continue
+                partition = self.hosting.host(topic.name, topic.id, index, storage)
+            else:
+                partition.log.settings = settings
+            led_in = partition.leader_epoch
+            partition.become(image)
+            if image.leader == self.node_id and image.leader_epoch != led_in:
+                partition.take_lead()
+                if topic.name == OFFSETS_TOPIC:
+                    self.groups.become_leader(index, PartitionLog(partition, self.world), image.leader_epoch)
+        if topic.name == OFFSETS_TOPIC:
+            self.groups.partition_count = len(topic.partitions)
+
+    def _retire(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            partition = self.hosting.find(topic.name, index)
+            if partition is not None and partition.topic_id == topic.id:
+                self._forget(partition)
+        self.groups.on_topics_deleted({topic.name: topic.id})
+
+    def _forget(self, partition: Partition) -> None:
+        if partition.topic == OFFSETS_TOPIC:
+            self.groups.resign(partition.index)
+        self.hosting.retire(partition.topic, partition.index)
+        self.log_dir.delete_log(partition.log)
+
+    # ---- what handlers ask
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of a topic by its id; None for one that is not there."""
+        topic = self.image.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def is_internal(self, name: str) -> bool:
+        return name in INTERNAL_TOPICS
+
+    def check_topic_name(self, name: str) -> None:
+        """Raises INVALID_TOPIC_EXCEPTION."""
+        check_topic_name(name)
+
+    def endpoints(self, listener: str | None = None) -> list[tuple[int, str, int, str | None]]:
+        """Node id, host, port and rack of every live broker, for clients of a listener."""
+        found = []
+        for broker in self.image.brokers.values():
+            if broker.fenced:
+                continue
+            for name, host, port, _ in broker.endpoints:
+                if listener is None or name == listener:
+                    found.append((broker.id, host, port, broker.rack))
+                    break
+        return found
+
+    def any_live_broker(self) -> int:
+        """The id that Metadata gives as the controller's: any broker forwards."""
+        live = [broker.id for broker in self.image.brokers.values() if not broker.fenced]
+        return self.node_id if self.node_id in live or not live else live[0]
+
+    async def next_producer_id(self) -> int:
+        """An id that no producer has had. Raises KafkaError."""
+        return await self.producer_ids.next()
+
+    async def auto_create(self, names: list[str]) -> None:
+        """Create topics that a client asked for without creating them; a name that may not be is passed over."""
+        if not self.config.auto_create_topics_enable:
+            return
+        wanted = []
+        for name in dict.fromkeys(names):
+            if name in self.image.topics:
+                continue
+            if name in INTERNAL_TOPICS:
+                await self.create_internal_topic(name)
+                continue
+            wanted.append(commands.NewTopic(name))
+        if wanted:
+            results = await self.controller.ask(commands.CreateTopics(tuple(wanted)), CONTROLLER_TIMEOUT_MS)
+            for result in results:
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    log.info("did not create topic %r: %s", result.name, result.error_message)
+
+    async def create_internal_topic(self, name: str) -> None:
+        """Create an internal topic unless it is there; callers at the same time share one creation."""
+        if name in self.image.topics:
+            return
+        task = self._internal.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._create_internal(name))
+            self._internal[name] = task
+            task.add_done_callback(lambda _: self._internal.pop(name, None))
+        await asyncio.shield(task)
+
+    async def _create_internal(self, name: str) -> None:
+        await self.controller.ask(commands.CreateInternalTopic(name), CONTROLLER_TIMEOUT_MS)
+
+
+def _voter(config: BrokerConfig) -> tuple[str, str, int]:
+    """The controller endpoint of a quorum of one: its listener, or the one that none is needed for."""
+    for endpoint in config.controller_listeners:
+        return endpoint.name, endpoint.host or "127.0.0.1", endpoint.port
+    return "CONTROLLER", "127.0.0.1", 0

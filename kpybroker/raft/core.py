@@ -1,0 +1,126 @@
+"""Raft as a function (KIP-595): what a node of the quorum does next, without clock, disk or network.
+
+`step(state, event)` gives the next state and the effects that the shell carries out, in this order: persist, then
+append, then tell. One voter elects itself; the shapes (epochs, votes, acknowledged ends by voter) are those of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+NOBODY: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Voted:
+    """What must be on disk before anything else happens in an epoch: the contents of `quorum-state`."""
+
+    epoch: int = 0
+    leader_id: int = NOBODY
+    voted_id: int = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One node's view. `synced` says up to where each voter has the log on disk; it counts while this node leads."""
+
+    node_id: int
+    voters: tuple[int, ...]
+    voted: Voted = Voted()
+    votes: tuple[int, ...] = ()
+    synced: Mapping[int, int] | None = None
+    """None unless this node leads."""
+    epoch_start: int = 0
+    """Where the leader's own epoch begins: nothing commits by count before its first record has (Raft, 5.4.2)."""
+    high_watermark: int = 0
+
+    @property
+    def is_leader(self) -> bool:
+        return self.synced is not None
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionTimeout:
+    """Nobody led for too long, or the node has just started. `end` is where its log ends."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A voter has the log on disk up to `end`."""
+
+    voter: int
+    end: int
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write `quorum-state`, and sync it, before anything below happens."""
+
+    voted: Voted
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """This node leads: append the LeaderChange record of the epoch."""
+
+    epoch: int
+    granting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The high watermark has risen to `end`."""
+
+    end: int
+
+
+Event = ElectionTimeout | Synced
+Effect = Persist | Lead | Commit
+
+
+def step(state: State, event: Event) -> tuple[State, list[Effect]]:
+    """What happens next. Never fails: an event that does not apply changes nothing."""
+    if isinstance(event, ElectionTimeout):
+        return _elect(state, event.end)
+    return _count(state, event)
+
+
+def _elect(state: State, end: int) -> tuple[State, list[Effect]]:
+    """Vote for oneself in a new epoch; a majority of one's own vote makes a leader at once."""
+    if state.node_id not in state.voters:
+        return state, []
+    epoch = state.voted.epoch + 1
+    votes = (state.node_id,)
+    candidate = replace(state, voted=Voted(epoch, NOBODY, state.node_id), votes=votes, synced=None)
+    if len(votes) <= len(state.voters) // 2:
+        return candidate, [Persist(candidate.voted)]
+    leader = replace(
+        candidate,
+        voted=Voted(epoch, state.node_id, NOBODY),
+        synced=dict.fromkeys(state.voters, 0),
+        epoch_start=end,
+    )
+    return leader, [Persist(leader.voted), Lead(epoch, votes)]
+
+
+def _count(state: State, event: Synced) -> tuple[State, list[Effect]]:
+    """The high watermark is what a majority has on disk, once that reaches into the leader's own epoch."""
+    if state.synced is None or event.voter not in state.synced:
+        return state, []
+    synced = {**state.synced, event.voter: max(event.end, state.synced[event.voter])}
+    ends = sorted(synced.values(), reverse=True)
+    agreed = ends[len(ends) // 2]
+    counted = replace(state, synced=synced)
+    if agreed <= state.high_watermark or agreed <= state.epoch_start:
+        return counted, []
+    return replace(counted, high_watermark=agreed), [Commit(agreed)]

@@ -1,0 +1,83 @@
+"""One node from start to stop: data directories, quorum, broker, listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kpybroker.broker import Broker
+from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.errors import ConfigError
+from kpybroker.server.server import Server
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+ANY_HOST = ("", "0.0.0.0", "::")
+
+
+class Node:
+    """A running node. Make it with `Node.start`; `bootstrap` is what clients are given."""
+
+    def __init__(self, broker: Broker, server: Server, advertised: tuple[Endpoint, ...]) -> None:
+        self.broker = broker
+        self.server = server
+        self.advertised = advertised
+        self.failed: asyncio.Future[str] = broker.failed
+        """Resolved with the reason when the node cannot go on: a bug in a Machine, every log directory lost."""
+
+    @classmethod
+    async def start(cls, world: World, config: BrokerConfig) -> Node:
+        """Open or format the directories, recover, listen, register, serve.
+
+        Raises ConfigError with the cause and the way out: a directory of another node, in use or not writable, a port
+        in use.
+        """
+        broker = await Broker.open(world, config)
+        server = Server(broker)
+        started = False
+        try:
+            listening = [await _listen(server, endpoint) for endpoint in config.listeners]
+            advertised = tuple(
+                _advertise(wanted, port) for wanted, port in zip(config.advertised_listeners, listening, strict=True)
+            )
+            await broker.join(advertised)
+            started = True
+        finally:
+            if not started:
+                await server.stop()
+                await broker.close()
+        server.open_the_doors()
+        return cls(broker, server, advertised)
+
+    @property
+    def bootstrap(self) -> str:
+        first = self.advertised[0]
+        host = f"[{first.host}]" if ":" in first.host else first.host
+        return f"{host}:{first.port}"
+
+    async def stop(self) -> None:
+        """Answer what can be answered, write what is queued, leave the mark of a clean shutdown."""
+        await self.server.stop()
+        await self.broker.close()
+
+
+async def _listen(server: Server, endpoint: Endpoint) -> int:
+    try:
+        return await server.start(endpoint.host, endpoint.port)
+    except OSError as error:
+        where = f"{endpoint.host or '*'}:{endpoint.port}"
+        raise ConfigError(
+            f"cannot listen on {where}: {error.strerror or error}; choose another port, or 0 for a free one"
+        ) from error
+
+
+def _advertise(wanted: Endpoint, port: int) -> Endpoint:
+    """What clients are told: an IPv4 literal rather than a name where nothing was said, and the port that was bound."""
+    host = wanted.host
+    if host in ANY_HOST:
+        host = "127.0.0.1"
+        log.warning(
+            "listener %s is advertised as %s; for clients elsewhere set advertised.listeners", wanted.name, host
+        )
+    return Endpoint(wanted.name, host, wanted.port or port, wanted.protocol)

@@ -1,0 +1,95 @@
+"""A snapshot of `__cluster_metadata`: batches between a header and a footer control record (KIP-630).
+
+The same form serves `bootstrap.checkpoint` and `NNNN-NNNN.checkpoint`. Offsets count from 0 within the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+from typing import Any
+
+from kpybroker.errors import Damage, KafkaError
+from kpybroker.wire.batch import Batch, Record, encode_batch, header_at, read_records
+from kpybroker.wire.message import build, parse
+from kpybroker.wire.stored import quorum
+from kpybroker.wire.stored.metadata import frame_record, unframe_record
+
+LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = 2, 3, 4, 5, 6
+"""Types of control records in a metadata log."""
+RECORDS_A_BATCH = 1000
+
+_KEY = Struct(">hh")
+_CONTROL_CLASSES = {
+    LEADER_CHANGE: quorum.LeaderChangeMessage,
+    SNAPSHOT_HEADER: quorum.SnapshotHeaderRecord,
+    SNAPSHOT_FOOTER: quorum.SnapshotFooterRecord,
+    KRAFT_VERSION: quorum.KRaftVersionRecord,
+    KRAFT_VOTERS: quorum.VotersRecord,
+}
+
+
+def control_record(kind: int, message: Any, timestamp_ms: int) -> Record:
+    """A control record; its key is a version and its type."""
+    return Record(0, timestamp_ms, _KEY.pack(0, kind), build(message, 0))
+
+
+def read_control(record: Record) -> tuple[int, Any]:
+    """The type of a control record and its message; None for a type not known here."""
+    if record.key is None or len(record.key) < _KEY.size or record.value is None:
+        raise Damage("a control record without type or value")
+    kind = _KEY.unpack_from(record.key)[1]
+    cls = _CONTROL_CLASSES.get(kind)
+    return kind, None if cls is None else parse(cls, 0, record.value)
+
+
+def encode_snapshot(
+    records: Iterable[Any], *, epoch: int, now_ms: int, last_timestamp_ms: int, control: Sequence[Record] = ()
+) -> Iterator[bytes]:
+    """The file's batches in order. `control`: records behind the header (the version of KRaft, the voters)."""
+    header = quorum.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=last_timestamp_ms)
+    first = [control_record(SNAPSHOT_HEADER, header, now_ms), *control]
+    offset = 0
+
+    def batch(rows: Sequence[Record], *, is_control: bool) -> bytes:
+        nonlocal offset
+        data = encode_batch(rows, base_offset=offset, timestamp_ms=now_ms, leader_epoch=epoch, control=is_control)
+        offset += len(rows)
+        return bytes(data)
+
+    yield batch(first, is_control=True)
+    rows: list[Record] = []
+    for record in records:
+        rows.append(Record(0, now_ms, None, frame_record(record)))
+        if len(rows) == RECORDS_A_BATCH:
+            yield batch(rows, is_control=False)
+            rows = []
+    if rows:
+        yield batch(rows, is_control=False)
+    footer = control_record(SNAPSHOT_FOOTER, quorum.SnapshotFooterRecord(version=0), now_ms)
+    yield batch([footer], is_control=True)
+
+
+def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, Any]]]:
+    """The records, and the control records by type. Raises Damage for a file that is cut short or garbled."""
+    records: list[Any] = []
+    control: list[tuple[int, Any]] = []
+    view = memoryview(data)
+    at = 0
+    try:
+        while at < len(data):
+            size = header_at(view, at)[1]
+            batch = Batch(view[at : at + size])
+            if len(batch.view) != size or batch.magic != 2 or not batch.crc_ok():
+                raise Damage(f"{name}: the batch at byte {at} is not whole")
+            for record in read_records(batch):
+                if batch.is_control:
+                    control.append(read_control(record))
+                else:
+                    records.append(unframe_record(record.value or b""))
+            at += size
+    except (KafkaError, ValueError, IndexError, ArithmeticError) as error:
+        raise Damage(f"{name}: unreadable at byte {at}: {error}") from error
+    if not control or control[-1][0] != SNAPSHOT_FOOTER:
+        raise Damage(f"{name}: the footer is missing")
+    return records, control
