@@ -9,16 +9,17 @@ from typing import Any
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.controller import commands
 from kpybroker.controller.machine import ControllerMachine
-from kpybroker.controller.topics import check_topic_name
+from kpybroker.controller.internal_topics import offsets_topic
+from kpybroker.controller.names import invalid_topic_name
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.groups.coordinator import GroupCoordinator
+from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.machine import Runner
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
 from kpybroker.metrics import Metrics
-from kpybroker.producer_ids import ProducerIds
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
+from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
 from kpybroker.storage.directory import Directory, Format, open_directories, random_id
@@ -65,19 +66,14 @@ class Broker:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.quorum = Quorum(world, config, directories[0], _voter(config))
         self.controller = Runner(
-            ControllerMachine(config, directories[0].directory_id, world.random),
+            ControllerMachine(config, world.random, lambda: self.quorum.end),
             self.quorum,
             world,
-            tick=commands.Tick(),
             late_code=ErrorCode.REQUEST_TIMED_OUT,
             on_bug=lambda bug: self.fail(f"bug in the controller: {bug}"),
         )
-        self.groups = GroupCoordinator(
-            world,
-            config,
-            on_bug=lambda bug: self.fail(f"bug in a group coordinator: {bug}"),
-        )
-        self.producer_ids = ProducerIds(self.node_id, self.controller)
+        self.groups = GroupCoordinator(world, settings_of(config), self._offsets_partitions)
+        self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
         self._internal: dict[str, asyncio.Task[None]] = {}
         self._chores: asyncio.Task[None] | None = None
@@ -223,8 +219,6 @@ class Broker:
                 partition.take_lead()
                 if topic.name == OFFSETS_TOPIC:
                     self.groups.become_leader(index, PartitionLog(partition, self.world), image.leader_epoch)
-        if topic.name == OFFSETS_TOPIC:
-            self.groups.partition_count = len(topic.partitions)
 
     def _retire(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
@@ -251,7 +245,9 @@ class Broker:
 
     def check_topic_name(self, name: str) -> None:
         """Raises INVALID_TOPIC_EXCEPTION."""
-        check_topic_name(name)
+        why = invalid_topic_name(name)
+        if why is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
 
     def endpoints(self, listener: str | None = None) -> list[tuple[int, str, int, str | None]]:
         """Node id, host, port and rack of every live broker, for clients of a listener."""
@@ -272,7 +268,17 @@ class Broker:
 
     async def next_producer_id(self) -> int:
         """An id that no producer has had. Raises KafkaError."""
-        return await self.producer_ids.next()
+        return await self._producer_ids.next()
+
+    async def _allocate_producer_ids(self) -> commands.ProducerIdBlock:
+        command = commands.AllocateProducerIds(self.node_id, self.epoch)
+        block: commands.ProducerIdBlock = await self.controller.ask(command, CONTROLLER_TIMEOUT_MS)
+        return block
+
+    def _offsets_partitions(self) -> int:
+        """How many partitions keep groups, or will once the topic is made."""
+        topic = self.image.topic(OFFSETS_TOPIC)
+        return self.config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
 
     async def auto_create(self, names: list[str]) -> None:
         """Create topics that a client asked for without creating them; a name that may not be is passed over."""
@@ -282,8 +288,9 @@ class Broker:
         for name in dict.fromkeys(names):
             if name in self.image.topics:
                 continue
-            if name in INTERNAL_TOPICS:
+            if name == OFFSETS_TOPIC:
                 await self.create_internal_topic(name)
+            if name in INTERNAL_TOPICS:
                 continue
             wanted.append(commands.NewTopic(name))
         if wanted:
@@ -304,7 +311,10 @@ class Broker:
         await asyncio.shield(task)
 
     async def _create_internal(self, name: str) -> None:
-        await self.controller.ask(commands.CreateInternalTopic(name), CONTROLLER_TIMEOUT_MS)
+        if name != OFFSETS_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
+        wanted = offsets_topic(self.config, len(self.endpoints()))
+        await self.controller.ask(commands.CreateTopics((wanted,)), CONTROLLER_TIMEOUT_MS)
 
 
 def _voter(config: BrokerConfig) -> tuple[str, str, int]:

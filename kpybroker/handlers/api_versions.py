@@ -31,8 +31,8 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         api_keys=[
             ApiVersion(
                 api_key=row.key,
-                min_version=row.min if row.advertise_from is None else row.advertise_from,
-                max_version=row.max,
+                min_version=row.advertised[0],
+                max_version=row.advertised[1],
             )
             for row in api_table.API
         ],

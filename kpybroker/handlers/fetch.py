@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want, Wanted
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
@@ -93,6 +93,8 @@ class FetchReply(Reply):
                 if records is None:
                     return row, partition
             row.records = records
+        except Damage as damage:
+            return _refused(want, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))), None
         except KafkaError as refusal:
             want.partition = None
             return _refused(want, refusal), None
@@ -190,7 +192,7 @@ class FetchReply(Reply):
         upper = storage.last_stable if committed else storage.high_watermark
         try:
             self._cold[want] = await storage.read_cold(want.fetch_offset, want.max_bytes, upper=upper, min_one=True)
-        except KafkaError:
+        except (KafkaError, Damage):
             want.partition = None
         self._task = None
         self._time_out()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.wire.rpc.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -49,6 +49,9 @@ def _answer(
         timestamp, offset, epoch = _look_up(partition, call, request, ask.timestamp)
     except KafkaError as refusal:
         return ListOffsetsPartitionResponse(partition_index=ask.partition_index, error_code=refusal.code)
+    except Damage:
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        return ListOffsetsPartitionResponse(partition_index=ask.partition_index, error_code=code)
     return ListOffsetsPartitionResponse(
         partition_index=ask.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
     )

@@ -122,13 +122,14 @@ class Quorum:
         now_ms = self._world.wall_ms()
         rows = [Record(0, now_ms, None, record.value) for record in records]
         self._write(rows, now_ms, control=False)
-        self._uncommitted.append((self.log.end, [unframe_record(row.value or b"") for row in rows]))
+        messages_of = [r.message if r.message is not None else unframe_record(r.value or b"") for r in records]
+        self._uncommitted.append((self.log.end, messages_of))
         return self.log.end
 
     async def replay(self) -> AsyncIterator[Stored]:
         """The records that make the committed Image: a snapshot, as it were."""
         for record in self.image.records():
-            yield Stored(-1, None, frame_record(record), -1)
+            yield Stored(None, frame_record(record), message=record)
 
     # ---- the shell
 

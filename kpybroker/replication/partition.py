@@ -78,6 +78,11 @@ class Partition:
 
     # ---- leadership
 
+    def take_lead(self) -> None:
+        """Begin the epoch: as the only in-sync replica, everything that is here has committed."""
+        self.log.begin_epoch(self.leader_epoch)
+        self.advance()
+
     def become(self, image: PartitionImage) -> None:
         """Take over what the metadata says: leader, epoch, replicas, in-sync set."""
         self.leader_id = image.leader
@@ -109,7 +114,11 @@ class Partition:
     def append(self, batches: list[Batch], now_ms: int, *, client: bool = True) -> Appended:
         """Validate and queue; what is queued is written by the flush that ends the read event. Raises KafkaError."""
         self.require_online()
-        appended = self.log.append(batches, self.leader_epoch, now_ms, client=client)
+        try:
+            appended = self.log.append(batches, self.leader_epoch, now_ms, client=client)
+        except Damage as damage:
+            self.fail(str(damage))
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
         if not self._dirty:
             self._dirty = True
             self._hosting.dirty.append(self)

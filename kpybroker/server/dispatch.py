@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine, Generator
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import Call, Reply
-from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.call import Call, Encoded, Reply
+from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_response, skip_tags
-from kpybroker.wire.message import parser
+from kpybroker.wire.lowering import lower_parser
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _HEADER = Struct(">hhih").unpack_from
 _HEADER_BYTES = 10
+_SIZE_AND_ID = Struct(">ii")
 API_VERSIONS = 18
 
 
@@ -42,7 +43,7 @@ class Route:
     def parser(self, version: int) -> Callable[[memoryview, int], Any]:
         found = self.parsers.get(version)
         if found is None:
-            found = self.parsers[version] = parser(self.api.request, version)
+            found = self.parsers[version] = lower_parser(self.api.request, version)
         return found
 
 
@@ -89,6 +90,10 @@ class Dispatcher:
                 result = self._drive(connection, route, request, result)
         except KafkaError as refusal:
             result = _refusal(route, request, refusal)
+        except MalformedFrame:
+            raise
+        except Damage as damage:
+            result = _refusal(route, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
         except Exception:
             log.exception("bug in the handler of %s v%d, called by %s", route.api.name, call.version, connection.peer)
             connection.close()
@@ -97,7 +102,7 @@ class Dispatcher:
             result.address = address
             connection.await_reply(result)
         elif result is not None:
-            connection.answer(encode_response(correlation_id, route.api, call.version, result))
+            connection.answer(_buffers(route.api, call.version, correlation_id, result))
 
     def _drive(self, connection: Connection, route: Route, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine's first step in place; only one that really waits becomes a task."""
@@ -118,6 +123,10 @@ class Dispatcher:
                 reply.complete(finished.result())
             elif isinstance(error, KafkaError):
                 reply.complete(_refusal(route, request, error))
+            elif isinstance(error, Damage):
+                reply.complete(_refusal(route, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))))
+            elif isinstance(error, MalformedFrame):
+                connection.refuse_frame(str(error))
             else:
                 log.error("bug in the handler of %s, called by %s", route.api.name, connection.peer, exc_info=error)
                 connection.close()
@@ -157,7 +166,15 @@ def encode(reply: Reply) -> list[Any] | None:
     if reply.response is None:
         return None
     api, version, correlation_id = reply.address
-    return encode_response(correlation_id, api, version, reply.response)
+    return _buffers(api, version, correlation_id, reply.response)
+
+
+def _buffers(api: api_table.Api, version: int, correlation_id: int, response: Any) -> list[Any]:
+    if isinstance(response, Encoded):
+        flexible = version >= api.flexible
+        head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id)
+        return [head + b"\0" + response if flexible else head + response]
+    return encode_response(correlation_id, api, version, response)
 
 
 def _refusal(route: Route, request: Any, refusal: KafkaError) -> Any:

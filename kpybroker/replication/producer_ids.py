@@ -1,0 +1,34 @@
+"""Producer ids, given out from blocks that the controller allocates (KIP-730)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class Block(Protocol):
+    """Consecutive ids nobody else has."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+
+class ProducerIds:
+    """Gives out ids; asks for the next block when the present one is used up."""
+
+    def __init__(self, allocate: Callable[[], Awaitable[Block]]) -> None:
+        self._allocate = allocate
+        self._next = 0
+        self._end = 0
+
+    async def next(self) -> int:
+        """An id that no producer of the cluster has had. Raises KafkaError from the controller."""
+        while self._next >= self._end:
+            block = await self._allocate()
+            if self._next >= self._end:
+                self._next, self._end = block.first, block.first + block.count
+        self._next += 1
+        return self._next - 1
