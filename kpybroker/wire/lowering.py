@@ -71,7 +71,7 @@ def has_view(piece: Piece) -> bool:
 
 def finish(emitter: Emitter, head: str, title: str) -> Callable[..., Any]:
     """The function made of the emitted lines; title is what a traceback calls its file."""
-    source = "\n".join([head, *emitter.lines])
+    source = "\n".join([head, *(emitter.lines or [" pass"])])
     exec(compile(source, f"<{title}>", "exec"), emitter.namespace)
     made: Callable[..., Any] = emitter.namespace["lowered"]
     return made

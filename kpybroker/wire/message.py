@@ -102,8 +102,8 @@ def message(versions: str, *, flexible: int | None = None, key: int | None = Non
     key: the number by which a log knows this kind of record, where it has one."""
 
     def seal(cls: type[T]) -> type[T]:
-        facts: dict[str, Any] = {"_versions": versions, "_flexible": flexible, "_key": key, "_parsers": {}, "_builders": {}}
-        return _seal(cls, facts)
+        facts = {"_versions": versions, "_flexible": flexible, "_key": key}
+        return _seal(cls, {**facts, "_parsers": {}, "_builders": {}})
 
     return seal
 

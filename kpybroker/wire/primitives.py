@@ -76,7 +76,7 @@ def write_text_length(length_plus_one: int) -> bytes:
 
 
 def read_long_text(data: Any, pos: int) -> tuple[str, int]:
-    """The compact string at pos, whose length does not fit one byte or says null (refused: a null is handled inline)."""
+    """The compact string at pos, whose length takes more than a byte, or says null and is refused."""
     length, pos = read_uvarint(data, pos)
     if length == 0:
         refuse("null where a string is required")

@@ -1,0 +1,18 @@
+"""Heartbeat (12): a member is alive; is its generation still the current one?"""
+
+from kpybroker.wire.message import field, message
+from kpybroker.wire.primitives import Int16, Int32
+
+
+@message("0-4", flexible=4)
+class Request:
+    group_id: str = ""
+    generation_id: Int32 = 0
+    member_id: str = ""
+    group_instance_id: str | None = field("3+")
+
+
+@message("0-4", flexible=4)
+class Response:
+    throttle_time_ms: Int32 = field("1+")
+    error_code: Int16 = 0

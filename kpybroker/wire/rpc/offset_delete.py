@@ -1,0 +1,40 @@
+"""OffsetDelete (47): forget committed offsets of topics that a group does not subscribe to."""
+
+from kpybroker.wire.message import message, part
+from kpybroker.wire.primitives import Int16, Int32
+
+
+@part
+class OffsetDeleteRequestPartition:
+    partition_index: Int32 = 0
+
+
+@part
+class OffsetDeleteRequestTopic:
+    name: str = ""
+    partitions: list[OffsetDeleteRequestPartition] = []
+
+
+@message("0")
+class Request:
+    group_id: str = ""
+    topics: list[OffsetDeleteRequestTopic] = []
+
+
+@part
+class OffsetDeleteResponsePartition:
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+
+
+@part
+class OffsetDeleteResponseTopic:
+    name: str = ""
+    partitions: list[OffsetDeleteResponsePartition] = []
+
+
+@message("0")
+class Response:
+    error_code: Int16 = 0
+    throttle_time_ms: Int32 = 0
+    topics: list[OffsetDeleteResponseTopic] = []
