@@ -1,0 +1,208 @@
+"""The typed view: layers of settings, what topics fall back to, listeners; and how the oracle describes itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kpybroker.config import BrokerConfig, Endpoint, LogSettings
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.describe import (
+    BrokerLayers,
+    Described,
+    Source,
+    describe_broker,
+    describe_client_metrics,
+    describe_default_broker,
+    describe_group,
+    describe_topic,
+)
+from kpybroker.config.key import Kind
+from kpybroker.config.topic_keys import TOPIC_KEYS
+from kpybroker.errors import ConfigError
+
+DESCRIBED = (Path(__file__).parent / "described-4.3.1.tsv").read_text().splitlines()
+STATIC = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://127.0.0.1:29192,CONTROLLER://127.0.0.1:29193",
+    "controller.quorum.voters": "1@127.0.0.1:29193",
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": "/var/lib/kafka",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+OURS = {"group.initial.rebalance.delay.ms", "process.roles", "controller.listener.names", "node.id"}
+"""Defaults of ours where Kafka has others, or none."""
+
+
+def layers(
+    static: dict[str, str] | None = None, broker: dict[str, str] | None = None, default: dict[str, str] | None = None
+) -> BrokerLayers:
+    dynamic = (default or {}), (broker or {})
+    config = BrokerConfig.parse(static or {}).with_dynamic(*dynamic)
+    return BrokerLayers(config, dynamic[1], dynamic[0])
+
+
+def _java(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def as_the_oracle_prints(kind: str, entry: Described) -> str:
+    synonyms = ", ".join(f"{s.name}={_java(s.value)}@{s.source.name}" for s in entry.synonyms)
+    flags = (str(entry.read_only).lower(), str(entry.sensitive).lower(), Kind(entry.kind).name)
+    return "\t".join([kind, entry.name, _java(entry.value), entry.source.name, *flags, f"[{synonyms}]"])
+
+
+def test_a_broker_describes_itself_as_the_oracle_does() -> None:
+    shown = layers(STATIC)
+    entries = {
+        "BROKER": describe_broker(shown),
+        "TOPIC": describe_topic(shown, {"retention.ms": "5000"}),
+        "GROUP": describe_group(shown, {}),
+        "CLIENT_METRICS": describe_client_metrics({}),
+    }
+    ours = {as_the_oracle_prints(kind, entry) for kind, listed in entries.items() for entry in listed}
+    kafkas = set(DESCRIBED)
+    differing = {line.split("\t")[1] for line in ours ^ kafkas}
+    assert {name for name in differing if not name.startswith("kpybroker.")} == {
+        *OURS,
+        # Set for the whole cluster when eligible leader replicas are on, which no feature level here says.
+        "min.insync.replicas",
+    }
+
+
+def test_log_settings_take_the_topics_then_the_brokers_then_the_default() -> None:
+    config = BrokerConfig.parse({"log.retention.hours": "2", "log.roll.ms": "7000", "log.cleanup.policy": "compact"})
+    assert config.log_settings().retention_ms == 2 * 3_600_000
+    assert config.log_settings().segment_ms == 7000
+    assert config.log_settings().compacted
+    assert not config.log_settings().deletes
+    overridden = config.log_settings({"retention.ms": "5", "cleanup.policy": "delete, compact"})
+    assert (overridden.retention_ms, overridden.compacted, overridden.deletes) == (5, True, True)
+    cluster = config.with_dynamic({"log.retention.ms": "9", "log.cleanup.policy": "delete"}, {})
+    assert cluster.log_settings().retention_ms == 9
+    assert cluster.log_settings().deletes
+    broker = cluster.with_dynamic({"log.retention.ms": "9"}, {"log.retention.ms": "-5"})
+    assert broker.log_settings().retention_ms == -1
+    assert broker.with_dynamic({}, {}).log_settings() == config.log_settings()
+
+
+def test_small_segments_are_for_tests() -> None:
+    settings = BrokerConfig.parse().log_settings({"internal.segment.bytes": "65536"})
+    assert settings.segment_bytes == 65536
+
+
+def test_fsync_is_the_brokers() -> None:
+    assert BrokerConfig.parse({"kpybroker.fsync": "always"}).log_settings().fsync_always
+    with pytest.raises(ConfigError, match=r"kpybroker.fsync.*page-cache, always"):
+        BrokerConfig.parse({"kpybroker.fsync": "sometimes"})
+
+
+@given(st.sampled_from(sorted(TOPIC_KEYS)))
+def test_a_topics_own_default_changes_nothing(name: str) -> None:
+    default = TOPIC_KEYS[name].default
+    if default is not None:
+        assert BrokerConfig.parse().log_settings({name: default}) == LogSettings()
+
+
+def test_what_is_set_at_start_cannot_be_changed_by_records() -> None:
+    config = BrokerConfig.parse()
+    changed = config.with_dynamic({"num.partitions": "9", "log.segment.bytes": "2000000", "no.such": "1"}, {})
+    assert changed.num_partitions == config.num_partitions
+    assert changed.log_settings().segment_bytes == 2_000_000
+
+
+def test_descriptions_follow_the_layers() -> None:
+    shown = layers(
+        {"log.retention.minutes": "10"},
+        broker={"log.retention.ms": "-5", "listener.name.plaintext.max.connections": "5", "no.such": "x"},
+        default={"log.retention.ms": "99"},
+    )
+    by_name = {entry.name: entry for entry in describe_broker(shown)}
+    retention = by_name["log.retention.ms"]
+    assert [(s.name, s.value, s.source) for s in retention.synonyms] == [
+        ("log.retention.ms", "-5", Source.DYNAMIC_BROKER_CONFIG),
+        ("log.retention.ms", "99", Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ("log.retention.minutes", "10", Source.STATIC_BROKER_CONFIG),
+        ("log.retention.hours", "168", Source.DEFAULT_CONFIG),
+    ]
+    assert (by_name["no.such"].value, by_name["no.such"].sensitive, by_name["no.such"].read_only) == (None, True, True)
+    assert by_name["listener.name.plaintext.max.connections"].value == "5"
+    assert by_name["max.connections"].source is Source.DEFAULT_CONFIG
+    topic = {entry.name: entry for entry in describe_topic(shown, {})}["retention.ms"]
+    assert (topic.value, topic.source) == ("-1", Source.DYNAMIC_BROKER_CONFIG)
+    assert [entry.name for entry in describe_default_broker(shown)] == ["log.retention.ms"]
+
+
+def test_secrets_are_never_shown() -> None:
+    shown = layers({"ssl.key.password": "hush"}, broker={"listener.name.x.ssl.key.password": "hush"})
+    assert "hush" not in repr([dataclasses.astuple(entry) for entry in describe_broker(shown)])
+
+
+def test_every_setting_says_what_it_does_or_that_it_does_nothing() -> None:
+    for entry in describe_broker(layers()):
+        key = BROKER_KEYS[entry.name]
+        assert (entry.doc is not None) == (key.doc is not None or not key.effect)
+
+
+def test_listeners() -> None:
+    config = BrokerConfig.parse(
+        {
+            "listeners": "plaintext://:9092,OUTSIDE://[::1]:0,CONTROLLER://127.0.0.1:9093",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "advertised.listeners": "OUTSIDE://example.org:19092",
+        }
+    )
+    assert config.listeners == (Endpoint("PLAINTEXT", "", 9092), Endpoint("OUTSIDE", "::1", 0))
+    assert config.controller_listeners == (Endpoint("CONTROLLER", "127.0.0.1", 9093),)
+    assert config.advertised_listeners == (Endpoint("PLAINTEXT", "", 9092), Endpoint("OUTSIDE", "example.org", 19092))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"listeners": "9092"}, "write NAME://host:port"),
+        ({"listeners": "PLAINTEXT://:70000"}, "70000"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "name of its own"),
+        ({"listeners": "PLAINTEXT://:1,CONTROLLER://:1"}, "same port 1"),
+        ({"listeners": "HOME://:9092"}, "add HOME:PLAINTEXT"),
+        ({"listeners": "SSL://:9092"}, "SSL, which is not served yet"),
+        ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
+        ({"listeners": ""}, "no listener for clients"),
+        ({"listener.security.protocol.map": "A=B"}, "NAME:PROTOCOL"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot dial 0.0.0.0"),
+        (
+            {
+                "advertised.listeners": "INSIDE://h:9092",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+            },
+            "INSIDE is not in listeners",
+        ),
+        ({"node.id": "-1"}, "node.id"),
+        ({"node.id": "1", "broker.id": "2"}, "contradicts"),
+        ({"process.roles": "broker"}, "add controller"),
+        ({"process.roles": "boss"}, "broker, controller"),
+        ({"log.dirs": "a,,b"}, "log.dirs"),
+        ({"controller.quorum.voters": "1@h:1,2@h:2"}, "a quorum of one"),
+        ({"controller.quorum.voters": "7@h:1"}, "node.id=1 is not a voter"),
+        ({"controller.quorum.voters": "h:1"}, "id@host:port"),
+        ({"num.partitions": "many"}, "Not a number of type INT"),
+        ({"num.partitions": "0"}, "at least 1"),
+        ({"auto.create.topics.enable": "yes"}, "true or false"),
+        ({"log.segment.bytes": "99999999999"}, "Not a number of type INT"),
+        ({"listener.name.plaintext.no.such": "1"}, "unknown setting"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        BrokerConfig.parse(settings, "server.properties")
+
+
+def test_broker_id_is_the_old_name_of_node_id() -> None:
+    assert BrokerConfig.parse({"broker.id": "7"}).node_id == 7

@@ -1,0 +1,115 @@
+"""The tables of settings agree with those of Apache Kafka 4.3.1, as reflection of its ConfigDefs prints them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.key import Between, ConfigKey, OneOf
+from kpybroker.config.own_keys import OWN_KEYS
+from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent.parent / "kpybroker"
+DEFINITIONS = json.loads((HERE / "definitions-4.3.1.json").read_text())
+OUR_DEFAULTS = {
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""Where we differ on purpose: a node starts without a file, and the first join does not wait."""
+TABLES: Mapping[str, Mapping[str, ConfigKey]] = {
+    "broker": BROKER_KEYS,
+    "topic": TOPIC_KEYS,
+    "group": GROUP_KEYS,
+    "client-metrics": CLIENT_METRICS_KEYS,
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_setting_of_kafka_is_known_and_no_other(table: str) -> None:
+    ours = {name for name in TABLES[table] if not name.startswith("kpybroker.")}
+    assert ours == set(DEFINITIONS[table])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_types_defaults_ranges_and_modes_are_kafkas(table: str) -> None:
+    for name, (kind, default, validator, mode, internal) in DEFINITIONS[table].items():
+        key = TABLES[table][name]
+        assert key.kind.name == kind, name
+        assert key.default == OUR_DEFAULTS.get(name, default), name
+        assert key.internal == internal, name
+        if mode is not None:
+            assert key.mode.value == mode, name
+        if isinstance(key.check, Between | OneOf) and name != "share.auto.offset.reset":
+            assert str(key.check) == validator.removeprefix("(case insensitive) "), name
+        elif validator and validator.startswith("["):
+            assert key.check is not None, name
+
+
+def test_every_default_is_in_range() -> None:
+    for table in TABLES.values():
+        for key in table.values():
+            if key.default:
+                assert key.parse(key.default) == key.default_value
+
+
+def test_own_settings_are_broker_settings_with_our_prefix() -> None:
+    assert all(key.name.startswith("kpybroker.") and key.doc and key.effect for key in OWN_KEYS)
+    assert not any(name.startswith("kpybroker.") for table in ("topic", "group") for name in TABLES[table])
+
+
+def test_the_typed_view_of_a_log_has_the_tables_defaults() -> None:
+    assert BrokerConfig.parse().log_settings() == LogSettings()
+
+
+def _attributes_read() -> set[str]:
+    """Names of attributes that the product reads, outside of the settings' own room."""
+    found = set()
+    for file in PACKAGE.rglob("*.py"):
+        if file.is_relative_to(PACKAGE / "config"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+    return found
+
+
+DERIVED = {"broker_id": "node_id", "log_dir": "log_dirs", "cleanup_policy": "compacted", "fsync": "fsync_always"}
+"""Settings that are read under another name."""
+READ_BY_THE_VIEW = {
+    "controller.listener.names",
+    "listener.security.protocol.map",
+    "process.roles",
+    "controller.quorum.voters",
+    "internal.segment.bytes",
+}
+"""Settings that decide how others are read, or that are checked and need no other reader."""
+
+
+def test_what_is_marked_as_used_has_a_reader() -> None:
+    read = _attributes_read()
+    synonyms = {name for synonyms in TOPIC_SYNONYMS.values() for name, _ in synonyms}
+    keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
+    unread = [
+        key.name
+        for key in keys
+        if key.effect and key.name not in READ_BY_THE_VIEW and key.name not in synonyms
+        if DERIVED.get(key.attribute, key.attribute) not in read
+    ]
+    assert unread == [], "marked as used, but nobody reads them"
+
+
+def test_what_the_view_offers_is_marked_as_used() -> None:
+    offered = {field.name for field in dataclasses.fields(BrokerConfig)}
+    for key in BROKER_KEYS.values():
+        if key.attribute in offered:
+            assert key.effect, f"{key.name} has an attribute, but is marked as without effect"
