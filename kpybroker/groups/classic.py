@@ -1,0 +1,274 @@
+"""One group of the classic protocol as its coordinator sees it: members, votes, generations. No clocks, no records.
+
+Everything here is soft: what must outlive the coordinator is the GroupMetadata record, written when a generation's
+assignment is complete and when the group becomes empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.subscription import subscribed_topics
+from kpybroker.groups.timers import Timer
+
+CONSUMER = "consumer"
+Protocols = Sequence[tuple[str, bytes]]
+
+
+class State(Enum):
+    """Kafka's states, by the names it shows."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Member:
+    """A member of a group, with the requests it has parked."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "join_ticket",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session",
+        "session_timeout_ms",
+        "sync_ticket",
+    )
+
+    def __init__(self, member_id: str, instance_id: str | None, client_id: str, client_host: str) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.protocols: Protocols = ()
+        self.rebalance_timeout_ms = 0
+        self.session_timeout_ms = 0
+        self.assignment = b""
+        self.is_new = True
+        self.join_ticket: Any = None
+        self.sync_ticket: Any = None
+        self.session: Timer | None = None
+
+    def metadata(self, protocol: str) -> bytes:
+        """What the member says for one protocol."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
+
+    @property
+    def parked(self) -> bool:
+        return self.join_ticket is not None or self.sync_ticket is not None
+
+
+class ClassicGroup:
+    """Members in the order in which they came; which protocols all of them support; who leads; the generation."""
+
+    __slots__ = (
+        "_waiting",
+        "generation",
+        "group_id",
+        "instances",
+        "join_timer",
+        "leader",
+        "member_added",
+        "members",
+        "pending_join",
+        "pending_sync",
+        "previous_state",
+        "protocol",
+        "protocol_type",
+        "state",
+        "state_since_ms",
+        "supported",
+        "sync_timer",
+    )
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = State.EMPTY
+        self.previous_state = State.DEAD
+        self.state_since_ms: int | None = now_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.instances: dict[str, str] = {}
+        """Static members: group.instance.id -> member id."""
+        self.pending_join: dict[str, Timer] = {}
+        """Member ids handed out (KIP-394) that have not joined yet."""
+        self.pending_sync: set[str] = set()
+        self.supported: dict[str, int] = {}
+        """Protocol -> how many members support it."""
+        self.member_added = False
+        """A member came while the first generation was waiting for more."""
+        self.join_timer: Timer | None = None
+        self.sync_timer: Timer | None = None
+        self._waiting = 0
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def all_joined(self) -> bool:
+        return self._waiting == len(self.members) and not self.pending_join
+
+    @property
+    def waiting(self) -> int:
+        """Members whose JoinGroup is parked."""
+        return self._waiting
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """True if a member of this type with these protocols could be in a generation with all others."""
+        if self.state is State.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        everybody = len(self.members)
+        return self.protocol_type == protocol_type and any(
+            self.supported.get(name, 0) == everybody for name, _ in protocols
+        )
+
+    def validate(self, member_id: str, instance_id: str | None) -> None:
+        """Raises FENCED_INSTANCE_ID where another member has taken the instance id, UNKNOWN_MEMBER_ID otherwise."""
+        if instance_id is not None:
+            owner = self.instances.get(instance_id)
+            if owner is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id!r}")
+            if owner != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"another member has the instance id {instance_id!r}")
+        if member_id not in self.members:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "not a member of this group")
+
+    def select_protocol(self) -> str:
+        """The protocol that most members prefer among those that all support; of equals the one named first."""
+        everybody = len(self.members)
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next((name for name, _ in member.protocols if self.supported[name] == everybody), None)
+            assert choice is not None, "members without a common protocol are refused at the door"
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def topics(self) -> frozenset[str] | None:
+        """Topics the members of the current generation subscribe to; None where that cannot be known."""
+        if self.protocol_type != CONSUMER:
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol is None:
+            return None
+        return subscribed_topics(member.metadata(self.protocol) for member in self.members.values())
+
+    def subscribes(self, topic: str) -> bool:
+        topics = self.topics()
+        return self.protocol_type == CONSUMER if topics is None else topic in topics
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def enter(self, state: State, now_ms: int) -> None:
+        self.previous_state = self.state
+        self.state = state
+        self.state_since_ms = now_ms
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """A first member leads and says the protocol type."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self._count(member.protocols, 1)
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.member_id
+        if member.join_ticket is not None:
+            self._waiting += 1
+
+    def remove(self, member_id: str) -> Member:
+        member = self.members.pop(member_id)
+        self._count(member.protocols, -1)
+        if member.instance_id is not None:
+            self.instances.pop(member.instance_id, None)
+        if member.join_ticket is not None:
+            self._waiting -= 1
+        if member.session is not None:
+            member.session.cancel()
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_sync.discard(member_id)
+        return member
+
+    def replace(self, member: Member, member_id: str) -> None:
+        """A static member came again: it keeps its place and assignment under a new id."""
+        del self.members[member.member_id]
+        if self.leader == member.member_id:
+            self.leader = member_id
+        self.pending_sync.discard(member.member_id)
+        member.member_id = member_id
+        self.members[member_id] = member
+        assert member.instance_id is not None
+        self.instances[member.instance_id] = member_id
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        self._count(member.protocols, -1)
+        member.protocols = protocols
+        self._count(protocols, 1)
+
+    def park_join(self, member: Member, ticket: Any) -> Any:
+        """Let `ticket` wait for the generation; returns the ticket that it takes the place of, or None."""
+        previous = member.join_ticket
+        member.join_ticket = ticket
+        if previous is None:
+            self._waiting += 1
+        return previous
+
+    def take_join(self, member: Member) -> Any:
+        """The parked JoinGroup of a member, or None; it is parked no more."""
+        ticket = member.join_ticket
+        if ticket is not None:
+            member.join_ticket = None
+            self._waiting -= 1
+        return ticket
+
+    def elect_joined_leader(self) -> bool:
+        """Keep the leader if it has joined, else let the first member that has lead. False if nobody has joined."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].join_ticket is not None:
+            return True
+        for member in self.members.values():
+            if member.join_ticket is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def next_generation(self, now_ms: int) -> None:
+        self.generation = 0 if self.generation == 2**31 - 1 else self.generation + 1
+        self.pending_sync.clear()
+        if self.members:
+            self.protocol = self.select_protocol()
+            self.enter(State.COMPLETING_REBALANCE, now_ms)
+        else:
+            self.protocol = None
+            self.enter(State.EMPTY, now_ms)
+
+    def _count(self, protocols: Iterable[tuple[str, bytes]], by: int) -> None:
+        for name, _ in protocols:
+            count = self.supported.get(name, 0) + by
+            if count:
+                self.supported[name] = count
+            else:
+                del self.supported[name]

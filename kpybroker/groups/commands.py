@@ -1,0 +1,153 @@
+"""What may be asked of the group machine of one `__consumer_offsets` partition. Errors are said at each command.
+
+An error that concerns the whole command is raised by `Runner.ask` as KafkaError; the four calls of the rebalance
+protocol answer with the API's own Response, whose error code may come with a member id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kpybroker.machine import Tick
+from kpybroker.wire.rpc import join_group, leave_group, sync_group
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JoinGroup; answered with join_group.Response, possibly much later."""
+
+    request: join_group.Request
+    client_id: str
+    client_host: str
+    knows_member_id_first: bool
+    """The client understands MEMBER_ID_REQUIRED (v4, KIP-394)."""
+    may_skip_assignment: bool
+    """The client understands skip_assignment (v9, KIP-814)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """SyncGroup; answered with sync_group.Response when the leader's assignment has committed."""
+
+    request: sync_group.Request
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Answered with an ErrorCode."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Answered with one ErrorCode for each member, in order."""
+
+    group_id: str
+    members: Sequence[leave_group.MemberIdentity]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommit:
+    """One offset to keep."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """OffsetCommit; answered with an ErrorCode for each partition, in order of topics and partitions.
+
+    Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION where the client does not know it), UNKNOWN_MEMBER_ID,
+    FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS.
+    """
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    retention_ms: int
+    topics: Sequence[tuple[str, bytes, Sequence[PartitionCommit]]]
+    """(name, id, commits)"""
+    knows_group_id_not_found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """OffsetFetch; answered with a list of (topic, [(partition, Committed or None)]); `topics` None: all of the group.
+
+    An unknown group has no offsets, which is no error.
+    """
+
+    group_id: str
+    topics: Sequence[tuple[str, Sequence[int]]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """OffsetDelete; answered with the topics that the group is subscribed to, whose offsets stay.
+
+    Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    """
+
+    group_id: str
+    topics: Sequence[tuple[str, Sequence[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroup:
+    """Answered with describe_groups.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroups:
+    """Answered with a list of list_groups.ListedGroup; empty filters let everything through, case does not matter."""
+
+    states: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Forget a group and its offsets; answered with True while there is more to do.
+
+    Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    """
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropTopics:
+    """Forget all offsets of topics that were deleted; answered with True while there is more to do.
+
+    Offsets of a topic made again under the same name stay: they carry its new id.
+    """
+
+    topics: Mapping[str, bytes]
+    """name -> the id it had"""
+
+
+Command = (
+    Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | CommitOffsets
+    | FetchOffsets
+    | DeleteOffsets
+    | DescribeGroup
+    | ListGroups
+    | DeleteGroup
+    | DropTopics
+    | Tick
+)

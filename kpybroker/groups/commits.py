@@ -1,0 +1,120 @@
+"""What may be done with committed offsets, and when they expire: looks only; the records say what changes.
+
+Expiry (KIP-211): offsets of a group without members expire a retention time after it became empty; of a group in use,
+those of topics it no longer subscribes to, a retention time after their commit; offsets committed outside any group, a
+retention time after their commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups import records
+from kpybroker.groups.classic import CONSUMER, ClassicGroup, State
+from kpybroker.groups.commands import CommitOffsets, DeleteOffsets
+from kpybroker.groups.hashing import java_length
+from kpybroker.groups.offsets import Committed, Offsets
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.turn import Turn
+
+STEP_BYTES = 256 * 1024
+"""Background work writes about this much in one step, so that the loop never stalls for long."""
+
+
+def check_commit(group: ClassicGroup, command: CommitOffsets) -> None:
+    """Raises the refusal of an OffsetCommit, if there is one."""
+    if command.generation < 0 and group.state is State.EMPTY:
+        return
+    if command.generation >= 0 or command.member_id or command.instance_id is not None:
+        group.validate(command.member_id, command.instance_id)
+        if command.generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {group.generation}")
+    elif group.state is not State.EMPTY:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members: only they may commit")
+    if group.state is State.COMPLETING_REBALANCE:
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the generation has no assignment yet")
+
+
+def commit(command: CommitOffsets, settings: GroupSettings, turn: Turn) -> list[ErrorCode]:
+    """Write what may be committed; a code for each partition, in order."""
+    codes = []
+    first = len(turn.records)
+    expires_ms = turn.now_ms + command.retention_ms if command.retention_ms >= 0 else -1
+    for topic, topic_id, partitions in command.topics:
+        for each in partitions:
+            if java_length(each.metadata) > settings.offset_metadata_max_bytes:
+                codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            committed = Committed(each.offset, each.leader_epoch, each.metadata, turn.now_ms, expires_ms, topic_id)
+            turn.write(records.commit_record(command.group_id, (topic, each.partition), committed))
+            codes.append(ErrorCode.NONE)
+    if turn.size_bytes > settings.max_batch_bytes:
+        del turn.records[first:]
+        raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "more offsets than one batch may hold")
+    return codes
+
+
+def delete(
+    group: ClassicGroup, command: DeleteOffsets, offsets: Offsets, settings: GroupSettings, turn: Turn
+) -> frozenset[str]:
+    """Forget offsets; the topics that the group is subscribed to keep theirs and are returned."""
+    if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "what the members use cannot be known")
+    first = len(turn.records)
+    of_group = offsets.of(group.group_id)
+    kept = frozenset(topic for topic, _ in command.topics if group.subscribes(topic))
+    for topic, partitions in command.topics:
+        if topic in kept:
+            continue
+        for partition in dict.fromkeys(partitions):
+            if (topic, partition) in of_group:
+                turn.write(records.commit_record(group.group_id, (topic, partition), None))
+    if turn.size_bytes > settings.max_batch_bytes:
+        del turn.records[first:]
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "more offsets than one batch may hold")
+    return kept
+
+
+def expire(group: ClassicGroup, offsets: Offsets, settings: GroupSettings, turn: Turn) -> bool:
+    """Forget what has expired, as much as a step may write; True if nothing is left."""
+    of_group = offsets.of(group.group_id)
+    if not of_group:
+        return True
+    in_use: frozenset[str] | None = frozenset()
+    if group.protocol_type is not None and group.state is not State.EMPTY:
+        in_use = group.topics() if group.state is State.STABLE else None
+    if in_use is None:
+        return False
+    empty_since_ms = group.state_since_ms if group.protocol_type is not None and group.state is State.EMPTY else None
+    gone = 0
+    for place, committed in of_group.items():
+        unused_since_ms = committed.commit_timestamp_ms if empty_since_ms is None else empty_since_ms
+        if place[0] not in in_use and committed.expired(unused_since_ms, turn.now_ms, settings.offsets_retention_ms):
+            turn.write(records.commit_record(group.group_id, place, None))
+            gone += 1
+            if turn.size_bytes >= STEP_BYTES:
+                break
+    return gone == len(of_group)
+
+
+def drop_all(group_id: str, offsets: Offsets, turn: Turn) -> bool:
+    """Forget everything of a group, as much as a step may write; True if nothing is left."""
+    for place in offsets.of(group_id):
+        if turn.size_bytes >= STEP_BYTES:
+            return False
+        turn.write(records.commit_record(group_id, place, None))
+    return True
+
+
+def drop_topics(topics: Mapping[str, bytes], offsets: Offsets, turn: Turn) -> bool:
+    """Forget what was committed for topics with these ids, as much as a step may write; True if nothing is left."""
+    for group_id in offsets.groups():
+        for place, committed in offsets.of(group_id).items():
+            deleted = topics.get(place[0])
+            if deleted is None or committed.topic_id not in (deleted, records.NO_TOPIC_ID):
+                continue
+            if turn.size_bytes >= STEP_BYTES:
+                return False
+            turn.write(records.commit_record(group_id, place, None))
+    return True

@@ -1,0 +1,165 @@
+"""The group coordinator of a broker: one machine for each partition of `__consumer_offsets` that the broker leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.groups.commands import DropTopics, ListGroups
+from kpybroker.groups.hashing import partition_of
+from kpybroker.groups.machine import GroupMachine
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.machine import Runner, StateLog
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+BACKGROUND_TIMEOUT_MS = 60_000
+BATCH_HEADER_BYTES = 61
+_place = lru_cache(maxsize=10_000)(partition_of)
+
+
+def settings_of(config: BrokerConfig) -> GroupSettings:
+    """What groups read of the configuration."""
+    return GroupSettings(
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_max_size=config.group_max_size,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        max_batch_bytes=config.log_settings().max_message_bytes - BATCH_HEADER_BYTES,
+    )
+
+
+class Led:
+    """A partition this broker leads: its machine, and whether it has been replayed."""
+
+    __slots__ = ("deleted_meanwhile", "epoch", "loading", "machine", "refusal", "runner")
+
+    def __init__(self, epoch: int, machine: GroupMachine, runner: Runner) -> None:
+        self.epoch = epoch
+        self.machine = machine
+        self.runner = runner
+        self.loading: asyncio.Task[None] | None = None
+        self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        """What askers are told until the machine may be asked."""
+        self.deleted_meanwhile: dict[str, bytes] = {}
+        """Topics deleted while the partition was loading."""
+
+
+class GroupCoordinator:
+    """Finds the machine of a group. `partitions` tells how many `__consumer_offsets` has, or will have."""
+
+    def __init__(self, world: World, settings: GroupSettings, partitions: Callable[[], int]) -> None:
+        self._world = world
+        self._settings = settings
+        self._partitions = partitions
+        self._led: dict[int, Led] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""
+        return _place(group_id, self._partitions())
+
+    def runner(self, group_id: str, *, may_be_empty: bool = False) -> Runner:
+        """Who answers for a group. Offsets may be kept without a group id, as in Kafka: `may_be_empty`.
+
+        Raises: INVALID_GROUP_ID; NOT_COORDINATOR where another broker does; COORDINATOR_LOAD_IN_PROGRESS while its
+        partition is replayed; COORDINATOR_NOT_AVAILABLE where that failed.
+        """
+        if not group_id and not may_be_empty:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
+        led = self._led.get(self.partition_for(group_id))
+        if led is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if led.refusal is not None:
+            raise KafkaError(led.refusal)
+        return led.runner
+
+    # -- leadership -----------------------------------------------------------------------------------------------
+
+    def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
+        """Replay a partition and answer for its groups. An epoch not above the known one changes nothing."""
+        known = self._led.get(partition)
+        if known is not None:
+            if epoch <= known.epoch:
+                return
+            self.resign(partition)
+        machine = GroupMachine(self._settings, self._new_id)
+        led = self._led[partition] = Led(epoch, machine, Runner(machine, state_log, self._world))
+        led.loading = self._start(self._load(partition, led))
+
+    async def _load(self, partition: int, led: Led) -> None:
+        try:
+            await led.runner.load()
+        except (KafkaError, Damage) as unreadable:
+            log.error("groups of __consumer_offsets-%d cannot be loaded: %s", partition, unreadable)
+            led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return
+        led.refusal = None
+        log.info("loaded %d groups from __consumer_offsets-%d", len(led.machine.stored), partition)
+        if led.deleted_meanwhile:
+            await self._drop(led, led.deleted_meanwhile)
+
+    def resign(self, partition: int) -> None:
+        """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
+        led = self._led.pop(partition, None)
+        if led is None:
+            return
+        if led.loading is not None:
+            led.loading.cancel()
+        led.refusal = ErrorCode.NOT_COORDINATOR
+        led.runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
+
+    def close(self) -> None:
+        """The broker stops: resign from everything."""
+        for partition in list(self._led):
+            self.resign(partition)
+
+    async def loaded(self) -> None:
+        """Wait until every partition led now has been replayed, or has failed to."""
+        await asyncio.gather(*[led.loading for led in self._led.values() if led.loading is not None])
+
+    # -- all partitions -------------------------------------------------------------------------------------------
+
+    async def list(self, command: ListGroups, timeout_ms: int) -> list[Any]:
+        """The groups of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
+        found: list[Any] = []
+        for led in list(self._led.values()):
+            if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                raise KafkaError(led.refusal)
+            if led.refusal is None:
+                found += await led.runner.ask(command, timeout_ms)
+        return found
+
+    def on_topics_deleted(self, topics: Mapping[str, bytes]) -> None:
+        """Forget, in the background, what was committed for topics that are no more (name -> the id they had)."""
+        for led in self._led.values():
+            if led.refusal is None:
+                self._start(self._drop(led, topics))
+            else:
+                led.deleted_meanwhile.update(topics)
+
+    async def _drop(self, led: Led, topics: Mapping[str, bytes]) -> None:
+        try:
+            while await led.runner.ask(DropTopics(topics), BACKGROUND_TIMEOUT_MS):
+                pass
+        except KafkaError as refusal:
+            log.info("offsets of %d deleted topics are left to the next coordinator: %s", len(topics), refusal)
+
+    def _start(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _new_id(self) -> str:
+        return str(UUID(int=self._world.random.getrandbits(128), version=4))

@@ -1,0 +1,325 @@
+"""The groups of one partition of `__consumer_offsets`: a Machine (DESIGN: "Machines").
+
+Hard state, changed only by `apply`, is what the records say: for each group its last GroupMetadata value, for each
+group and partition its committed offset, and which groups other protocols keep. Everything else is soft: the members as
+they come and go between two records, what they have parked, their sessions. A new coordinator starts from the hard
+state with every session begun anew, and members of a generation that was not complete join again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.groups import commits, records
+from kpybroker.groups.classic import ClassicGroup, State
+from kpybroker.groups.commands import (
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeGroup,
+    DropTopics,
+    FetchOffsets,
+    Heartbeat,
+    Join,
+    Leave,
+    ListGroups,
+    Sync,
+)
+from kpybroker.groups.joining import Joining
+from kpybroker.groups.membership import Membership
+from kpybroker.groups.offsets import Offsets
+from kpybroker.groups.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.showing import described, listed, listed_foreign
+from kpybroker.groups.timers import Timer, Timers
+from kpybroker.groups.turn import Turn
+from kpybroker.machine import Outcome, Stored, Tick
+
+log = logging.getLogger(__name__)
+
+TIMERS_A_TICK = 100
+GROUPS_A_TICK = 200
+"""Background work is done in steps of this size, so that the loop never stalls for long."""
+
+
+class GroupMachine:
+    """Groups and their offsets. `new_id` makes the random part of member ids."""
+
+    def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
+        self.settings = settings
+        self.stored: dict[str, bytes] = {}
+        """Hard: group id -> its last GroupMetadata value."""
+        self.offsets = Offsets()
+        """Hard."""
+        self.foreign: dict[str, str] = {}
+        """Hard: groups kept by a protocol that this machine does not serve -> their type."""
+        self.groups: dict[str, ClassicGroup] = {}
+        """Soft: every group with a record or an offset, as it is now."""
+        self._timers = Timers()
+        self._rebalance = Rebalance(settings, self._timers, new_id)
+        self._joining = Joining(self._rebalance)
+        self._membership = Membership(self._rebalance)
+        self._awake = False
+        self._unapplied = 0
+        """Records of the last step that have not come back: the log refused them, and what is soft is ahead of it."""
+        self._expiry = Timer(self._expire)
+        self._expiring: Iterator[str] | None = None
+        self._decisions: dict[type, Callable[[Any, Any, Turn], None]] = {
+            CommitOffsets: self._commit,
+            DeleteGroup: self._delete_group,
+            DeleteOffsets: self._delete_offsets,
+            DescribeGroup: self._describe,
+            DropTopics: self._drop_topics,
+            FetchOffsets: self._fetch,
+            Heartbeat: self._heartbeat,
+            Join: self._join,
+            Leave: self._leave,
+            ListGroups: self._list,
+            Sync: self._sync,
+            Tick: self._tick,
+        }
+
+    # -- Machine --------------------------------------------------------------------------------------------------
+
+    def decide(self, ticket: Any, command: Command, now_ms: int) -> Outcome:
+        """One step: what is to be written, and who is answered with what."""
+        turn = Turn(now_ms)
+        if self._unapplied:
+            self._start_over(turn)
+        if not self._awake:
+            self._wake(turn)
+        try:
+            self._decisions[type(command)](ticket, command, turn)
+        except KafkaError as refusal:
+            turn.answer(ticket, refusal)
+        self._unapplied = len(turn.records)
+        return turn.outcome()
+
+    def apply(self, record: Stored) -> None:
+        """Take one record into the hard state. Kinds that are not served stay in the log and are of no effect here."""
+        key, value = record.key, record.value
+        if self._unapplied:
+            self._unapplied -= 1
+        if key is None:
+            return
+        kind = records.kind_of(key)
+        try:
+            if kind in (records.OFFSET_COMMIT, records.LEGACY_OFFSET_COMMIT):
+                commit = records.read_commit(record)
+                self.offsets.apply(commit.group_id, commit.place, commit.committed)
+            elif kind == records.GROUP_METADATA:
+                self._apply_group(records.read_group_id(key), value)
+            elif kind in records.FOREIGN_GROUP_METADATA:
+                self._apply_foreign(records.read_group_id(key), kind, value)
+        except MalformedFrame as unreadable:
+            log.warning("the record at offset %d is of no effect: kind %d: %s", record.offset, kind, unreadable)
+
+    def deadline_ms(self) -> int | None:
+        """When to be woken; at once after a replay, so that sessions begin."""
+        return self._timers.deadline_ms() if self._awake and not self._unapplied else 0
+
+    # -- hard state -----------------------------------------------------------------------------------------------
+
+    def _apply_group(self, group_id: str, value: bytes | None) -> None:
+        if value is None:
+            self.stored.pop(group_id, None)
+        else:
+            self.stored[group_id] = bytes(value)
+
+    def _apply_foreign(self, group_id: str, kind: int, value: bytes | None) -> None:
+        if value is None:
+            self.foreign.pop(group_id, None)
+        else:
+            self.foreign[group_id] = records.FOREIGN_GROUP_METADATA[kind]
+
+    # -- waking after a replay ------------------------------------------------------------------------------------
+
+    def _wake(self, turn: Turn) -> None:
+        self._awake = True
+        for group_id, value in self.stored.items():
+            group = self.groups[group_id] = records.read_group(group_id, value, turn.now_ms)
+            for member in group.members.values():
+                self._rebalance.renew_session(group, member, turn.now_ms)
+            if len(group.members) > self.settings.group_max_size:
+                self._rebalance.prepare(group, turn)
+        for group_id in self.offsets.groups():
+            if group_id not in self.groups and group_id not in self.foreign:
+                self.groups[group_id] = ClassicGroup(group_id, turn.now_ms)
+        self._timers.set(self._expiry, turn.now_ms + self.settings.offsets_retention_check_interval_ms)
+
+    def _start_over(self, turn: Turn) -> None:
+        """The log refused the last step: back to what it says, as a new coordinator would begin."""
+        self._unapplied = 0
+        for group in self.groups.values():
+            for member in group.members.values():
+                turn.answer(group.take_join(member), refused_join(ErrorCode.NOT_COORDINATOR, member.member_id))
+                turn.answer(member.sync_ticket, refused_sync(ErrorCode.NOT_COORDINATOR))
+        self.groups.clear()
+        self._timers.clear()
+        self._expiry = Timer(self._expire)
+        self._expiring = None
+        self._awake = False
+
+    # -- finding groups -------------------------------------------------------------------------------------------
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    def _make(self, group_id: str, now_ms: int) -> ClassicGroup:
+        if group_id in self.foreign:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"a group of type {self.foreign[group_id]} has this id"
+            )
+        if len(self.groups) >= self.settings.max_groups:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")
+        group = self.groups[group_id] = ClassicGroup(group_id, now_ms)
+        return group
+
+    # -- the rebalance protocol -----------------------------------------------------------------------------------
+
+    def _join(self, ticket: Any, command: Join, turn: Turn) -> None:
+        request = command.request
+        code = self._joining.refusal(request)
+        group = self.groups.get(request.group_id)
+        if code is None and group is None:
+            if request.member_id:
+                code = ErrorCode.UNKNOWN_MEMBER_ID
+            elif not request.protocol_type or not request.protocols:
+                code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if code is not None:
+            turn.answer(ticket, refused_join(code, request.member_id))
+            return
+        if group is None:
+            try:
+                group = self._make(request.group_id, turn.now_ms)
+            except KafkaError as refusal:
+                turn.answer(ticket, refused_join(refusal.code, ""))
+                return
+            turn.write(records.group_record(group))
+        self._joining.join(group, command, ticket, turn)
+
+    def _sync(self, ticket: Any, command: Sync, turn: Turn) -> None:
+        group = self.groups.get(command.request.group_id)
+        if not command.request.group_id:
+            turn.answer(ticket, refused_sync(ErrorCode.INVALID_GROUP_ID))
+        elif group is None:
+            turn.answer(ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._membership.sync(group, command.request, ticket, turn)
+
+    def _heartbeat(self, ticket: Any, command: Heartbeat, turn: Turn) -> None:
+        group = self.groups.get(command.group_id)
+        if not command.group_id:
+            turn.answer(ticket, ErrorCode.INVALID_GROUP_ID)
+        elif group is None:
+            turn.answer(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            turn.answer(ticket, self._membership.heartbeat(group, command, turn))
+
+    def _leave(self, ticket: Any, command: Leave, turn: Turn) -> None:
+        if not command.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        group = self.groups.get(command.group_id)
+        if group is None:
+            turn.answer(ticket, [ErrorCode.UNKNOWN_MEMBER_ID] * len(command.members))
+        else:
+            turn.answer(ticket, self._membership.leave(group, command, turn))
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+
+    def _commit(self, ticket: Any, command: CommitOffsets, turn: Turn) -> None:
+        group = self.groups.get(command.group_id)
+        is_new = group is None
+        if group is None:
+            if command.generation >= 0:
+                unknown = command.knows_group_id_not_found
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if unknown else ErrorCode.ILLEGAL_GENERATION)
+            if command.group_id in self.foreign:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group is kept by a protocol that is not served")
+            group = self._make(command.group_id, turn.now_ms)
+        try:
+            commits.check_commit(group, command)
+            turn.answer(ticket, commits.commit(command, self.settings, turn))
+        finally:
+            if is_new and not turn.records:
+                del self.groups[command.group_id]
+        member = group.members.get(command.member_id)
+        if member is not None:
+            self._rebalance.renew_session(group, member, turn.now_ms)
+
+    def _fetch(self, ticket: Any, command: FetchOffsets, turn: Turn) -> None:
+        turn.answer(ticket, self.offsets.fetch(command.group_id, command.topics))
+
+    def _delete_offsets(self, ticket: Any, command: DeleteOffsets, turn: Turn) -> None:
+        turn.answer(ticket, commits.delete(self._group(command.group_id), command, self.offsets, self.settings, turn))
+
+    def _drop_topics(self, ticket: Any, command: DropTopics, turn: Turn) -> None:
+        turn.answer(ticket, not commits.drop_topics(command.topics, self.offsets, turn))
+
+    # -- groups as a whole ----------------------------------------------------------------------------------------
+
+    def _describe(self, ticket: Any, command: DescribeGroup, turn: Turn) -> None:
+        turn.answer(ticket, described(self._group(command.group_id)))
+
+    def _list(self, ticket: Any, command: ListGroups, turn: Turn) -> None:
+        found = [listed(group) for group in self.groups.values()]
+        found += [listed_foreign(group_id, group_type) for group_id, group_type in self.foreign.items()]
+        turn.answer(
+            ticket,
+            [
+                each
+                for each in found
+                if (not command.states or each.group_state.lower() in command.states)
+                and (not command.types or each.group_type.lower() in command.types)
+            ],
+        )
+
+    def _delete_group(self, ticket: Any, command: DeleteGroup, turn: Turn) -> None:
+        group = self._group(command.group_id)
+        if group.state is not State.EMPTY:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"the group is {group.state.value}")
+        done = commits.drop_all(command.group_id, self.offsets, turn)
+        if done:
+            self._forget(group, turn)
+        turn.answer(ticket, not done)
+
+    def _forget(self, group: ClassicGroup, turn: Turn) -> None:
+        turn.write(records.group_tombstone(group.group_id))
+        for timer in group.pending_join.values():
+            timer.cancel()
+        del self.groups[group.group_id]
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _tick(self, ticket: Any, _: Tick, turn: Turn) -> None:
+        self._timers.fire_due(turn, TIMERS_A_TICK, commits.STEP_BYTES)
+        turn.answer(ticket, None)
+
+    def _expire(self, turn: Turn) -> None:
+        """One step of a round over all groups; the next follows at once, the next round after the interval."""
+        if self._expiring is None:
+            self._expiring = iter(list(self.groups))
+        for _ in range(GROUPS_A_TICK):
+            group_id = next(self._expiring, None)
+            if group_id is None:
+                self._expiring = None
+                self._timers.set(self._expiry, turn.now_ms + self.settings.offsets_retention_check_interval_ms)
+                return
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            expired = commits.expire(group, self.offsets, self.settings, turn)
+            if turn.size_bytes >= commits.STEP_BYTES:
+                self._expiring = chain([group_id], self._expiring)
+                break
+            if expired and group.state is State.EMPTY and not group.pending_join:
+                self._forget(group, turn)
+        self._timers.set(self._expiry, turn.now_ms)

@@ -1,0 +1,250 @@
+"""Generations of classic groups: how one begins, who waits for it, when it is complete, what is written of it.
+
+`Rebalance` holds what JoinGroup, SyncGroup, LeaveGroup and the timers have in common; `joining` and `membership` hold
+the calls themselves. Source: the classic group protocol as Apache Kafka 4.3 keeps it, observed from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kpybroker.errors import ErrorCode
+from kpybroker.groups import records
+from kpybroker.groups.classic import ClassicGroup, Member, State
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.timers import Timer, Timers
+from kpybroker.groups.turn import Turn, record_bytes
+from kpybroker.wire.rpc import join_group, sync_group
+
+JoinedMember = join_group.JoinGroupResponseMember
+
+
+def refused_join(code: ErrorCode, member_id: str) -> join_group.Response:
+    return join_group.Response(error_code=code, member_id=member_id, protocol_name=None)
+
+
+def refused_sync(code: ErrorCode) -> sync_group.Response:
+    return sync_group.Response(error_code=code)
+
+
+def given_assignment(group: ClassicGroup, member: Member) -> sync_group.Response:
+    return sync_group.Response(
+        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
+    )
+
+
+def current_generation(
+    group: ClassicGroup, member: Member, *, leader: str | None = None, skip_assignment: bool = False
+) -> join_group.Response:
+    """The generation as `member` is told of it: its leader also gets everybody's metadata.
+
+    `leader` names another one where the member must not assign though it leads.
+    """
+    members = []
+    protocol = group.protocol
+    assert protocol is not None
+    if leader is None:
+        leader = group.leader
+        assert leader is not None
+        if leader == member.member_id:
+            members = [
+                JoinedMember(
+                    member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata(protocol)
+                )
+                for each in group.members.values()
+            ]
+    return join_group.Response(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=protocol,
+        leader=leader,
+        skip_assignment=skip_assignment,
+        member_id=member.member_id,
+        members=members,
+    )
+
+
+class Rebalance:
+    """The transitions of groups between generations."""
+
+    def __init__(self, settings: GroupSettings, timers: Timers, new_id: Callable[[], str]) -> None:
+        self.settings = settings
+        self.timers = timers
+        self.new_id = new_id
+        self.completed = 0
+        """Generations that got their members, for metrics."""
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+
+    def renew_session(self, group: ClassicGroup, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
+        """The member is alive: its session ends `timeout_ms` from now, by default the timeout it asked for."""
+        if member.session is None:
+            member.session = Timer(partial(self._session_over, group, member))
+        self.timers.set(member.session, now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
+
+    def _session_over(self, group: ClassicGroup, member: Member, turn: Turn) -> None:
+        if group.members.get(member.member_id) is not member:
+            return
+        if member.parked and not member.is_new:
+            return  # it waits for us; the session starts again with the answer
+        self.remove_member(group, member, turn)
+        self.after_removal(group, turn)
+
+    def remove_member(self, group: ClassicGroup, member: Member, turn: Turn) -> None:
+        """Drop a member; what it has parked is refused. The group is left for `after_removal` to put right."""
+        turn.answer(group.take_join(member), refused_join(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        turn.answer(member.sync_ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
+        member.sync_ticket = None
+        group.remove(member.member_id)
+
+    def after_removal(self, group: ClassicGroup, turn: Turn) -> None:
+        """Members are gone: those that stay need a new generation, or the one being prepared may now be complete."""
+        if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
+            self.prepare(group, turn)
+        else:
+            self.maybe_complete_join(group, turn)
+
+    # -- joining --------------------------------------------------------------------------------------------------
+
+    def prepare_or_complete(self, group: ClassicGroup, turn: Turn) -> None:
+        if group.state is State.PREPARING_REBALANCE:
+            self.maybe_complete_join(group, turn)
+        else:
+            self.prepare(group, turn)
+
+    def prepare(self, group: ClassicGroup, turn: Turn) -> None:
+        """Begin a generation: every member has to join again."""
+        if group.state is State.COMPLETING_REBALANCE:
+            self.drop_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
+        self._cancel(group.sync_timer)
+        first = group.state is State.EMPTY
+        group.enter(State.PREPARING_REBALANCE, turn.now_ms)
+        if not first:
+            self._complete_or_wait(group, turn)
+            return
+        group.member_added = False
+        delay_ms = self.settings.group_initial_rebalance_delay_ms
+        if delay_ms:
+            remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._wait(group, turn, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
+        elif group.all_joined:
+            self.complete_join(group, turn)
+        else:
+            self._wait(group, turn, self.settings.pending_grace_ms, partial(self.complete_join, group))
+
+    def _first_wait_over(self, group: ClassicGroup, waited_ms: int, remaining_ms: int, turn: Turn) -> None:
+        if not group.member_added or not remaining_ms:
+            self.complete_join(group, turn)
+            return
+        group.member_added = False
+        delay_ms = min(self.settings.group_initial_rebalance_delay_ms, remaining_ms)
+        remaining_ms = max(remaining_ms - waited_ms, 0)
+        self._wait(group, turn, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
+
+    def _complete_or_wait(self, group: ClassicGroup, turn: Turn) -> None:
+        if group.all_joined:
+            self.complete_join(group, turn)
+        else:
+            self._wait(group, turn, group.rebalance_timeout_ms, partial(self.complete_join, group))
+
+    def _wait(self, group: ClassicGroup, turn: Turn, wait_ms: int, then: Callable[[Turn], None]) -> None:
+        if group.join_timer is None:
+            group.join_timer = Timer(then)
+        group.join_timer.fire = then
+        self.timers.set(group.join_timer, turn.now_ms + wait_ms)
+
+    def maybe_complete_join(self, group: ClassicGroup, turn: Turn) -> None:
+        """Complete the generation if everybody it waits for is there; a first one also waits for its delay."""
+        if group.state is not State.PREPARING_REBALANCE or not group.all_joined:
+            return
+        if group.previous_state is not State.EMPTY or not self.settings.group_initial_rebalance_delay_ms:
+            self.complete_join(group, turn)
+
+    def complete_join(self, group: ClassicGroup, turn: Turn) -> None:
+        """The time for joining is over: dynamic members that did not are out, the rest get their generation."""
+        self._cancel(group.join_timer)
+        for member in [each for each in group.members.values() if each.join_ticket is None and not each.instance_id]:
+            group.remove(member.member_id)
+        if not group.elect_joined_leader() and group.members:
+            # Only static members are left and none of them came: their sessions decide, until then we go on waiting.
+            self._wait(group, turn, group.rebalance_timeout_ms, partial(self.complete_join, group))
+            return
+        group.next_generation(turn.now_ms)
+        if group.state is State.EMPTY:
+            turn.write(records.group_record(group))
+            return
+        self.completed += 1
+        for member in group.members.values():
+            ticket = group.take_join(member)
+            if ticket is not None:
+                turn.answer(ticket, current_generation(group, member))
+            self.renew_session(group, member, turn.now_ms)
+            member.is_new = False
+            group.pending_sync.add(member.member_id)
+        if group.sync_timer is None:
+            group.sync_timer = Timer(partial(self._sync_wait_over, group))
+        self.timers.set(group.sync_timer, turn.now_ms + group.rebalance_timeout_ms)
+
+    # -- assignments ----------------------------------------------------------------------------------------------
+
+    def _sync_wait_over(self, group: ClassicGroup, turn: Turn) -> None:
+        """Members that joined and never asked for their assignment hold up the group: they are out."""
+        if group.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not group.pending_sync:
+            return
+        for member in [each for each in group.members.values() if each.member_id in group.pending_sync]:
+            self.remove_member(group, member, turn)
+        self.prepare(group, turn)
+
+    def synced(self, group: ClassicGroup, member: Member) -> None:
+        """The member has asked for its assignment."""
+        group.pending_sync.discard(member.member_id)
+        if not group.pending_sync:
+            self._cancel(group.sync_timer)
+
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], turn: Turn) -> None:
+        """The leader has spoken: keep the assignment, give it to all that wait, the group is stable.
+
+        One that is too large for a record is UNKNOWN_SERVER_ERROR for everybody, as on Kafka, and the generation ends.
+        """
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        if not self.keep(group, turn):
+            self.drop_assignment(group, ErrorCode.UNKNOWN_SERVER_ERROR, turn)
+            self.prepare(group, turn)
+            return
+        group.enter(State.STABLE, turn.now_ms)
+        for member in group.members.values():
+            if member.sync_ticket is not None:
+                turn.answer(member.sync_ticket, given_assignment(group, member))
+                member.sync_ticket = None
+                self.renew_session(group, member, turn.now_ms)
+
+    def drop_assignment(self, group: ClassicGroup, code: ErrorCode, turn: Turn) -> None:
+        """No member keeps an assignment of this generation; parked SyncGroups are refused with `code`."""
+        for member in group.members.values():
+            member.assignment = b""
+            if member.sync_ticket is not None:
+                turn.answer(member.sync_ticket, refused_sync(code))
+                member.sync_ticket = None
+                self.renew_session(group, member, turn.now_ms)
+
+    def keep(self, group: ClassicGroup, turn: Turn) -> bool:
+        """Write the group as it is; False, and nothing is written, where it does not fit into a record."""
+        record = records.group_record(group)
+        if record_bytes(record) > self.settings.max_batch_bytes:
+            return False
+        turn.write(record)
+        return True
+
+    @staticmethod
+    def _cancel(timer: Timer | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+def park_sync(member: Member, ticket: Any, turn: Turn) -> None:
+    """Let SyncGroup wait for the leader; one that the member sent before is told to join again."""
+    turn.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
+    member.sync_ticket = ticket

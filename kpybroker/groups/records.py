@@ -1,0 +1,162 @@
+"""Records of `__consumer_offsets` in Kafka's schemas: what the group machine writes, and reads back.
+
+A key begins with the kind of record (int16), a value with its version (int16); versions are those Kafka 4.3 writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kpybroker.errors import MalformedFrame
+from kpybroker.groups.classic import ClassicGroup, Member, State
+from kpybroker.groups.offsets import Committed, Place
+from kpybroker.machine import Stored
+from kpybroker.wire.message import build, parse
+from kpybroker.wire.stored.group import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+LEGACY_OFFSET_COMMIT = 0
+OFFSET_COMMIT = 1
+GROUP_METADATA = 2
+FOREIGN_GROUP_METADATA = {3: "consumer", 11: "share", 17: "streams"}
+"""Kinds of record that say that a group exists which is kept by another protocol, and its type."""
+
+_KEY_VERSION = 0
+_GROUP_VERSION = 3
+_COMMIT_VERSION = 4
+_EXPIRING_COMMIT_VERSION = 1
+"""The one version with an expiry time, which clients that give a retention time ask for."""
+NO_TOPIC_ID = bytes(16)
+
+
+def kind_of(key: bytes) -> int:
+    """The kind of a record; -1 where the key is too short to say."""
+    return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What an offset commit says; rides on a record just written, so that it need not be read back from the bytes."""
+
+    group_id: str
+    place: Place
+    committed: Committed | None
+
+
+def _group_key(group_id: str) -> bytes:
+    return _versioned(GROUP_METADATA, build(GroupMetadataKey(group=group_id), _KEY_VERSION))
+
+
+def _versioned(version: int, body: bytes) -> bytes:
+    return version.to_bytes(2, "big") + body
+
+
+def group_record(group: ClassicGroup) -> Stored:
+    """The group as it is: the generation, its protocol and leader, every member with its assignment."""
+    protocol = group.protocol
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=protocol,
+        leader=group.leader,
+        current_state_timestamp=-1 if group.state_since_ms is None else group.state_since_ms,
+        members=[
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(protocol or ""),
+                assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )
+    return Stored(_group_key(group.group_id), _versioned(_GROUP_VERSION, build(value, _GROUP_VERSION)))
+
+
+def group_tombstone(group_id: str) -> Stored:
+    return Stored(_group_key(group_id), None)
+
+
+def read_group_id(key: bytes) -> str:
+    """The group of a GroupMetadata record, and of every kind that FOREIGN_GROUP_METADATA names."""
+    return parse(GroupMetadataKey, _KEY_VERSION, key, 2).group
+
+
+def read_group(group_id: str, value: bytes, now_ms: int) -> ClassicGroup:
+    """The group that a GroupMetadata record keeps, stable if it has members; sessions are the caller's to start."""
+    said = parse(GroupMetadataValue, _version_of(value), value, 2)
+    group = ClassicGroup(group_id, now_ms)
+    for each in said.members:
+        member = Member(each.member_id, each.group_instance_id, each.client_id, each.client_host)
+        member.is_new = False
+        member.session_timeout_ms = each.session_timeout
+        member.rebalance_timeout_ms = each.rebalance_timeout if each.rebalance_timeout >= 0 else each.session_timeout
+        member.protocols = ((said.protocol or "", bytes(each.subscription)),)
+        member.assignment = bytes(each.assignment)
+        group.add(member, said.protocol_type)
+    if group.members:
+        group.state = State.STABLE
+    if said.leader in group.members:
+        group.leader = said.leader
+    group.protocol_type = said.protocol_type or None
+    group.protocol = said.protocol
+    group.generation = said.generation
+    group.state_since_ms = None if said.current_state_timestamp < 0 else said.current_state_timestamp
+    return group
+
+
+def commit_record(group_id: str, place: Place, committed: Committed | None) -> Stored:
+    """One committed offset; without it, a tombstone."""
+    key = build(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), _KEY_VERSION)
+    message = Commit(group_id, place, committed)
+    if committed is None:
+        return Stored(_versioned(OFFSET_COMMIT, key), None, message=message)
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=committed.expire_timestamp_ms,
+        topic_id=committed.topic_id,
+    )
+    version = _COMMIT_VERSION if committed.expire_timestamp_ms < 0 else _EXPIRING_COMMIT_VERSION
+    return Stored(_versioned(OFFSET_COMMIT, key), _versioned(version, build(value, version)), message=message)
+
+
+def read_commit(record: Stored) -> Commit:
+    """What an offset commit of either kind says. Raises MalformedFrame."""
+    if isinstance(record.message, Commit):
+        return record.message
+    key, value = record.key, record.value
+    assert key is not None
+    named = parse(OffsetCommitKey, _KEY_VERSION, key, 2)
+    place = (named.topic, named.partition)
+    if value is None:
+        return Commit(named.group, place, None)
+    version = _version_of(value)
+    if kind_of(key) == LEGACY_OFFSET_COMMIT:
+        old = parse(LegacyOffsetCommitValue, version, value, 2)
+        return Commit(
+            named.group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID)
+        )
+    said = parse(OffsetCommitValue, version, value, 2)
+    committed = Committed(
+        said.offset, said.leader_epoch, said.metadata, said.commit_timestamp, said.expire_timestamp, said.topic_id
+    )
+    return Commit(named.group, place, committed)
+
+
+def _version_of(value: bytes) -> int:
+    if len(value) < 2:
+        raise MalformedFrame("a value without a version")
+    return int.from_bytes(value[:2], "big")

@@ -1,0 +1,44 @@
+"""Groups as DescribeGroups and ListGroups show them."""
+
+from __future__ import annotations
+
+from kpybroker.groups.classic import ClassicGroup, State
+from kpybroker.wire.rpc.describe_groups import DescribedGroup, DescribedGroupMember
+from kpybroker.wire.rpc.list_groups import ListedGroup
+
+
+def listed(group: ClassicGroup) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state.value,
+        group_type="classic",
+    )
+
+
+def listed_foreign(group_id: str, group_type: str) -> ListedGroup:
+    """A group of a protocol that is not served: it is there, its state is not known."""
+    return ListedGroup(group_id=group_id, protocol_type=group_type, group_state="Unknown", group_type=group_type)
+
+
+def described(group: ClassicGroup) -> DescribedGroup:
+    """Metadata and assignments are shown only of a stable group, as on Kafka: before that they are not yet agreed."""
+    stable = group.state is State.STABLE
+    protocol = (group.protocol or "") if stable else ""
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(protocol) if stable else b"",
+                member_assignment=member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )

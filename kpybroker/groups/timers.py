@@ -1,0 +1,79 @@
+"""Deadlines without a task per timer: one heap, entries that are looked at again only when their time comes.
+
+Moving a deadline later, which every heartbeat does, costs one attribute: the entry already in the heap is found too
+early when it surfaces, and is pushed again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from kpybroker.groups.turn import Turn
+
+
+class Timer:
+    """One deadline of one owner; `fire(turn)` is called once when it has passed."""
+
+    __slots__ = ("at_ms", "fire", "queued_ms")
+
+    def __init__(self, fire: Callable[[Turn], None]) -> None:
+        self.fire = fire
+        self.at_ms: int | None = None
+        self.queued_ms: int | None = None
+
+    def cancel(self) -> None:
+        self.at_ms = None
+
+
+class Timers:
+    """All deadlines of one machine."""
+
+    __slots__ = ("_heap", "_sequence")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._sequence = 0
+
+    def clear(self) -> None:
+        """Forget everything; timers set before must not be set again."""
+        self._heap.clear()
+
+    def set(self, timer: Timer, at_ms: int) -> None:
+        """Let `timer` fire at `at_ms` and no more at any time set before."""
+        timer.at_ms = at_ms
+        if timer.queued_ms is None or at_ms < timer.queued_ms:
+            self._push(timer, at_ms)
+
+    def _push(self, timer: Timer, at_ms: int) -> None:
+        timer.queued_ms = at_ms
+        self._sequence += 1
+        heapq.heappush(self._heap, (at_ms, self._sequence, timer))
+
+    def deadline_ms(self) -> int | None:
+        """When `fire_due` should be called next; may be early, is never late."""
+        heap = self._heap
+        while heap and (heap[0][2].at_ms is None or heap[0][2].queued_ms != heap[0][0]):
+            at_ms, _, timer = heapq.heappop(heap)
+            if timer.queued_ms == at_ms:
+                timer.queued_ms = None
+        return heap[0][0] if heap else None
+
+    def fire_due(self, turn: Turn, limit: int, limit_bytes: int) -> None:
+        """Fire timers whose time has come, until `limit` of them or so many bytes; the rest stay due."""
+        fired = 0
+        now_ms = turn.now_ms
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms and fired < limit and turn.size_bytes < limit_bytes:
+            at_ms, _, timer = heapq.heappop(heap)
+            if timer.queued_ms != at_ms:
+                continue
+            timer.queued_ms = None
+            if timer.at_ms is None:
+                continue
+            if timer.at_ms > now_ms:
+                self._push(timer, timer.at_ms)
+                continue
+            timer.at_ms = None
+            timer.fire(turn)
+            fired += 1

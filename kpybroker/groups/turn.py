@@ -1,0 +1,42 @@
+"""One step of the group machine while it is being decided: the time it happens at, and what comes of it so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kpybroker.machine import Outcome, Stored
+
+
+class Turn:
+    """Collects the records and answers of one `decide`."""
+
+    __slots__ = ("answers", "now_ms", "records", "size_bytes")
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.records: list[Stored] = []
+        self.answers: list[tuple[Any, Any]] = []
+        self.size_bytes = 0
+        """Of the records: they have to fit into one batch."""
+
+    def write(self, record: Stored) -> None:
+        record.timestamp_ms = self.now_ms
+        self.size_bytes += record_bytes(record)
+        self.records.append(record)
+
+    def answer(self, ticket: Any, answer: Any) -> None:
+        """Answer a ticket, which may be of an earlier command; None is nobody's."""
+        if ticket is not None:
+            self.answers.append((ticket, answer))
+
+    def outcome(self) -> Outcome:
+        return Outcome(records=self.records, answers=self.answers)
+
+
+def record_bytes(record: Stored) -> int:
+    """At most what a record takes in a batch."""
+    return _OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+
+
+_OVERHEAD_BYTES = 24
+"""Length, attributes, deltas and the lengths of key and value, each at its longest here."""

@@ -1,0 +1,28 @@
+"""DeleteGroups (42): forget groups without members, and their offsets (KIP-229). v2 flexible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.commands import DeleteGroup
+from kpybroker.wire.rpc.delete_groups import DeletableGroupResult, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """A code per group; one named twice is deleted, and answered, once."""
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        code = ErrorCode.NONE
+        try:
+            runner = broker.groups.runner(group_id, may_be_empty=True)
+            while await runner.ask(DeleteGroup(group_id), broker.config.offsets_commit_timeout_ms):
+                pass  # a group with many offsets goes in steps
+        except KafkaError as refusal:
+            code = refusal.code
+        results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+    return Response(results=results)

@@ -1,0 +1,48 @@
+"""DescribeGroups (15): state, protocol and members of groups.
+
+v3 what the asker may do; v4 static members; v5 flexible; v6 GROUP_ID_NOT_FOUND with a message (KIP-1043): below that an
+unknown group is Dead, without error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.classic import State
+from kpybroker.groups.commands import DescribeGroup
+from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+GROUP_ID_NOT_FOUND_SINCE = 6
+NOT_ASKED = -(2**31)
+GROUP_OPERATIONS = 3400
+"""Read, describe, delete, describe configs, alter configs: all, without an authorizer."""
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """One answer per group."""
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    groups = []
+    for group_id in request.groups:
+        described = await _describe(broker, call, group_id)
+        described.authorized_operations = operations
+        groups.append(described)
+    return Response(groups=groups)
+
+
+async def _describe(broker: Broker, call: Call, group_id: str) -> DescribedGroup:
+    described: DescribedGroup
+    try:
+        runner = broker.groups.runner(group_id, may_be_empty=True)
+        described = await runner.ask(DescribeGroup(group_id), broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        unknown = refusal.code is ErrorCode.GROUP_ID_NOT_FOUND
+        described = DescribedGroup(group_id=group_id, group_state=State.DEAD.value if unknown else "")
+        if not unknown or call.version >= GROUP_ID_NOT_FOUND_SINCE:
+            described.error_code = refusal.code
+            described.error_message = refusal.message if call.version >= GROUP_ID_NOT_FOUND_SINCE else None
+    return described

@@ -1,0 +1,78 @@
+"""FindCoordinator (10): which broker answers for a group.
+
+v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share groups (KIP-932). A first question makes the topic that
+groups are kept in. Keys of transactions and of share groups: see `_refusal`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+MANY_KEYS_SINCE = 4
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """One answer per key."""
+    if call.version >= MANY_KEYS_SINCE:
+        return Response(coordinators=[await _find(broker, request.key_type, key) for key in request.coordinator_keys])
+    found = await _find(broker, request.key_type, request.key)
+    return Response(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
+    refusal = _refusal(key_type)
+    if refusal is None:
+        try:
+            node_id, host, port = await _coordinator_of(broker, key)
+        except KafkaError as not_found:
+            refusal = not_found
+    if refusal is not None:
+        return Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message
+        )
+    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message=None)
+
+
+def _refusal(key_type: int) -> KafkaError | None:
+    """Codes that clients take for final: with a retriable one they would ask for ever."""
+    if key_type == GROUP:
+        return None
+    if key_type == TRANSACTION:
+        return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker does not serve transactions")
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
+
+
+async def _coordinator_of(broker: Broker, group_id: str) -> tuple[int, str, int]:
+    topic = broker.image.topic(OFFSETS_TOPIC)
+    if topic is None:
+        try:
+            await broker.create_internal_topic(OFFSETS_TOPIC)
+        except KafkaError as refusal:
+            log.warning("%s cannot be created: %s", OFFSETS_TOPIC, refusal)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message) from refusal
+        await broker.groups.loaded()  # else the join that follows is told to come again
+        topic = broker.image.topic(OFFSETS_TOPIC)
+    if topic is not None:
+        leader = topic.partitions[broker.groups.partition_for(group_id)].leader
+        for node_id, host, port, _ in broker.endpoints():
+            if node_id == leader:
+                return node_id, host, port
+    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps the group has no leader")

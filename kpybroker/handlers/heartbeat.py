@@ -1,0 +1,23 @@
+"""Heartbeat (12): a member is alive, and hears whether to join again. v3 static members (KIP-345); v4 flexible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import KafkaError
+from kpybroker.groups.commands import Heartbeat
+from kpybroker.wire.rpc.heartbeat import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Answered at once."""
+    command = Heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+    try:
+        code = await broker.groups.runner(request.group_id).ask(command, broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        code = refusal.code
+    return Response(error_code=code)

@@ -1,0 +1,37 @@
+"""LeaveGroup (13): members go, or are removed. v3 many at once, with codes of their own (KIP-345); v4 flexible; v5 a
+reason (KIP-800), which is not kept. Below v3 the one member's code is the response's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import KafkaError
+from kpybroker.groups.commands import Leave
+from kpybroker.wire.rpc.leave_group import MemberIdentity, MemberResponse, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+MANY_SINCE = 3
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Answered at once."""
+    many = call.version >= MANY_SINCE
+    members = request.members if many else [MemberIdentity(member_id=request.member_id)]
+    try:
+        codes = await broker.groups.runner(request.group_id).ask(
+            Leave(request.group_id, members), broker.config.request_timeout_ms
+        )
+    except KafkaError as refusal:
+        return Response(error_code=refusal.code)
+    if not many:
+        return Response(error_code=codes[0])
+    return Response(
+        members=[
+            MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code)
+            for member, code in zip(members, codes, strict=True)
+        ]
+    )

@@ -1,0 +1,53 @@
+"""OffsetDelete (47): forget offsets of topics that a group has stopped reading (KIP-496)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.commands import DeleteOffsets
+from kpybroker.wire.rpc.offset_delete import (
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """A code per partition; offsets that are not there are forgotten without error."""
+    known = {}
+    for topic in request.topics:
+        image = broker.image.topic(topic.name)
+        partitions = 0 if image is None else len(image.partitions)
+        known[topic.name] = [each.partition_index for each in topic.partitions if each.partition_index < partitions]
+    try:
+        subscribed = await broker.groups.runner(request.group_id).ask(
+            DeleteOffsets(request.group_id, list(known.items())), broker.config.offsets_commit_timeout_ms
+        )
+    except KafkaError as refusal:
+        return Response(error_code=refusal.code)
+
+    def code(topic: str, partition: int) -> ErrorCode:
+        if partition not in known[topic]:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
+
+    return Response(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index, error_code=code(topic.name, each.partition_index)
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

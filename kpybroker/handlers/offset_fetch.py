@@ -1,0 +1,145 @@
+"""OffsetFetch (9): how far groups have read.
+
+v2 a null list of topics means all, and a code for the whole; v5 leader epochs; v6 flexible; v7 require_stable
+(KIP-447); v8 many groups (KIP-709); v9 member ids and epochs (KIP-848); v10 topic ids instead of names.
+An unknown group, and a partition without a commit, have offset -1 and no error. What was committed for a topic that
+has been deleted is not shown, also where one of the same name was made again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.commands import FetchOffsets
+from kpybroker.wire.rpc.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.groups.offsets import Committed
+
+TOP_LEVEL_ERROR_SINCE = 2
+MANY_GROUPS_SINCE = 8
+TOPIC_IDS_SINCE = 10
+NO_OFFSET = -1
+NO_TOPIC_ID = bytes(16)
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """One answer per group."""
+    if call.version >= MANY_GROUPS_SINCE:
+        by_id = call.version >= TOPIC_IDS_SINCE
+        return Response(groups=[await _group(broker, group, by_id) for group in request.groups])
+    topics = request.topics
+    asked = None
+    if topics is not None:
+        asked = [OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes) for each in topics]
+    return _as_one(await _group(broker, OffsetFetchRequestGroup(group_id=request.group_id, topics=asked), False), call)
+
+
+async def _group(broker: Broker, asked: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup:
+    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    wanted = None if asked.topics is None else [(_name(broker, each, by_id), each) for each in asked.topics]
+    known = None if wanted is None else [(name, each.partition_indexes) for name, each in wanted if name is not None]
+    try:
+        runner = broker.groups.runner(asked.group_id, may_be_empty=True)
+        found = await runner.ask(FetchOffsets(asked.group_id, known), broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        answer.error_code = refusal.code
+        answer.topics = [_refused(each, refusal.code) for _, each in wanted or []]
+        return answer
+    if wanted is None:
+        answer.topics = [topic for name, offsets in found if (topic := _topic(broker, name, offsets)).partitions]
+        return answer
+    offsets_of = iter(found)
+    for name, each in wanted:
+        if name is None:
+            answer.topics.append(_refused(each, ErrorCode.UNKNOWN_TOPIC_ID))
+        else:
+            topic = _topic(broker, name, next(offsets_of)[1], all_asked=True)
+            if not by_id:
+                topic.topic_id = NO_TOPIC_ID
+            answer.topics.append(topic)
+    return answer
+
+
+def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str | None:
+    if not by_id:
+        return asked.name
+    topic = broker.image.topic_by_id(asked.topic_id)
+    return None if topic is None else topic.name
+
+
+def _topic(
+    broker: Broker, name: str, offsets: list[tuple[int, Committed | None]], *, all_asked: bool = False
+) -> OffsetFetchResponseTopics:
+    """Offsets of one topic as it is now; those that are not there are left out unless each was asked for."""
+    image = broker.image.topic(name)
+    topic_id = NO_TOPIC_ID if image is None else image.id
+    partitions = []
+    for partition, committed in offsets:
+        current = None
+        if committed is not None and image is not None and committed.topic_id in (topic_id, NO_TOPIC_ID):
+            current = committed
+        if current is not None:
+            partitions.append(
+                OffsetFetchResponsePartitions(
+                    partition_index=partition,
+                    committed_offset=current.offset,
+                    committed_leader_epoch=current.leader_epoch,
+                    metadata=current.metadata,
+                )
+            )
+        elif all_asked:
+            partitions.append(_nothing(partition))
+    return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions)
+
+
+def _nothing(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition, committed_offset=NO_OFFSET, committed_leader_epoch=-1, metadata="", error_code=code
+    )
+
+
+def _refused(asked: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=asked.name,
+        topic_id=asked.topic_id,
+        partitions=[_nothing(partition, code) for partition in asked.partition_indexes],
+    )
+
+
+def _as_one(group: OffsetFetchResponseGroup, call: Call) -> Response:
+    """The answer for a single group; v1 has no code for the whole, so each partition says it."""
+    return Response(
+        error_code=group.error_code,
+        topics=[]
+        if group.error_code and call.version >= TOP_LEVEL_ERROR_SINCE
+        else [
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )

@@ -1,0 +1,134 @@
+"""A group machine on a stage: a log in memory, a clock that the play moves, and everybody's answers in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kpybroker.errors import KafkaError
+from kpybroker.groups.commands import Join, Sync
+from kpybroker.groups.machine import GroupMachine
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.machine import Stored, Tick
+from kpybroker.wire.rpc import join_group, sync_group
+
+START_MS = 1_000_000
+
+
+def in_turn() -> Callable[[], str]:
+    """Ids 1, 2, 3, ..."""
+    count = 0
+
+    def next_id() -> str:
+        nonlocal count
+        count += 1
+        return str(count)
+
+    return next_id
+
+
+class Stage:
+    """Decides, keeps what was written, applies it: what a Runner does, without waiting."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings or GroupSettings()
+        self.new_id = in_turn()
+        self.now_ms = START_MS
+        self.log: list[Stored] = []
+        self.machine = GroupMachine(self.settings, self.new_id)
+        self.tickets = 0
+
+    def ask(self, command: Any) -> tuple[int, list[tuple[int, Any]], list[Stored]]:
+        """One step now: the asker's ticket, all answers it led to, and what was written."""
+        self.tickets += 1
+        ticket: Any = self.tickets
+        outcome = self.machine.decide(ticket, command, self.now_ms)
+        for record in outcome.records:
+            record.offset = len(self.log)
+            self.log.append(record)
+            self.machine.apply(record)
+        answers: Any = outcome.answers
+        return ticket, answers, outcome.records
+
+    def answer(self, command: Any) -> Any:
+        """The answer of a command that does not wait; raises a refusal."""
+        ticket, answers, _ = self.ask(command)
+        found = dict(answers)[ticket]
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    def wait(self, for_ms: int) -> list[tuple[int, Any]]:
+        """Let time pass, waking the machine at each of its deadlines."""
+        end_ms = self.now_ms + for_ms
+        answers: list[tuple[int, Any]] = []
+        while (deadline_ms := self.machine.deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            ticket, answered, _ = self.ask(Tick())
+            answers += [each for each in answered if each[0] != ticket]
+        self.now_ms = end_ms
+        return answers
+
+    def replayed(self) -> GroupMachine:
+        """Another machine with the same log, as bytes alone tell it."""
+        machine = GroupMachine(self.settings, self.new_id)
+        for record in self.log:
+            machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
+        return machine
+
+    def restart(self) -> None:
+        """The coordinator is gone, with all who waited; another one replays the log."""
+        self.machine = self.replayed()
+        self.ask(Tick())
+
+
+def join(
+    member_id: str = "",
+    *,
+    group: str = "g",
+    version: int = 9,
+    client: str = "c",
+    instance: str | None = None,
+    protocols: tuple[tuple[str, bytes], ...] = (("range", b""),),
+    protocol_type: str = "consumer",
+    session_ms: int = 10_000,
+    rebalance_ms: int = 60_000,
+) -> Join:
+    """A JoinGroup as a client of `version` sends it."""
+    request = join_group.Request(
+        group_id=group,
+        member_id=member_id,
+        group_instance_id=instance,
+        protocol_type=protocol_type,
+        protocols=[join_group.JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_ms,
+    )
+    return Join(request, client, "/127.0.0.1", version >= 4, version >= 9)
+
+
+def sync(
+    member_id: str,
+    generation: int,
+    *,
+    group: str = "g",
+    instance: str | None = None,
+    assignments: dict[str, bytes] | None = None,
+    protocol_type: str | None = None,
+    protocol: str | None = None,
+) -> Sync:
+    """A SyncGroup, with assignments where it is the leader's."""
+    return Sync(
+        sync_group.Request(
+            group_id=group,
+            member_id=member_id,
+            generation_id=generation,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocol_name=protocol,
+            assignments=[
+                sync_group.SyncGroupRequestAssignment(member_id=each, assignment=data)
+                for each, data in (assignments or {}).items()
+            ],
+        )
+    )

@@ -1,0 +1,24 @@
+"""Every script in `scripts/` is played, and comes out as it is written.
+
+A script changed by hand is brought up to date by `python -m tests.groups.test_scripts`; read the difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.groups.play import play
+
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script(script: Path) -> None:
+    assert play(script.read_text()) == script.read_text()
+
+
+if __name__ == "__main__":
+    for path in SCRIPTS:
+        path.write_text(play(path.read_text()))
