@@ -1,0 +1,132 @@
+"""What a client's batch must be before it is appended, and the three cases in which it is changed.
+
+Always checked, from the header: size, magic, CRC, count = last offset delta + 1, no control bit, maximum timestamp. The
+records are opened only where a compacted topic must refuse null keys, and where `compression.type` is not the
+producer's.
+"""
+
+from __future__ import annotations
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Batch, encode_batch, read_records
+from kpybroker.wire.compression import CODEC_BY_NAME, Codec
+
+LOG_APPEND_TIME_TYPE = "LogAppendTime"
+_LEVELS = {
+    Codec.GZIP: lambda settings: settings.compression_gzip_level,
+    Codec.LZ4: lambda settings: settings.compression_lz4_level,
+    Codec.ZSTD: lambda settings: settings.compression_zstd_level,
+}
+
+
+def _refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
+    """A refusal that names the records to blame by their index in the batch."""
+    error = KafkaError(code, text)
+    error.records = [(index, text) for index in records]
+    return error
+
+
+def changes_batches(settings: LogSettings) -> bool:
+    """Whether `settings` need more of a batch than its header."""
+    return (
+        settings.compression_type != "producer"
+        or settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
+        or settings.compacted
+    )
+
+
+def batch_time_is_ours(settings: LogSettings) -> bool:
+    """Batches carry the time of their append."""
+    return settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
+
+
+def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
+    """Refuse a batch that no client may append. Raises KafkaError."""
+    if batch.size_bytes > settings.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {batch.size_bytes} bytes, max.message.bytes is {settings.max_message_bytes}",
+        )
+    if not batch.crc_ok():
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC of the batch is not {batch.crc:#010x}")
+    if batch.size_bytes > settings.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"batch of {batch.size_bytes} bytes, segment.bytes is {settings.segment_bytes}",
+        )
+    if batch.base_offset or batch.record_count <= 0 or batch.record_count != batch.last_offset_delta + 1:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"batch of {batch.record_count} records from offset {batch.base_offset}"
+            f" with last offset delta {batch.last_offset_delta}",
+        )
+    attributes = batch.attributes
+    if attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME) or attributes & 7 > Codec.ZSTD:
+        _refuse_attributes(batch)
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {batch.base_sequence} of producer {batch.producer_id}")
+    stamp = batch.max_timestamp
+    if (
+        stamp > now_ms + settings.message_timestamp_after_max_ms
+        or stamp < now_ms - settings.message_timestamp_before_max_ms
+    ) and settings.message_timestamp_type != LOG_APPEND_TIME_TYPE:
+        _refuse_timestamp(batch, settings, now_ms)
+
+
+def _refuse_attributes(batch: Batch) -> None:
+    if batch.is_control:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
+    if batch.is_transactional:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+    if batch.codec > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {batch.codec}")
+    raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients are not allowed to set the timestamp type LogAppendTime")
+
+
+def _refuse_timestamp(batch: Batch, settings: LogSettings, now_ms: int) -> None:
+    if batch.max_timestamp == -1:
+        return
+    earliest = now_ms - settings.message_timestamp_before_max_ms
+    latest = now_ms + settings.message_timestamp_after_max_ms
+    text = f"timestamp {batch.max_timestamp} is not within [{earliest}, {latest}]"
+    raise _refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
+
+
+def change(batch: Batch, settings: LogSettings, now_ms: int) -> Batch:
+    """The batch as the topic wants it: null keys refused, recompressed, re-stamped. Raises KafkaError."""
+    if settings.compacted:
+        _refuse_null_keys(batch)
+    if settings.compression_type != "producer":
+        codec = CODEC_BY_NAME[settings.compression_type]
+        if batch.codec != codec:
+            batch = _recompressed(batch, codec, settings)
+    if settings.message_timestamp_type == LOG_APPEND_TIME_TYPE:
+        batch.stamp(now_ms)
+    return batch
+
+
+def _refuse_null_keys(batch: Batch) -> None:
+    text = "a compacted topic cannot accept a record without a key"
+    without = [index for index, record in enumerate(read_records(batch)) if record.key is None]
+    if without:
+        raise _refusal(ErrorCode.INVALID_RECORD, text, without)
+
+
+def _recompressed(batch: Batch, codec: Codec, settings: LogSettings) -> Batch:
+    level = _LEVELS[codec](settings) if codec in _LEVELS else None
+    plain = encode_batch(
+        list(read_records(batch)),
+        codec=codec,
+        level=level,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+    )
+    changed = Batch(memoryview(plain))
+    if changed.size_bytes > settings.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {changed.size_bytes} bytes after compression, max.message.bytes is {settings.max_message_bytes}",
+        )
+    return changed

@@ -1,0 +1,115 @@
+"""Kafka's small text files: a version line, a line with the number of rows, the rows.
+
+`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` have rows of
+topic, partition and offset; `leader-epoch-checkpoint` of epoch and offset. An empty file has no rows. Replaced
+atomically: written beside, then renamed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+
+from kpybroker.errors import Damage
+from kpybroker.world import Buffer, Disk
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+_MAX_FILE_BYTES = 64 << 20
+_TOPIC_ID_FILE_BYTES = 43
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """All of a small file; may wait for the disk. Raises FileNotFoundError, Damage above 64 MiB."""
+    handle = disk.open(path)
+    try:
+        size = disk.size(handle)
+        if size > _MAX_FILE_BYTES:
+            raise Damage(f"{path}: {size} bytes are more than such a file can have")
+        return disk.pread(handle, size, 0)
+    finally:
+        disk.close(handle)
+
+
+def replace_file(disk: Disk, path: str, content: Buffer, *, sync: bool = False) -> None:
+    """Write beside and rename over; `sync` waits for the disk (start-up, stop, or the disk thread)."""
+    beside = path + ".tmp"
+    handle = disk.open(beside, create=True)
+    try:
+        disk.truncate(handle, 0)
+        disk.pwritev(handle, [content], 0)
+        if sync:
+            disk.sync_blocking(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(beside, path)
+
+
+def read_rows(disk: Disk, path: str, columns: int) -> list[list[str]]:
+    """The rows, split at blanks; none for an empty file. Raises FileNotFoundError, Damage."""
+    content = read_file(disk, path)
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise Damage(f"{path}: not a checkpoint file: {error}") from error
+    if lines == [""]:
+        return []
+    if len(lines) < 3 or lines[0] != "0" or not lines[1].isdecimal() or int(lines[1]) != len(lines) - 3 or lines[-1]:
+        raise Damage(f"{path}: not a checkpoint file of version 0, or cut short")
+    rows = [line.split() for line in lines[2:-1]]
+    for row in rows:
+        if len(row) != columns or not all(cell.removeprefix("-").isdecimal() for cell in row[-1:]):
+            raise Damage(f"{path}: malformed row {' '.join(row)!r}")
+    return rows
+
+
+def write_rows(disk: Disk, path: str, rows: Sequence[str], *, sync: bool = False) -> None:
+    replace_file(disk, path, "\n".join(["0", str(len(rows)), *rows, ""]).encode(), sync=sync)
+
+
+def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+    """Offset by (topic, partition); empty when there is no file. Raises Damage."""
+    try:
+        rows = read_rows(disk, path, 3)
+    except FileNotFoundError:
+        return {}
+    try:
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    except ValueError as error:
+        raise Damage(f"{path}: {error}") from error
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool) -> None:
+    write_rows(disk, path, [f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()], sync=sync)
+
+
+def read_topic_id(disk: Disk, directory: str) -> bytes | None:
+    """The 16 bytes of `partition.metadata`; None without one, or with one that a crash cut short. Raises Damage."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        content = read_file(disk, path)
+    except FileNotFoundError:
+        return None
+    if len(content) < _TOPIC_ID_FILE_BYTES:
+        return None
+    try:
+        fields = dict(line.split(": ", 1) for line in content.decode().splitlines())
+        topic_id = base64.urlsafe_b64decode(fields["topic_id"] + "==")
+    except (ValueError, KeyError, binascii.Error) as error:
+        raise Damage(f"{path}: not a partition.metadata file: {error!r}") from error
+    if fields.get("version") != "0" or len(topic_id) != 16:
+        raise Damage(f"{path}: not a partition.metadata file of version 0")
+    return topic_id
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
+    """Written in place: until it is complete the partition has no data."""
+    text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
+    handle = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
+    try:
+        disk.pwritev(handle, [b"version: 0\ntopic_id: " + text], 0)
+    finally:
+        disk.close(handle)

@@ -1,0 +1,129 @@
+"""The two sparse indexes of a segment, kept in memory as the bytes that are on disk.
+
+Offset index: 8-byte entries (relative offset int32, position int32): the last offset of a batch and where it begins.
+Time index: 12-byte entries (timestamp int64, relative offset int32): the largest timestamp so far and the last offset
+of its batch. Entries only grow, so a search is a bisection. Files hold exactly the entries (Kafka preallocates the
+active segment's and trims them later).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from struct import Struct
+
+OFFSET_ENTRY = Struct(">ii")
+TIME_ENTRY = Struct(">qi")
+
+
+class OffsetIndex:
+    """Where to begin reading for an offset."""
+
+    __slots__ = ("base_offset", "entries", "saved_bytes")
+    entry_bytes = OFFSET_ENTRY.size
+
+    def __init__(self, base_offset: int, entries: bytes | bytearray = b"") -> None:
+        self.base_offset = base_offset
+        self.entries = bytearray(entries)
+        self.saved_bytes = len(entries)
+
+    def __len__(self) -> int:
+        return len(self.entries) >> 3
+
+    def add(self, last_offset: int, position: int) -> None:
+        """The batch at `position` ends with `last_offset`."""
+        self.entries += OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """(last offset, position)."""
+        relative, position = OFFSET_ENTRY.unpack_from(self.entries, number << 3)
+        return self.base_offset + relative, position
+
+    def last(self) -> tuple[int, int] | None:
+        return self.entry(len(self) - 1) if self.entries else None
+
+    def position_for(self, offset: int) -> int:
+        """The largest indexed position at or before the batch that holds `offset`; 0 without one."""
+        found = self._count_up_to(offset)
+        return self.entry(found - 1)[1] if found else 0
+
+    def _count_up_to(self, offset: int) -> int:
+        relative, entries = offset - self.base_offset, self.entries
+        return bisect_right(range(len(self)), relative, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[0])
+
+    def floor(self, offset: int, position: int) -> int:
+        """The largest indexed position, at or below `position`, of a batch that ends at or below `offset`."""
+        found = self._count_up_to(offset)
+        entries = self.entries
+        found = bisect_right(range(found), position, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[1])
+        return self.entry(found - 1)[1] if found else 0
+
+    def cut(self, position: int) -> None:
+        """Forget the batches that begin at or after `position`."""
+        entries = self.entries
+        kept = bisect_left(range(len(self)), position, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[1])
+        del self.entries[kept << 3 :]
+        self.saved_bytes = min(self.saved_bytes, len(self.entries))
+
+    def is_sound(self, size_bytes: int) -> bool:
+        """Whether the entries can belong to a segment of this size: whole, growing, inside it."""
+        if len(self.entries) % OFFSET_ENTRY.size:
+            return False
+        before = (-1, -1)
+        for entry in OFFSET_ENTRY.iter_unpack(self.entries):
+            if entry[0] <= before[0] or entry[1] <= before[1]:
+                return False
+            before = entry
+        return before[1] < size_bytes
+
+
+class TimeIndex:
+    """Where to begin searching for a timestamp."""
+
+    __slots__ = ("base_offset", "entries", "saved_bytes")
+    entry_bytes = TIME_ENTRY.size
+
+    def __init__(self, base_offset: int, entries: bytes | bytearray = b"") -> None:
+        self.base_offset = base_offset
+        self.entries = bytearray(entries)
+        self.saved_bytes = len(entries)
+
+    def __len__(self) -> int:
+        return len(self.entries) // TIME_ENTRY.size
+
+    def add(self, timestamp: int, offset: int) -> None:
+        """`timestamp` is the largest so far, in the batch that ends with `offset`. No entry where it did not grow."""
+        last = self.last()
+        if timestamp > (-1 if last is None else last[0]):
+            self.entries += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """(timestamp, last offset of its batch)."""
+        timestamp, relative = TIME_ENTRY.unpack_from(self.entries, number * TIME_ENTRY.size)
+        return timestamp, self.base_offset + relative
+
+    def last(self) -> tuple[int, int] | None:
+        return self.entry(len(self) - 1) if self.entries else None
+
+    def offset_before(self, timestamp: int) -> int:
+        """An offset before which no record has a timestamp >= `timestamp`; the base offset without a better one."""
+        entries, size = self.entries, TIME_ENTRY.size
+        found = bisect_left(range(len(self)), timestamp, key=lambda at: TIME_ENTRY.unpack_from(entries, at * size)[0])
+        return self.entry(found - 1)[1] if found else self.base_offset
+
+    def cut(self, offset: int) -> None:
+        """Forget the batches that end at or after `offset`."""
+        entries, size, relative = self.entries, TIME_ENTRY.size, offset - self.base_offset
+        kept = bisect_left(range(len(self)), relative, key=lambda at: TIME_ENTRY.unpack_from(entries, at * size)[1])
+        del self.entries[kept * size :]
+        self.saved_bytes = min(self.saved_bytes, len(self.entries))
+
+    def is_sound(self) -> bool:
+        """Whether the entries are whole and growing."""
+        if len(self.entries) % TIME_ENTRY.size:
+            return False
+        before = (-1, -1)
+        for entry in TIME_ENTRY.iter_unpack(self.entries):
+            if entry[0] <= before[0] or entry[1] < before[1]:
+                return False
+            before = entry
+        return True

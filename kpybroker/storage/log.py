@@ -1,0 +1,434 @@
+"""The log of one partition: append, flush, read, cut. Everything stateful in the broker is one of these.
+
+`start <= last_stable <= high_watermark <= end`, always; `end` counts what is queued, `written_end` what the page cache
+has, `synced_end` what the disk has. The partition moves `high_watermark` and `last_stable`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.admission import batch_time_is_ours, change, changes_batches, check_header
+from kpybroker.storage.checkpoint_files import replace_file
+from kpybroker.storage.files import FilePool
+from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.reading import Reader
+from kpybroker.storage.recovery import Loaded, Origin, load
+from kpybroker.storage.retention import apply_retention, truncate, unlink_all
+from kpybroker.storage.segment import LOG, SNAPSHOT, Segment, file_name
+from kpybroker.storage.segments import Segments
+from kpybroker.storage.syncing import GroupSync
+from kpybroker.storage.timestamps import Found, first_at_or_after, newest
+from kpybroker.wire.batch import Batch
+from kpybroker.world import Buffer, World
+
+log = logging.getLogger(__name__)
+
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+"""Kafka's producer.id.expiration.ms."""
+_JOINED_BYTES = 64 * 1024
+"""Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
+
+
+class Appended(NamedTuple):
+    """Where a batch is. A duplicate has the offsets of the batch it repeats. Times are -1 with CreateTime."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int = -1
+    duplicate: bool = False
+
+
+class Log:
+    """One partition's log on one disk. Not for several threads."""
+
+    __slots__ = (
+        "_changed",
+        "_queue",
+        "_settings",
+        "_simple",
+        "directory",
+        "end",
+        "epochs",
+        "garbage",
+        "high_watermark",
+        "last_stable",
+        "offline",
+        "on_start_moved",
+        "partition",
+        "pool",
+        "producer_expiration_ms",
+        "producers",
+        "reader",
+        "segments",
+        "snapshot_end",
+        "start",
+        "syncing",
+        "topic",
+        "topic_id",
+        "world",
+        "written_end",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        pool: FilePool,
+        directory: str,
+        topic: str,
+        partition: int,
+        settings: LogSettings,
+        of: Loaded,
+    ) -> None:
+        self.world = world
+        self.pool = pool
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id: bytes | None = None
+        self.segments: Segments = of.segments
+        self.epochs = of.epochs
+        self.producers: ProducerStates = of.producers
+        self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
+        self.start = self.last_stable = self.high_watermark = of.start
+        self.end = self.written_end = of.end
+        self.syncing = GroupSync(of.end)
+        self.offline: str | None = None
+        """Why the log serves nothing any more."""
+        self.on_start_moved: Callable[[], None] | None = None
+        """Called when records were deleted from the start: somebody writes that down."""
+        self.reader = Reader(world.disk, of.segments)
+        self.garbage: list[tuple[int, str]] = []
+        """(due, path): files to unlink off the loop, from a wall-clock time on."""
+        self.snapshot_end = of.producers.snapshot_offset
+        """The newest producer snapshot, -1 without one."""
+        self._changed = False
+        """Written to or cut since it was opened: a stop has something to do."""
+        self._queue: list[Buffer] = []
+        self.settings = settings
+
+    @classmethod
+    def open(
+        cls,
+        world: World,
+        directory: str,
+        topic: str,
+        partition: int,
+        settings: LogSettings,
+        *,
+        clean: bool,
+        recovery_point: int = 0,
+        log_start: int = 0,
+        pool: FilePool | None = None,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> Log:
+        """Load, and recover unless `clean`. Makes the directory if need be. Raises Damage."""
+        origin = Origin(clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms)
+        if pool is None:
+            pool = FilePool(64)
+        try:
+            world.disk.mkdir(directory)
+            loaded = load(world.disk, pool, directory, settings, origin)
+        except OSError as error:
+            raise Damage(f"{directory}: {error}") from error
+        opened = cls(world, pool, directory, topic, partition, settings, loaded)
+        opened.producer_expiration_ms = producer_expiration_ms
+        if not clean:
+            opened._changed = True
+            opened.syncing.recovered(loaded.segments, min(recovery_point, loaded.end))
+        opened._jitter(loaded.segments.active)
+        return opened
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.start}..{self.end})"
+
+    @property
+    def settings(self) -> LogSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: LogSettings) -> None:
+        self._settings = settings
+        self._simple = not changes_batches(settings)
+
+    @property
+    def synced_end(self) -> int:
+        """Everything below is on disk."""
+        return self.syncing.synced_end
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segments.size_bytes
+
+    def _jitter(self, segment: Segment) -> None:
+        limit = min(self._settings.segment_jitter_ms, self._settings.segment_ms)
+        segment.roll_jitter_ms = self.world.random.randrange(limit) if limit > 0 else 0
+
+    def require_online(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR once the log is offline."""
+        if self.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def fail(self, error: OSError | Damage) -> Damage:
+        """Take the log offline; returns what to raise."""
+        if self.offline is None:
+            self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
+            log.error("log %s is offline", self.offline)
+        self._queue.clear()
+        return Damage(self.offline)
+
+    def _refusal(self, error: OSError | Damage) -> KafkaError:
+        """Go offline; what to answer to whoever asked."""
+        self.fail(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    # appending
+
+    def append(self, batches: list[Batch], leader_epoch: int, now_ms: int, *, client: bool = True) -> Appended:
+        """Assign offsets and epoch in place and queue the batches; `flush` writes them, before the views change.
+
+        A client's batch is validated: it comes alone. Raises KafkaError, and then nothing was appended.
+        """
+        self.require_online()
+        batch = batches[0]
+        stamped = -1
+        if client:
+            if len(batches) != 1:
+                raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
+            check_header(batch, self._settings, now_ms)
+            if batch.producer_id >= 0 and (earlier := self.producers.check(batch)) is not None:
+                stamped = earlier.timestamp if batch_time_is_ours(self._settings) else -1
+                return Appended(earlier.first_offset, earlier.last_offset, stamped, duplicate=True)
+            if not self._simple:
+                batch = change(batch, self._settings, now_ms)
+                batches = [batch]
+                stamped = now_ms if batch.log_append_time else -1
+        base_offset = self.end
+        try:
+            for batch in batches:
+                if self._should_roll(batch, self.end + batch.last_offset_delta, now_ms):
+                    self.roll()
+                batch.patch(self.end, leader_epoch)
+                self._queue_batch(batch)
+        except (OSError, Damage) as error:
+            raise self._refusal(error) from error
+        return Appended(base_offset, self.end - 1, stamped)
+
+    def append_replicated(self, batches: list[Batch]) -> None:
+        """Queue a leader's batches as they are: offsets and epochs were assigned by it. Raises KafkaError, Damage."""
+        self.require_online()
+        for batch in batches:
+            if batch.base_offset < self.end or not batch.crc_ok():
+                raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
+            if self._should_roll(batch, batch.last_offset, self.world.wall_ms()):
+                self.roll()
+            self._queue_batch(batch)
+
+    def _should_roll(self, batch: Batch, last_offset: int, now_ms: int) -> bool:
+        segment, settings = self.segments.active, self._settings
+        if not segment.size_bytes:
+            return False
+        if segment.should_roll(batch.size_bytes, last_offset, settings.segment_bytes, settings.segment_index_bytes):
+            return True
+        return segment.waited_ms(batch.max_timestamp, now_ms) > settings.segment_ms - segment.roll_jitter_ms
+
+    def _queue_batch(self, batch: Batch) -> None:
+        if batch.leader_epoch > self.epochs.latest:
+            self.epochs.assign(batch.leader_epoch, batch.base_offset)
+        self.segments.active.add(batch, self._settings.index_interval_bytes)
+        if batch.producer_id >= 0:
+            self.producers.update(batch)
+        self.end = self.producers.end_offset = batch.next_offset
+        self._queue.append(batch.view)
+
+    def flush(self) -> None:
+        """Write all that is queued, in one call. Raises Damage; the log is then offline."""
+        queue = self._queue
+        if not queue:
+            return
+        segment = self.segments.active
+        position = segment.written_bytes
+        if len(queue) > 1 and segment.size_bytes - position <= _JOINED_BYTES:
+            queue = [b"".join(queue)]
+        try:
+            if not position:
+                self.syncing.directory_changed = True
+            self.world.disk.pwritev(segment.handle(), queue, position)
+        except OSError as error:
+            raise self._fail_write(segment, position, error) from error
+        self._queue.clear()
+        segment.written_bytes = segment.size_bytes
+        self.written_end = self.end
+        self._changed = True
+
+    def _fail_write(self, segment: Segment, position: int, error: OSError) -> Damage:
+        damage = self.fail(error)
+        try:
+            self.world.disk.truncate(segment.handle(), position)
+        except OSError:
+            log.warning("%s%s may end in a torn batch; recovery cuts it", segment.path, LOG)
+        return damage
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty. Raises Damage."""
+        self.flush()
+        old = self.segments.active
+        if not old.size_bytes:
+            return
+        try:
+            old.seal()
+            self.take_snapshot()
+        except OSError as error:
+            raise self.fail(error) from error
+        self.syncing.sealed(old)
+        self._add_segment(self.end)
+
+    def _add_segment(self, base_offset: int) -> None:
+        segment = Segment(self.world.disk, self.pool, self.directory, base_offset)
+        segment.created_ms = self.world.wall_ms()
+        self._jitter(segment)
+        self.segments.add(segment)
+
+    def take_snapshot(self) -> None:
+        """Write the producers' state at `end`, if any batch came since the last one. Raises OSError."""
+        if self.end > max(self.snapshot_end, self.segments.first.base_offset):
+            path = f"{self.directory}/{file_name(self.end, SNAPSHOT)}"
+            replace_file(self.world.disk, path, self.producers.build_snapshot())
+            self.snapshot_end = self.end
+
+    # reading
+
+    def _check_range(self, offset: int) -> None:
+        self.require_online()
+        if not self.start <= offset <= self.end:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within [{self.start}, {self.end}]")
+
+    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer | None:
+        """Whole batches from the one that holds `offset`, all records below `upper`, at most `max_bytes`.
+
+        `min_one`: the first batch even if it is larger. None: it would wait for the disk, `read_cold` does. Raises
+        OFFSET_OUT_OF_RANGE below `start` or above `end`, KAFKA_STORAGE_ERROR.
+        """
+        self._check_range(offset)
+        upper = min(upper, self.written_end)
+        try:
+            return self.reader.read(offset, max_bytes, upper, self.written_end, min_one=min_one)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
+        """The same, off the loop."""
+        self._check_range(offset)
+        upper = min(upper, self.written_end)
+        try:
+            return await self.reader.read_cold(offset, max_bytes, upper, self.written_end, min_one=min_one)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def offset_for_timestamp(self, timestamp: int) -> Found | None:
+        """(offset, timestamp, leader epoch) of the first record at or after `timestamp`. May wait for the disk."""
+        self.require_online()
+        try:
+            return first_at_or_after(self.segments, timestamp, self.start)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def max_timestamp(self) -> Found | None:
+        """(offset, timestamp, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        self.require_online()
+        try:
+            return newest(self.segments, self.start)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`, -1 when unknown."""
+        return self.epochs.epoch_at(offset)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch at or below `epoch`, where it ended); (-1, -1) for an unknown one (KIP-320)."""
+        return self.epochs.end_of(epoch, self.end)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """This replica leads from here on: the epoch begins at `end`."""
+        self.epochs.assign(epoch, self.end)
+
+    # syncing, cutting, closing
+
+    async def sync(self) -> None:
+        """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage."""
+        try:
+            await self.syncing.up_to(self, self.written_end)
+        except OSError as error:
+            raise self.fail(error) from error
+        if self.offline is not None:
+            raise Damage(self.offline)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget everything at and after `offset`; the leader never had it. Raises Damage."""
+        self.flush()
+        if offset >= self.end:
+            return
+        try:
+            self._changed = True
+            truncate(self, offset)
+        except OSError as error:
+            raise self.fail(error) from error
+
+    def advance_start(self, offset: int) -> None:
+        """Records below `offset` are deleted (DeleteRecords); their segments go with the next retention."""
+        assert self.start <= offset <= self.high_watermark, "only committed records are deleted, and only once"
+        if offset > self.start:
+            try:
+                self.move_start(offset)
+            except OSError as error:
+                raise self._refusal(error) from error
+
+    def move_start(self, offset: int) -> None:
+        """Raises OSError."""
+        self.start = offset
+        self.last_stable = max(self.last_stable, offset)
+        self.high_watermark = max(self.high_watermark, offset)
+        self.epochs.cut_start(offset)
+        if self.on_start_moved is not None:
+            self.on_start_moved()
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Delete segments by time, size and start offset; returns how many. Raises Damage."""
+        self.producers.expire(now_ms, self.producer_expiration_ms)
+        try:
+            return apply_retention(self, now_ms)
+        except OSError as error:
+            raise self.fail(error) from error
+
+    def take_garbage(self, now_ms: int | None = None) -> list[str]:
+        """Files whose time to be unlinked has come (all, without a time)."""
+        due = [path for at_ms, path in self.garbage if now_ms is None or at_ms <= now_ms]
+        self.garbage = [entry for entry in self.garbage if not (now_ms is None or entry[0] <= now_ms)]
+        return due
+
+    def close(self, *, sync: bool = True) -> None:
+        """Write all that a clean stop leaves: indexes, producer snapshot; waits for the disk. Raises Damage."""
+        try:
+            if self.offline is None:
+                self.flush()
+                if self._changed and self.segments.active.written_bytes:
+                    self.segments.active.seal()
+                if self._changed:
+                    self.take_snapshot()
+                if sync:
+                    self.syncing.blocking(self)
+                unlink_all(self.world.disk, self.take_garbage())
+        except OSError as error:
+            raise self.fail(error) from error
+        finally:
+            self.drop_files()
+
+    def drop_files(self) -> None:
+        """Close without writing."""
+        for segment in self.segments:
+            segment.drop_files()

@@ -1,0 +1,199 @@
+"""What a log knows of idempotent producers: epoch, the last five batches, an open transaction (KIP-98, KIP-360).
+
+The snapshot file is Kafka's: version int16 = 1, CRC-32C uint32 of what follows, an int32 count, and per producer its id
+int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch
+int32, first offset of the open transaction int64. Of the five batches a snapshot keeps the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.wire.batch import Batch, read_records
+from kpybroker.wire.checksum import crc32c
+
+BATCHES_KEPT = 5
+_HEADER = Struct(">hI")
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")
+_MARKER_KEY = Struct(">hh")
+_MARKER_VALUE = Struct(">hi")
+_SEQUENCE_MASK = 0x7FFFFFFF
+
+
+class Written(NamedTuple):
+    """A batch that is in the log."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer:
+    """State of one producer id. Timestamps are its records', as in Kafka."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(self, producer_id: int, producer_epoch: int = -1) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.batches: list[Written] = []
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.current_txn_first_offset = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerStates:
+    """All producers of one log. `check` looks, `update` changes."""
+
+    __slots__ = ("_by_id", "end_offset", "snapshot_offset")
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Producer] = {}
+        self.end_offset = 0
+        """Every batch below this offset has been counted."""
+        self.snapshot_offset = -1
+        """The snapshot that this state began with, -1 without one."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Producer]:
+        """All producers known, in the order they came."""
+        return iter(self._by_id.values())
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._by_id.get(producer_id)
+
+    def first_undecided(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        starts = [one.current_txn_first_offset for one in self._by_id.values() if one.current_txn_first_offset >= 0]
+        return min(starts) if starts else None
+
+    def check(self, batch: Batch) -> Written | None:
+        """The earlier batch that `batch` repeats, else None: it may be appended.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH behind a newer epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A
+        producer that is not known may begin with any sequence: its state can have been deleted with its records.
+        """
+        known = self._by_id.get(batch.producer_id)
+        if known is None:
+            return None
+        first = batch.base_sequence
+        if batch.producer_epoch == known.producer_epoch:
+            last = (first + batch.last_offset_delta) & _SEQUENCE_MASK
+            for written in known.batches:
+                if written.first_sequence == first and written.last_sequence == last:
+                    return written
+            expected = (known.last_sequence + 1) & _SEQUENCE_MASK
+        elif batch.producer_epoch < known.producer_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {batch.producer_epoch} of producer {batch.producer_id} is older than {known.producer_epoch}",
+            )
+        else:
+            expected = 0
+        if first != expected:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {batch.producer_id} sent sequence {first}, expected {expected}",
+            )
+        return None
+
+    def update(self, batch: Batch) -> None:
+        """Count a batch that is in the log, with its offsets assigned; it has a producer id."""
+        known = self._by_id.get(batch.producer_id)
+        if known is None:
+            known = self._by_id[batch.producer_id] = Producer(batch.producer_id, batch.producer_epoch)
+        elif known.producer_epoch != batch.producer_epoch:
+            known.producer_epoch = batch.producer_epoch
+            known.batches = []
+        known.last_timestamp = batch.max_timestamp
+        if batch.is_control:
+            self._end_transaction(known, batch)
+            return
+        first, delta = batch.base_sequence, batch.last_offset_delta
+        kept = known.batches
+        if len(kept) == BATCHES_KEPT:
+            del kept[0]
+        last_sequence = (first + delta) & _SEQUENCE_MASK
+        kept.append(Written(first, last_sequence, batch.base_offset + delta, delta, batch.max_timestamp))
+        if batch.is_transactional and known.current_txn_first_offset < 0:
+            known.current_txn_first_offset = batch.base_offset
+
+    def _end_transaction(self, known: Producer, batch: Batch) -> None:
+        for marker in read_records(batch):
+            if marker.key and marker.value and _MARKER_KEY.unpack_from(marker.key)[1] in (0, 1):
+                known.coordinator_epoch = _MARKER_VALUE.unpack_from(marker.value)[1]
+                known.current_txn_first_offset = -1
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers whose newest record is that old, unless a transaction is open."""
+        for known in list(self._by_id.values()):
+            if known.current_txn_first_offset < 0 and now_ms - known.last_timestamp >= expiration_ms:
+                del self._by_id[known.producer_id]
+
+    def clear(self) -> None:
+        self._by_id.clear()
+
+    def build_snapshot(self) -> bytes:
+        parts = [_COUNT.pack(len(self._by_id))]
+        for known in self._by_id.values():
+            last = known.batches[-1] if known.batches else Written(-1, -1, -1, 0, -1)
+            parts.append(
+                _ENTRY.pack(
+                    known.producer_id,
+                    known.producer_epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.offset_delta,
+                    known.last_timestamp,
+                    known.coordinator_epoch,
+                    known.current_txn_first_offset,
+                )
+            )
+        body = b"".join(parts)
+        return _HEADER.pack(1, crc32c(body)) + body
+
+    def load_snapshot(self, content: bytes, offset: int, now_ms: int, expiration_ms: int) -> None:
+        """Take the state of a snapshot made at `offset`, without the producers that expired. Raises Damage."""
+        if len(content) < _HEADER.size + _COUNT.size:
+            raise Damage("producer snapshot is cut short")
+        version, crc = _HEADER.unpack_from(content)
+        body = content[_HEADER.size :]
+        (count,) = _COUNT.unpack_from(body)
+        if version != 1 or crc != crc32c(body) or len(body) != _COUNT.size + count * _ENTRY.size:
+            raise Damage("producer snapshot is corrupt")
+        self._by_id.clear()
+        for entry in _ENTRY.iter_unpack(body[_COUNT.size :]):
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, start = entry
+            known = Producer(producer_id, epoch)
+            known.last_timestamp = timestamp
+            known.coordinator_epoch = coordinator_epoch
+            known.current_txn_first_offset = start
+            if last_offset >= 0:
+                first = (last_sequence - delta) & _SEQUENCE_MASK if last_sequence >= 0 else -1
+                known.batches = [Written(first, last_sequence, last_offset, delta, timestamp)]
+            if start >= 0 or now_ms - timestamp < expiration_ms:
+                self._by_id[producer_id] = known
+        self.end_offset = self.snapshot_offset = offset

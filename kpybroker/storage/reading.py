@@ -1,0 +1,180 @@
+"""Reading whole batches: where to begin, how far to go, and who waits for the disk.
+
+A read is written once, as a generator that yields what it wants from the disk; the caller answers from the page cache,
+or gives up and lets a thread answer. Consumers read on where they stopped: the places where reads ended are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+from kpybroker.storage.segment import WALKED, Segment
+from kpybroker.storage.segments import Segments
+from kpybroker.wire.batch import PREFIX_BYTES
+from kpybroker.world import Buffer, Disk
+
+_PLACES_KEPT = 64
+_LOOK_AHEAD_BYTES = 8192
+"""Read beyond what was asked where the first batch has to be looked for, so that one read is enough."""
+
+
+class Ask(NamedTuple):
+    """What a read wants next: bytes of a segment, or (size 0) its indexes in memory."""
+
+    segment: Segment
+    size: int
+    position: int
+
+
+Plan = Generator[Ask, Buffer, Buffer]
+
+
+class Reader:
+    """Reads of one log. Offsets are checked by the log."""
+
+    __slots__ = ("_disk", "_places", "_segments")
+
+    def __init__(self, disk: Disk, segments: Segments) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._places: dict[int, tuple[Segment, int]] = {}
+
+    def forget(self) -> None:
+        """Segments were deleted or cut."""
+        self._places.clear()
+
+    def _keep(self, offset: int, segment: Segment, position: int) -> None:
+        places = self._places
+        places[offset] = (segment, position)
+        if len(places) > _PLACES_KEPT:
+            del places[next(iter(places))]
+
+    def read(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer | None:
+        """Whole batches from the one with `offset`, below `upper`; None where that would wait for the disk."""
+        place = self._places.get(offset)
+        if place is not None and upper == written_end:
+            segment, position = place
+            size = segment.written_bytes - position
+            if 0 < size <= max_bytes and segment is self._segments.active:
+                found = self._disk.pread_nowait(segment.handle(), size, position)
+                if found is not None and len(found) == size:
+                    self._keep(written_end, segment, position + size)
+                    return found
+                return None
+        plan = self._plan(offset, max_bytes, upper, written_end, min_one=min_one)
+        try:
+            ask = next(plan)
+            while True:
+                segment = ask.segment
+                if not ask.size:
+                    if not segment.has_indexes and segment is not self._segments.active:
+                        return None
+                    segment.index()
+                    ask = plan.send(b"")
+                    continue
+                chunk = self._disk.pread_nowait(segment.handle(), ask.size, ask.position)
+                if chunk is None or len(chunk) < ask.size:
+                    return None
+                ask = plan.send(chunk)
+        except StopIteration as done:
+            result: Buffer = done.value
+            return result
+
+    async def read_cold(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer:
+        """The same, on a thread where it must wait."""
+        plan = self._plan(offset, max_bytes, upper, written_end, min_one=min_one)
+        try:
+            ask = next(plan)
+            while True:
+                if ask.size:
+                    handle = ask.segment.hold()
+                    try:
+                        chunk: Buffer = await self._disk.cold_read(handle, ask.size, ask.position)
+                    finally:
+                        ask.segment.let_go()
+                else:
+                    await ask.segment.load_indexes_cold()
+                    chunk = b""
+                ask = plan.send(chunk)
+        except StopIteration as done:
+            result: Buffer = done.value
+            return result
+
+    def _plan(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Plan:
+        if offset >= upper:
+            return b""
+        place = self._places.get(offset)
+        segment, position = place if place is not None else (self._segments.holding(offset), -1)
+        while True:
+            ahead = 0
+            if position < 0:
+                yield Ask(segment, 0, 0)
+                position = segment.index().position_for(offset)
+                ahead = _LOOK_AHEAD_BYTES
+            left = segment.written_bytes - position
+            if left > 0:
+                chunk = yield Ask(segment, min(max(max_bytes, _LOOK_AHEAD_BYTES) + ahead, left), position)
+                at, size = _first(chunk, offset)
+                if size:
+                    break
+                if at:
+                    position += at
+                    continue
+            following = self._segments.after(segment)
+            if following is None:
+                return b""
+            segment, position = following, 0
+        if size > max_bytes and not min_one:
+            return b""
+        if at + size > len(chunk):
+            position += at
+            if position + size > segment.written_bytes:
+                return b""
+            chunk, at = (yield Ask(segment, size, position)), 0
+        return (yield from self._cut(segment, position, chunk, at, max(size, max_bytes), upper, written_end))
+
+    def _cut(
+        self, segment: Segment, position: int, chunk: Buffer, at: int, max_bytes: int, upper: int, written_end: int
+    ) -> Plan:
+        """The whole batches of a chunk from `at` on: at most `max_bytes`, below `upper`."""
+        whole = memoryview(chunk)
+        limit = min(len(chunk), at + max_bytes)
+        if position + limit == segment.written_bytes:
+            following = self._segments.after(segment)
+            segment_end = written_end if following is None else following.base_offset
+            if upper >= segment_end:
+                self._keep(segment_end, following or segment, 0 if following else segment.written_bytes)
+                return whole[at:limit]
+        end = at
+        if limit - at > _LOOK_AHEAD_BYTES:
+            # the walk that finds the last whole batch begins at the last index entry inside
+            yield Ask(segment, 0, 0)
+            end = max(at, segment.index().floor(upper - 1, position + limit - PREFIX_BYTES) - position)
+        next_offset = -1
+        while end + WALKED.size <= limit:
+            base_offset, length, last_delta = WALKED.unpack_from(chunk, end)
+            size = length + PREFIX_BYTES
+            if end + size > limit or base_offset + last_delta >= upper or length <= 0:
+                break
+            next_offset = base_offset + last_delta + 1
+            end += size
+        if next_offset >= 0:
+            self._keep(next_offset, segment, position + end)
+        return whole[at:end]
+
+
+def _first(chunk: Buffer, offset: int) -> tuple[int, int]:
+    """(position, size) of the first batch that ends at or after `offset`.
+
+    Size 0: none in this chunk, and the search goes on at the position; position 0: it cannot.
+    """
+    at = 0
+    while at + WALKED.size <= len(chunk):
+        base_offset, length, last_delta = WALKED.unpack_from(chunk, at)
+        if length <= 0:
+            return 0, 0
+        if base_offset + last_delta >= offset:
+            return at, length + PREFIX_BYTES
+        at += length + PREFIX_BYTES
+    return at, 0

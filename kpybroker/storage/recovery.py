@@ -1,0 +1,290 @@
+"""Which bytes of a directory are a log: loading after a clean stop, and recovery after any other.
+
+After a clean stop the files are believed. Otherwise every batch of the segments from the recovery point on is checked,
+the first one that is not whole and sound ends the log, and indexes, leader epochs and producer state are made anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import Damage
+from kpybroker.storage.checkpoint_files import read_file
+from kpybroker.storage.epochs import LeaderEpochs
+from kpybroker.storage.files import FilePool
+from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.segment import (
+    INDEX,
+    LOG,
+    MAX_RELATIVE_OFFSET,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    Segment,
+    file_name,
+)
+from kpybroker.storage.segments import Segments
+from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
+from kpybroker.world import Disk
+
+log = logging.getLogger(__name__)
+
+_SCAN_BYTES = 4 << 20
+_LEFTOVERS = (".deleted", ".cleaned", ".tmp")
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a directory holds."""
+
+    segments: Segments
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    start: int
+    end: int
+
+
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """What is known of a log before its files are read."""
+
+    clean: bool
+    recovery_point: int
+    log_start: int
+    now_ms: int
+    producer_expiration_ms: int
+
+
+def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:
+    """Open a log. Raises Damage, OSError."""
+    names = _without_leftovers(disk, directory)
+    bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdecimal())
+    for name in names:
+        stem, dot, suffix = name.partition(".")
+        if dot + suffix in (INDEX, TIME_INDEX, TXN_INDEX) and stem.isdecimal() and int(stem) not in bases:
+            disk.unlink(f"{directory}/{name}")
+    found = [
+        Segment(disk, pool, directory, base, disk.path_size(f"{directory}/{file_name(base, LOG)}")) for base in bases
+    ]
+    epochs = LeaderEpochs(disk, directory)
+    if not found:
+        found = [Segment(disk, pool, directory, max(origin.log_start, 0))]
+    segments = Segments(found)
+    for segment in segments:
+        segment.created_ms = origin.now_ms
+    epochs_known = _load_epochs(epochs, names)
+    if origin.clean:
+        end = _believe(segments, names, settings, epochs)
+    else:
+        end = _recover(disk, segments, origin.recovery_point, settings, epochs)
+    start = max(origin.log_start, segments.first.base_offset)
+    if start > end:
+        log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
+        for segment in segments.replace_all(Segment(disk, pool, directory, start)):
+            _delete_segment(disk, segment)
+        segments.active.created_ms = origin.now_ms
+        end = start
+    if not epochs_known and end > start:
+        _read_epochs(segments, epochs)
+    epochs.cut_end(end)
+    producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms)
+    return Loaded(segments, epochs, producers, start, end)
+
+
+def _without_leftovers(disk: Disk, directory: str) -> list[str]:
+    """Names in the directory; deletes what an interrupted deletion, cleaning or replacement left."""
+    kept = []
+    for name in disk.list(directory):
+        if name.endswith(".swap"):
+            raise Damage(f"{directory}/{name}: an unfinished cleaning by Apache Kafka, which must finish it")
+        if name.endswith(_LEFTOVERS):
+            disk.unlink(f"{directory}/{name}")
+        else:
+            kept.append(name)
+    return kept
+
+
+def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
+    """False where the file is missing or damaged: every batch carries its epoch too."""
+    if "leader-epoch-checkpoint" not in names:
+        return False
+    try:
+        epochs.load()
+    except Damage as damage:
+        log.warning("%s; leader epochs are read from the batches", damage)
+        return False
+    return True
+
+
+def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
+    for segment in segments:
+        walk = segment.walk(0, _SCAN_BYTES)
+        for _, base_offset, _, _ in walk:
+            epoch = walk.header().leader_epoch
+            if epoch > epochs.latest:
+                epochs.assign(epoch, base_offset, save=False)
+    epochs.save()
+
+
+def _believe(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
+    """Load after a clean stop; a segment without its index is read through. Returns the end offset."""
+    present = frozenset(names)
+    end = segments.first.base_offset
+    for segment in segments:
+        index_missing = file_name(segment.base_offset, INDEX) not in present
+        if index_missing and segment.size_bytes > settings.index_interval_bytes:
+            log.warning("%s%s has no index, it is made anew", segment.path, LOG)
+            end, _ = scan(segment, settings, epochs, segment.base_offset)
+        elif segment is segments.active:
+            end = _end_of(segment)
+        elif not index_missing:
+            segment.index_entries = 0  # counted when they are read
+    return end
+
+
+def _end_of(segment: Segment) -> int:
+    end = segment.base_offset
+    if not segment.size_bytes:
+        return end
+    last = segment.index().last()
+    position = last[1] if last else 0
+    reached = 0
+    for at, _, next_offset, size in segment.walk(position):
+        end, reached = next_offset, at + size
+    if reached != segment.size_bytes:
+        raise Damage(
+            f"{segment.path}{LOG}: after a clean stop, the bytes from {reached} to {segment.size_bytes} are not batches"
+        )
+    segment.largest_timestamp()
+    segment.since_entry_bytes = segment.size_bytes - position
+    segment.index_entries = len(segment.index())
+    return end
+
+
+def _recover(disk: Disk, segments: Segments, recovery_point: int, settings: LogSettings, epochs: LeaderEpochs) -> int:
+    """Check all batches from the recovery point's segment on, cut at the first bad one. Returns the end offset."""
+    first = segments.number_for(recovery_point)
+    end = segments[first].base_offset
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if segment.base_offset < end:
+            raise Damage(f"{segment.path}{LOG}: begins below offset {end}, where the segment before it ends")
+        file_bytes = segment.size_bytes
+        end, why = scan(segment, settings, epochs, segment.base_offset)
+        if why:
+            lost = segments.take_after(number)
+            log.warning(
+                "%s%s: %s; cut at offset %d, position %d: %d bytes and %d later segments are dropped",
+                *(segment.path, LOG, why, end, segment.size_bytes, file_bytes - segment.size_bytes, len(lost)),
+            )
+            for later in lost:
+                _delete_segment(disk, later)
+            break
+        if segment is not segments.active:
+            segment.seal()
+    return end
+
+
+def scan(segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int) -> tuple[int, str]:
+    """Check every batch and make the indexes anew; what follows the last sound batch is cut off.
+
+    Returns the end offset, and why the segment was cut ("" where it was not). Raises OSError.
+    """
+    file_bytes = segment.size_bytes
+    segment.size_bytes = segment.written_bytes = 0
+    segment.max_timestamp = segment.max_timestamp_offset = -1
+    segment.clear_indexes()
+    why = ""
+    chunk, chunk_at, position = b"", 0, 0
+    while position < file_bytes:
+        inside = position - chunk_at
+        needed = HEADER_BYTES
+        if inside + PREFIX_BYTES <= len(chunk):
+            needed = max(header_at(chunk, inside)[1], HEADER_BYTES)
+        if position + needed > file_bytes:
+            why = f"a batch of {needed} bytes with {file_bytes - position} left"
+            break
+        if inside + needed > len(chunk):
+            chunk, chunk_at, inside = segment.read(max(_SCAN_BYTES, needed), position), position, 0
+            if len(chunk) < needed:
+                raise Damage(f"{segment.path}{LOG}: shorter than it was a moment ago")
+            continue
+        batch = Batch(memoryview(chunk)[inside : inside + needed])
+        why = _unsound(batch, segment, end)
+        if why:
+            break
+        if batch.leader_epoch > epochs.latest:
+            epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
+        segment.add(batch, settings.index_interval_bytes)
+        end = batch.next_offset
+        position += needed
+    segment.written_bytes = segment.size_bytes
+    if segment.size_bytes < file_bytes:
+        segment.truncate_file()
+    segment.rewrite_indexes()
+    epochs.save_if_changed()
+    return end, why
+
+
+def _unsound(batch: Batch, segment: Segment, end: int) -> str:
+    """Why these bytes are not the batch that belongs here; "" where they are."""
+    if batch.size_bytes != len(batch.view):
+        return f"a batch of {batch.size_bytes} bytes"
+    if batch.magic != 2:
+        return f"a batch with magic {batch.magic}"
+    if batch.last_offset_delta < 0 or batch.base_offset < end:
+        return f"a batch from offset {batch.base_offset} where {end} is next"
+    if batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return f"a batch with offset {batch.last_offset}, too far from the segment's first"
+    return "" if batch.crc_ok() else "a batch with a wrong CRC"
+
+
+def _delete_segment(disk: Disk, segment: Segment) -> None:
+    segment.retire()
+    for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+        if disk.exists(segment.path + suffix):
+            disk.unlink(segment.path + suffix)
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """Offsets of the producer snapshots in a directory, growing."""
+    stems = (name[: -len(SNAPSHOT)] for name in disk.list(directory) if name.endswith(SNAPSHOT))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def load_producers(
+    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int
+) -> ProducerStates:
+    """The newest sound snapshot at or below `end`, and the batches behind it.
+
+    Of the others those are kept that were made when a segment began: a truncation may need them.
+    """
+    producers = ProducerStates()
+    bases = frozenset(segment.base_offset for segment in segments)
+    for offset in reversed(snapshot_offsets(disk, directory)):
+        path = f"{directory}/{file_name(offset, SNAPSHOT)}"
+        if producers.snapshot_offset >= 0 and offset in bases:
+            continue
+        if offset <= end and producers.snapshot_offset < 0:
+            try:
+                producers.load_snapshot(read_file(disk, path), offset, now_ms, expiration_ms)
+                continue
+            except Damage as damage:
+                log.warning("%s: %s; producer state is read from the batches before it", path, damage)
+        disk.unlink(path)
+    replay_from = max(producers.end_offset, segments.first.base_offset)
+    for number in range(segments.number_for(replay_from), len(segments)) if replay_from < end else ():
+        segment = segments[number]
+        located = segment.locate(replay_from) if replay_from > segment.base_offset else (0, 0, 0)
+        if located is None:
+            continue
+        walk = segment.walk(located[0], _SCAN_BYTES)
+        for at, _, _, size in walk:
+            batch = walk.header()
+            if batch.producer_id >= 0:
+                producers.update(segment.batch_at(at, size) if batch.is_control else batch)
+    producers.end_offset = end
+    producers.expire(now_ms, expiration_ms)
+    return producers

@@ -1,0 +1,136 @@
+"""What leaves a log: its oldest segments by time, size and start offset; its newest part by truncation."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kpybroker.storage.recovery import load_producers, snapshot_offsets
+from kpybroker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, file_name
+from kpybroker.world import Disk
+
+if TYPE_CHECKING:
+    from kpybroker.storage.log import Log
+
+_DELETED = ".deleted"
+_log = logging.getLogger(__name__)
+
+
+def apply_retention(log: Log, now_ms: int) -> int:
+    """Delete the segments that the settings give up; returns how many. Raises OSError, Damage."""
+    settings = log.settings
+    count, why = 0, ""
+    over_bytes = log.size_bytes - settings.retention_bytes
+    for number, segment in enumerate(log.segments):
+        following = log.segments[number + 1].base_offset if number + 1 < len(log.segments) else log.end
+        if following > log.high_watermark or not segment.size_bytes:
+            break
+        over_bytes -= segment.size_bytes
+        if following <= log.start:
+            why = "below the log's start"
+        elif settings.deletes and 0 <= settings.retention_ms < now_ms - _age_from_ms(log, segment):
+            why = "retention.ms"
+        elif settings.deletes and settings.retention_bytes >= 0 and over_bytes >= 0:
+            why = "retention.bytes"
+        else:
+            break
+        count += 1
+    if not count:
+        return 0
+    if count == len(log.segments):
+        log.roll()
+    _drop_first(log, count, why)
+    return count
+
+
+def _age_from_ms(log: Log, segment: Segment) -> int:
+    largest = segment.largest_timestamp()
+    return largest if largest >= 0 else log.world.disk.modified_ms(segment.path + LOG)
+
+
+def _drop_first(log: Log, count: int, why: str) -> None:
+    gone = log.segments.take_first(count)
+    first = log.segments.first.base_offset
+    _log.info("%r: %d segments below offset %d are deleted: %s", log, count, first, why)
+    if first > log.start:
+        log.move_start(first)
+    remove(log, gone)
+    for offset in snapshot_offsets(log.world.disk, log.directory):
+        if offset < first:
+            log.world.disk.unlink(f"{log.directory}/{file_name(offset, SNAPSHOT)}")
+
+
+def remove(log: Log, segments: list[Segment]) -> None:
+    """Rename the files of segments away; they are unlinked later, off the loop."""
+    disk = log.world.disk
+    due_ms = log.world.wall_ms() + log.settings.file_delete_delay_ms
+    log.reader.forget()
+    log.syncing.forget(segments)
+    for segment in segments:
+        segment.retire()
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
+            path = segment.path + suffix
+            if disk.exists(path):
+                disk.rename(path, path + _DELETED)
+                log.garbage.append((due_ms, path + _DELETED))
+
+
+def unlink_all(disk: Disk, paths: list[str]) -> None:
+    """Unlink files that may be gone already: two segments with one base can have been deleted. Raises OSError."""
+    for path in paths:
+        if disk.exists(path):
+            disk.unlink(path)
+
+
+def truncate(log: Log, offset: int) -> None:
+    """Forget everything at and after `offset`, and the whole of a batch that holds it. Raises OSError."""
+    segments, disk = log.segments, log.world.disk
+    log.reader.forget()
+    if offset < segments.first.base_offset:
+        begin_anew(log, offset)
+        return
+    number = segments.number_for(offset)
+    remove(log, segments.take_after(number))
+    segment = segments.active
+    located = segment.locate(offset)
+    if located is not None:
+        position, end, _ = located
+        segment.cut(position, end)
+    else:
+        segment.recount()
+        end = _end_of(segment)
+    for taken in snapshot_offsets(disk, log.directory):
+        if taken > end:
+            disk.unlink(f"{log.directory}/{file_name(taken, SNAPSHOT)}")
+    _end_at(log, end)
+
+
+def _end_of(segment: Segment) -> int:
+    end = segment.base_offset
+    last = segment.index().last()
+    for _, _, next_offset, _ in segment.walk(last[1] if last else 0):
+        end = next_offset
+    return end
+
+
+def begin_anew(log: Log, offset: int) -> None:
+    """Forget everything: the log is empty and begins at `offset`."""
+    fresh = Segment(log.world.disk, log.pool, log.directory, offset)
+    remove(log, log.segments.replace_all(fresh))
+    for taken in snapshot_offsets(log.world.disk, log.directory):
+        log.world.disk.unlink(f"{log.directory}/{file_name(taken, SNAPSHOT)}")
+    _end_at(log, offset)
+    log.move_start(offset)
+
+
+def _end_at(log: Log, end: int) -> None:
+    log.syncing.cut(end)
+    log.epochs.cut_end(end)
+    log.end = log.written_end = end
+    log.start = min(log.start, end)
+    log.high_watermark = min(log.high_watermark, end)
+    log.last_stable = min(log.last_stable, end)
+    log.producers = load_producers(
+        log.world.disk, log.directory, log.segments, end, log.world.wall_ms(), log.producer_expiration_ms
+    )
+    log.snapshot_end = log.producers.snapshot_offset

@@ -1,0 +1,372 @@
+"""One segment of a log: `.log` and its two indexes, opened on first use."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.files import FilePool
+from kpybroker.storage.index import OffsetIndex, TimeIndex
+from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch
+from kpybroker.world import Disk
+
+LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
+MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+_SAVE_ENTRIES = 4096
+WALKED = Struct(">qi11xi")
+"""Of a batch's header: base offset, length, last offset delta."""
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def _whole(content: bytes, entry_bytes: int) -> bytes:
+    return content[: len(content) - len(content) % entry_bytes]
+
+
+class Segment:
+    """Batches from `base_offset` on. `size_bytes` counts what is queued too, `written_bytes` what is in the file."""
+
+    __slots__ = (
+        "_disk",
+        "_doomed",
+        "_handle",
+        "_index",
+        "_pool",
+        "_times",
+        "_users",
+        "base_offset",
+        "created_ms",
+        "deleted",
+        "first_timestamp",
+        "index_entries",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "roll_jitter_ms",
+        "since_entry_bytes",
+        "size_bytes",
+        "used",
+        "written_bytes",
+    )
+
+    def __init__(self, disk: Disk, pool: FilePool, directory: str, base_offset: int, size_bytes: int = 0) -> None:
+        self._disk = disk
+        self._pool = pool
+        self.path = f"{directory}/{base_offset:020d}"
+        """Without a suffix."""
+        self.base_offset = base_offset
+        self.size_bytes = self.written_bytes = size_bytes
+        self.max_timestamp = -1
+        self.max_timestamp_offset = -1
+        """Last offset of the batch with max_timestamp."""
+        self.first_timestamp: int | None = None
+        """max_timestamp of the first batch: the clock for rolling. None when it was not read yet, -1 without a time."""
+        self.created_ms = 0
+        self.roll_jitter_ms = 0
+        self.since_entry_bytes = 0
+        self.index_entries = 0
+        self.used = False
+        self.deleted = False
+        """The files are renamed away, or gone."""
+        self._handle = -1
+        self._doomed = False
+        self._users = 0
+        self._index: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, {self.size_bytes} bytes)"
+
+    # files
+
+    def handle(self) -> int:
+        """The open `.log`, made for the first bytes. Raises OSError; OFFSET_OUT_OF_RANGE once it is deleted."""
+        self.used = True
+        if self._handle < 0:
+            if self.deleted:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
+            self._handle = self._disk.open(self.path + LOG, create=not self.written_bytes)
+            self._pool.opened(self)
+        return self._handle
+
+    @property
+    def busy(self) -> bool:
+        return self._users > 0
+
+    def hold(self) -> int:
+        """The open `.log` for a thread: it stays open until `let_go`."""
+        handle = self.handle()
+        self._users += 1
+        return handle
+
+    def let_go(self) -> None:
+        self._users -= 1
+        if self._doomed and not self._users:
+            self.drop_files()
+
+    def close_files(self) -> None:
+        """Save the indexes, close the file, forget what can be read again."""
+        self.save_indexes()
+        self.drop_files()
+
+    def retire(self) -> None:
+        """The files are being deleted: nobody opens them again."""
+        self.deleted = True
+        self.drop_files()
+
+    def drop_files(self) -> None:
+        """Close without saving: the files are deleted, or cannot be written any more."""
+        self._index = self._times = None
+        self._doomed = self._users > 0
+        if self._doomed:
+            return  # a thread uses the file; the last one closes it
+        if self._handle >= 0:
+            self._pool.closed(self)
+            handle, self._handle = self._handle, -1
+            self._disk.close(handle)
+
+    def _read_index(self, suffix: str, entry_bytes: int) -> bytes:
+        try:
+            handle = self._disk.open(self.path + suffix)
+        except FileNotFoundError:
+            return b""
+        try:
+            content = self._disk.pread(handle, self._disk.size(handle), 0)
+        finally:
+            self._disk.close(handle)
+        return _whole(content, entry_bytes)
+
+    @property
+    def has_indexes(self) -> bool:
+        """The indexes are in memory."""
+        return self._index is not None
+
+    async def load_indexes_cold(self) -> None:
+        """Read the indexes on a thread. Raises OSError."""
+        contents: list[bytes] = []
+        for suffix in (INDEX, TIME_INDEX):
+            content = b""
+            if self._disk.exists(self.path + suffix):
+                handle = self._disk.open(self.path + suffix)
+                try:
+                    content = await self._disk.cold_read(handle, self._disk.size(handle), 0)
+                finally:
+                    self._disk.close(handle)
+            contents.append(content)
+        if self._index is None:
+            self.handle()
+            self._index = OffsetIndex(self.base_offset, _whole(contents[0], OffsetIndex.entry_bytes))
+            self._times = TimeIndex(self.base_offset, _whole(contents[1], TimeIndex.entry_bytes))
+
+    def index(self) -> OffsetIndex:
+        """The offset index, from its file when it is not in memory. Raises OSError."""
+        if self._index is None:
+            self._load_indexes()
+            assert self._index is not None
+        return self._index
+
+    def times(self) -> TimeIndex:
+        """The time index, from its file when it is not in memory. Raises OSError."""
+        if self._times is None:
+            self._load_indexes()
+            assert self._times is not None
+        return self._times
+
+    def _load_indexes(self) -> None:
+        self.handle()  # the pool then knows that this segment holds memory
+        if self.written_bytes:
+            self._index = OffsetIndex(self.base_offset, self._read_index(INDEX, OffsetIndex.entry_bytes))
+            self._times = TimeIndex(self.base_offset, self._read_index(TIME_INDEX, TimeIndex.entry_bytes))
+        else:
+            self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+
+    def clear_indexes(self) -> None:
+        """Begin both anew: the files, if any, are cut when they are saved."""
+        self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.index_entries = 0
+        self.since_entry_bytes = 0
+
+    def save_indexes(self, *, make: bool = False) -> None:
+        """Write the entries that are only in memory; `make` also makes empty files, which Kafka looks for."""
+        for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
+            missing = make and not self._disk.exists(self.path + suffix)
+            if index is None:
+                if missing:
+                    self._disk.close(self._disk.open(self.path + suffix, create=True))
+                continue
+            if len(index.entries) > index.saved_bytes or missing:
+                self._save(index, suffix)
+
+    def _save(self, index: OffsetIndex | TimeIndex, suffix: str) -> None:
+        handle = self._disk.open(self.path + suffix, create=True)
+        try:
+            if index.saved_bytes == 0:
+                self._disk.truncate(handle, 0)
+            if len(index.entries) > index.saved_bytes:
+                self._disk.pwritev(handle, [bytes(index.entries[index.saved_bytes :])], index.saved_bytes)
+                index.saved_bytes = len(index.entries)
+        finally:
+            self._disk.close(handle)
+
+    def rewrite_indexes(self) -> None:
+        """Make the files hold exactly the entries in memory: after a rebuild or a truncation."""
+        for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
+            assert index is not None, "indexes are in memory when they were changed"
+            if not index.entries and not self._disk.exists(self.path + suffix):
+                continue
+            index.saved_bytes = 0
+            self._save(index, suffix)
+
+    # writing
+
+    def add(self, batch: Batch, index_interval_bytes: int) -> None:
+        """Count a batch that goes to the end of the segment, offsets assigned."""
+        position = self.size_bytes
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = batch.last_offset
+        if position == 0:
+            self.first_timestamp = batch.max_timestamp
+        if self.since_entry_bytes > index_interval_bytes:
+            self._add_entry(batch.last_offset, position)
+        size = batch.size_bytes
+        self.size_bytes = position + size
+        self.since_entry_bytes += size
+
+    def _add_entry(self, last_offset: int, position: int) -> None:
+        index = self.index()
+        index.add(last_offset, position)
+        self.times().add(self.max_timestamp, self.max_timestamp_offset)
+        self.index_entries += 1
+        self.since_entry_bytes = 0
+        if len(index.entries) - index.saved_bytes > _SAVE_ENTRIES * OffsetIndex.entry_bytes:
+            self.save_indexes()
+
+    def should_roll(self, batch_bytes: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
+        """Whether a batch of that size, ending at that offset, needs a new segment."""
+        return (
+            self.size_bytes + batch_bytes > segment_bytes
+            or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
+            or (self.index_entries + 1) * TimeIndex.entry_bytes >= index_bytes
+        )
+
+    def waited_ms(self, batch_timestamp: int, now_ms: int) -> int:
+        """How long the segment has been filling, by its records' clock, or the wall where they have none."""
+        if self.first_timestamp is None:
+            header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
+            self.first_timestamp = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
+        if self.first_timestamp >= 0:
+            return batch_timestamp - self.first_timestamp
+        return now_ms - self.created_ms
+
+    def seal(self) -> None:
+        """No more batches come: the time index ends with the largest timestamp, and both indexes are saved."""
+        if self.max_timestamp >= 0:
+            self.times().add(self.max_timestamp, self.max_timestamp_offset)
+        self.save_indexes(make=True)
+
+    def largest_timestamp(self) -> int:
+        """max_timestamp, from the time index where the segment was not read; -1 when there is none."""
+        if self.max_timestamp < 0 and self.size_bytes:
+            last = self.times().last()
+            if last is not None:
+                self.max_timestamp, self.max_timestamp_offset = last
+        return self.max_timestamp
+
+    def cut(self, position: int, next_offset: int) -> None:
+        """Forget everything from `position` on, where the batch with `next_offset` would begin. Raises OSError."""
+        handle = self.handle()
+        self.index().cut(position)
+        self.times().cut(next_offset)
+        self._disk.truncate(handle, position)
+        self.size_bytes = self.written_bytes = position
+        self.index_entries = len(self.index())
+        self.max_timestamp = self.max_timestamp_offset = -1
+        if position == 0:
+            self.first_timestamp = None
+        self.rewrite_indexes()
+        self.recount()
+
+    def truncate_file(self) -> None:
+        """Make the file end where the segment does. Raises OSError."""
+        self._disk.truncate(self.handle(), self.size_bytes)
+
+    def recount(self) -> None:
+        """max_timestamp and the bytes since the last index entry, from the indexes and the batches behind them."""
+        last = self.index().last()
+        position = last[1] if last else 0
+        self.since_entry_bytes = self.written_bytes - position
+        self.index_entries = len(self.index())
+        self.largest_timestamp()
+        walk = self.walk(position)
+        for _, _, next_offset, _ in walk:
+            batch = walk.header()
+            if batch.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, next_offset - 1
+
+    # reading
+
+    def locate(self, offset: int) -> tuple[int, int, int] | None:
+        """(position, base offset, next offset) of the batch that holds `offset`, or of the first one after it.
+
+        None when every batch ends before. May wait for the disk.
+        """
+        position = self.index().position_for(offset)
+        for at, base_offset, next_offset, _ in self.walk(position):
+            if next_offset > offset:
+                return at, base_offset, next_offset
+        return None
+
+    def walk(self, position: int = 0, chunk_bytes: int = 1 << 16) -> Walk:
+        """(position, base offset, next offset, size in bytes) of each written batch from `position` on."""
+        return Walk(self, position, chunk_bytes)
+
+    def read(self, size: int, position: int) -> bytes:
+        """May wait for the disk. Raises OSError."""
+        return self._disk.pread(self.handle(), size, position)
+
+    def batch_at(self, position: int, size_bytes: int) -> Batch:
+        """The whole batch; may wait for the disk."""
+        return Batch(memoryview(self.read(size_bytes, position)))
+
+
+class Walk:
+    """Iterator over batch headers, read in chunks. Ends at the first bytes that cannot be a batch."""
+
+    __slots__ = ("_at", "_chunk", "_chunk_at", "_chunk_bytes", "_header", "_segment")
+
+    def __init__(self, segment: Segment, position: int, chunk_bytes: int) -> None:
+        self._segment = segment
+        self._at = position
+        self._header = 0
+        self._chunk = b""
+        self._chunk_at = position
+        self._chunk_bytes = chunk_bytes
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> tuple[int, int, int, int]:
+        at = self._at
+        inside = at - self._chunk_at
+        if inside + HEADER_BYTES > len(self._chunk):
+            left = self._segment.written_bytes - at
+            if left < HEADER_BYTES:
+                raise StopIteration
+            self._chunk = self._segment.read(min(self._chunk_bytes, left), at)
+            self._chunk_at, inside = at, 0
+            if len(self._chunk) < HEADER_BYTES:
+                raise StopIteration
+        base_offset, length, last_delta = WALKED.unpack_from(self._chunk, inside)
+        size = length + PREFIX_BYTES
+        if size < HEADER_BYTES or at + size > self._segment.written_bytes:
+            raise StopIteration
+        self._header = inside
+        self._at = at + size
+        return at, base_offset, base_offset + last_delta + 1, size
+
+    def header(self) -> Batch:
+        """The batch that was walked last, without its records."""
+        return Batch(memoryview(self._chunk)[self._header : self._header + HEADER_BYTES])

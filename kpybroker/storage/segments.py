@@ -1,0 +1,75 @@
+"""The segments of a log, in order of their offsets; the last one is active."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from kpybroker.storage.segment import Segment
+
+
+class Segments:
+    """Never empty once loaded."""
+
+    __slots__ = ("_bases", "_list", "active")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._list = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._list)
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._list[number]
+
+    @property
+    def first(self) -> Segment:
+        return self._list[0]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._list)
+
+    def number_for(self, offset: int) -> int:
+        """Place of the segment that holds `offset`, if any does; 0 below the first."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def holding(self, offset: int) -> Segment:
+        active = self.active
+        return active if offset >= active.base_offset else self._list[self.number_for(offset)]
+
+    def after(self, segment: Segment) -> Segment | None:
+        """The next segment."""
+        number = bisect_right(self._bases, segment.base_offset)
+        return self._list[number] if number < len(self._list) else None
+
+    def add(self, segment: Segment) -> None:
+        assert not self._bases or segment.base_offset > self._bases[-1], "a new segment begins after all others"
+        self._list.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+
+    def take_first(self, count: int) -> list[Segment]:
+        """Remove the oldest `count`; at least one stays."""
+        assert count < len(self._list), "a log keeps a segment"
+        taken = self._list[:count]
+        del self._list[:count], self._bases[:count]
+        return taken
+
+    def take_after(self, number: int) -> list[Segment]:
+        """Remove those behind place `number`."""
+        taken = self._list[number + 1 :]
+        del self._list[number + 1 :], self._bases[number + 1 :]
+        self.active = self._list[-1]
+        return taken
+
+    def replace_all(self, segment: Segment) -> list[Segment]:
+        """Begin anew with an empty segment; returns the old ones."""
+        taken = self._list
+        self._list, self._bases, self.active = [segment], [segment.base_offset], segment
+        return taken

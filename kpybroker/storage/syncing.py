@@ -1,0 +1,134 @@
+"""Group commit: one sync of a log at a time, each for everything that was written before it began."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kpybroker.storage.segment import INDEX, SNAPSHOT, TIME_INDEX, Segment
+from kpybroker.storage.segments import Segments
+
+if TYPE_CHECKING:
+    from kpybroker.storage.log import Log
+
+
+class GroupSync:
+    """What of a log is on disk, and how more of it gets there."""
+
+    __slots__ = ("_generation", "_running", "_sealed", "directory_changed", "synced_end")
+
+    def __init__(self, synced_end: int) -> None:
+        self.synced_end = synced_end
+        """Everything below is on disk. It is the recovery point too: indexes of full segments are synced with them."""
+        self.directory_changed = False
+        """Files were made whose names are not yet known to be on disk."""
+        self._sealed: list[Segment] = []
+        self._running: asyncio.Future[None] | None = None
+        self._generation = 0
+
+    @property
+    def has_sealed(self) -> bool:
+        """Full segments wait for their sync."""
+        return bool(self._sealed)
+
+    def sealed(self, segment: Segment) -> None:
+        self._sealed.append(segment)
+
+    def recovered(self, segments: Segments, recovery_point: int) -> None:
+        """After an unclean stop: the page cache may hold what the disk does not."""
+        self.synced_end = recovery_point
+        self.directory_changed = True
+        self._sealed = [segments[at] for at in range(segments.number_for(recovery_point), len(segments) - 1)]
+
+    def forget(self, segments: list[Segment]) -> None:
+        """These are deleted."""
+        gone = set(map(id, segments))
+        self._sealed = [segment for segment in self._sealed if id(segment) not in gone]
+
+    def cut(self, end: int) -> None:
+        """The log was truncated: a sync under way does not speak for what is written now."""
+        self._generation += 1
+        self.synced_end = min(self.synced_end, end)
+
+    async def up_to(self, log: Log, end: int) -> None:
+        """Return when everything below `end` is on disk. Raises OSError."""
+        while self.synced_end < end and log.offline is None:
+            if self._running is not None:
+                await asyncio.shield(self._running)
+                continue
+            self._running = asyncio.get_running_loop().create_future()
+            try:
+                await self._sync(log)
+            finally:
+                running, self._running = self._running, None
+                running.set_result(None)
+
+    async def _sync(self, log: Log) -> None:
+        generation, end, sealed = self._generation, log.written_end, self._sealed
+        self._sealed = []
+        disk = log.world.disk
+        try:
+            for segment in sealed:
+                await _sync_segment(log, segment)
+                await disk.off_loop(partial(_sync_companions, log, segment.path))
+            if log.segments.active.written_bytes:
+                await _sync_segment(log, log.segments.active)
+            if self.directory_changed:
+                self.directory_changed = False
+                await disk.off_loop(partial(_sync_names, log))
+        except (OSError, asyncio.CancelledError):
+            self._sealed = sealed + self._sealed
+            raise
+        if generation == self._generation:
+            self.synced_end = max(self.synced_end, end)
+
+    def blocking(self, log: Log) -> None:
+        """The same on the caller, at a stop. Raises OSError."""
+        disk = log.world.disk
+        for segment in self._sealed:
+            disk.sync_blocking(segment.handle())
+            _sync_companions(log, segment.path)
+        self._sealed.clear()
+        if self.synced_end < log.written_end:
+            disk.sync_blocking(log.segments.active.handle())
+        if self.directory_changed:
+            self.directory_changed = False
+            _sync_names(log)
+        self.synced_end = log.written_end
+
+
+async def _sync_segment(log: Log, segment: Segment) -> None:
+    handle = segment.hold()
+    try:
+        await log.world.disk.sync(handle)
+    finally:
+        segment.let_go()
+
+
+def _sync_companions(log: Log, path: str) -> None:
+    """Sync the indexes of a full segment, and the snapshot made when it began. On the disk thread."""
+    disk = log.world.disk
+    for suffix in (INDEX, TIME_INDEX, SNAPSHOT):
+        try:
+            handle = disk.open(path + suffix)
+        except FileNotFoundError:
+            continue
+        try:
+            disk.sync_blocking(handle)
+        finally:
+            disk.close(handle)
+
+
+def _sync_names(log: Log) -> None:
+    """Sync the partition's directory, what names its topic, and the directory it is in. On the disk thread."""
+    disk = log.world.disk
+    path = f"{log.directory}/partition.metadata"
+    if disk.exists(path):
+        handle = disk.open(path)
+        try:
+            disk.sync_blocking(handle)
+        finally:
+            disk.close(handle)
+    disk.sync_directory_blocking(log.directory)
+    disk.sync_directory_blocking(log.directory.rsplit("/", 1)[0])
