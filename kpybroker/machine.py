@@ -8,6 +8,7 @@ The controller, the groups, the transactions and the share groups differ only in
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +27,9 @@ WAITERS_LIMIT = 200_000
 class Stored:
     """One data record of a state log. Control records never reach a machine.
 
-    `offset` is -1 until the log has given one. For the controller `value` is the framed metadata record and `message`
-    the record itself, where whoever made this had it in hand; elsewhere `message` is the machine's own, to spare itself
-    reading what it has just written (replayed records have none).
+    `offset` is -1 until the log has given one. Elsewhere than in the controller, `message` is the machine's own, to spare
+    itself reading what it has just written (replayed records have none). For the controller `message` is the metadata
+    record, always; the quorum frames it into `value` where that is still None.
     """
 
     key: bytes | None
@@ -155,7 +156,7 @@ class Runner:
         async for record in self.log.replay():
             if self._stopped:
                 return
-            self._guard(self.machine.apply, record)
+            self._replay(record)
         if self._stopped:
             return
         self._refusal = None
@@ -204,11 +205,15 @@ class Runner:
         """One atomic step. Not a coroutine: nothing may come between decide and apply."""
         assert not self._running, "a machine was asked from inside its own step"
         self._running = True
+        sound = False
         try:
             answers = self._step(ticket, command)
+            sound = True
         finally:
             self._running = False
-        if self._stopped:  # damage or a lost leadership met on the way
+            if not sound:
+                self._break_off(sys.exception())
+        if self._stopped:  # the log ended, or leadership was lost, on the way
             for answered, answer in answers:
                 self._settle(answered, answer)
             return
@@ -222,9 +227,8 @@ class Runner:
         self._arm()
 
     def _step(self, ticket: Ticket, command: Any) -> list[tuple[Ticket, Answer]]:
-        outcome: Outcome
         try:
-            outcome = self._guard(self.machine.decide, ticket, command, self.world.wall_ms())
+            outcome = self.machine.decide(ticket, command, self.world.wall_ms())
         except KafkaError as refusal:
             outcome = Outcome(answers=[(ticket, refusal)])
         for answered, _ in outcome.answers:
@@ -245,20 +249,23 @@ class Runner:
         for record in records:
             record.offset = offset
             offset += 1
-            self._guard(self.machine.apply, record)
+            self.machine.apply(record)
         return outcome.answers
 
-    def _guard(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """A machine may refuse; anything else it raises is a bug, after which its state is a guess."""
+    def _replay(self, record: Stored) -> None:
+        sound = False
         try:
-            return call(*arguments)
-        except KafkaError:
-            raise
-        except BaseException as bug:
-            self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
-            if self._on_bug is not None:
-                self._on_bug(bug)
-            raise
+            self.machine.apply(record)
+            sound = True
+        finally:
+            if not sound:
+                self._break_off(sys.exception())
+
+    def _break_off(self, bug: BaseException | None) -> None:
+        """A machine may refuse; whatever else it raises is a bug, after which its state is a guess."""
+        self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
+        if self._on_bug is not None and bug is not None:
+            self._on_bug(bug)
 
     def _hold(self, end: int, answers: list[tuple[Ticket, Answer]]) -> None:
         loop = asyncio.get_running_loop()
