@@ -175,7 +175,7 @@ def voter_records(directory: Directory, endpoint: tuple[str, str, int], now_ms: 
     voters = quorum.VotersRecord(
         version=0,
         voters=[
-            quorum.Voter(
+            quorum.RegisteredVoter(
                 voter_id=directory.node_id,
                 voter_directory_id=directory.directory_id,
                 endpoints=[quorum.Endpoint(name=name, host=host, port=port)],

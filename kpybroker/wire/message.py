@@ -108,6 +108,16 @@ def message(versions: str, *, flexible: int | None = None, key: int | None = Non
     return seal
 
 
+def key_of(cls: Any) -> Any:
+    """The number by which a log knows this kind of record; None where it has none."""
+    return cls._key
+
+
+def last_version(cls: Any) -> int:
+    """The highest version that a message exists in."""
+    return int(cls._versions.rpartition("-")[2])
+
+
 def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
     """The function behind `parse`, for those who parse the same message again and again."""
     declared: Any = cls  # a Part, which `message` made of it
