@@ -48,7 +48,7 @@ class ControllerMachine:
             records, answer = self._decide(command)
         except KafkaError as refusal:
             return Outcome(answers=[(ticket, refusal)])
-        values = [Stored(None, stored.frame_record(record), now_ms, message=record) for record in records]
+        values = [Stored(None, None, now_ms, message=record) for record in records]
         return Outcome(values, [(ticket, answer)])
 
     def _decide(self, command: Command) -> tuple[list[Any], Any]:
@@ -75,6 +75,7 @@ class ControllerMachine:
                 return [], None
 
     def apply(self, record: Stored) -> None:
+        """Take in one metadata record, which is `message`."""
         self.state.apply(record.message)
 
     def deadline_ms(self) -> int | None:

@@ -90,13 +90,13 @@ def _seal(cls: type[T], facts: dict[str, Any]) -> type[T]:
     return made
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+@dataclass_transform(kw_only_default=True)
 def part(cls: type[T]) -> type[T]:
     """A structure inside messages."""
     return _seal(cls, {})
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+@dataclass_transform(kw_only_default=True)
 def message(versions: str, *, flexible: int | None = None, key: int | None = None) -> Callable[[type[T]], type[T]]:
     """A whole message. versions: those that exist; flexible: the first with compact lengths and tagged fields, if any;
     key: the number by which a log knows this kind of record, where it has one."""

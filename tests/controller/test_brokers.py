@@ -1,0 +1,99 @@
+"""Brokers come, go and come back: epochs, fencing, and who leads meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpybroker.controller.commands import (
+    Bootstrap,
+    BrokerHeartbeat,
+    CreateTopics,
+    NewTopic,
+    RegisterBroker,
+)
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.stored import metadata as stored
+from tests.controller.stage import Stage
+
+
+def with_topic(brokers: int) -> Stage:
+    stage = Stage(brokers=brokers)
+    replicas = tuple(range(1, brokers + 1))
+    stage.ask(CreateTopics((NewTopic("t", assignments=((0, replicas),)),)))
+    return stage
+
+
+def test_a_brokers_epoch_is_the_offset_of_its_record() -> None:
+    stage = Stage(brokers=3)
+    offsets = {
+        record.broker_id: offset
+        for offset, record in enumerate(stage.records())
+        if isinstance(record, stored.RegisterBrokerRecord)
+    }
+    assert stage.epochs == offsets
+    assert {node_id: broker.epoch for node_id, broker in stage.state.brokers.items()} == offsets
+
+
+def test_registering_the_same_incarnation_again_changes_nothing() -> None:
+    stage = Stage(brokers=1)
+    before, written = stage.epochs[1], len(stage.log)
+    stage.join(1)
+    assert (stage.epochs[1], len(stage.log)) == (before, written)
+
+
+def test_a_lone_replica_keeps_leading_but_not_in_the_same_epoch_after_a_crash() -> None:
+    stage = with_topic(brokers=1)
+    partition = stage.state.topics["t"].partitions[0]
+    stage.join(1, incarnation=2)
+    assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
+
+
+def test_after_a_clean_stop_nothing_is_written_per_partition() -> None:
+    stage = with_topic(brokers=1)
+    partition = stage.state.topics["t"].partitions[0]
+    state = stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_shut_down=True))
+    assert state.should_shut_down
+    assert not stage.state.active(1)
+    written = len(stage.log)
+    stage.join(1, incarnation=2, previous_epoch=stage.epochs[1])
+    assert len(stage.log) == written + 2
+    assert (partition.leader, partition.leader_epoch) == (1, 0)
+    assert stage.state.active(1)
+
+
+@pytest.mark.parametrize("how", ["fence", "stop", "crash"])
+def test_leadership_moves_to_another_replica_in_sync(how: str) -> None:
+    stage = with_topic(brokers=2)
+    partition = stage.state.topics["t"].partitions[0]
+    if how == "crash":
+        stage.join(1, incarnation=2)
+    else:
+        stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_fence=how == "fence", want_shut_down=how == "stop"))
+    assert (partition.leader, partition.leader_epoch, partition.isr) == (2, 1, (2,))
+    assert stage.replayed() == stage.state
+
+
+def test_fencing_and_unfencing_are_told_once() -> None:
+    stage = Stage(brokers=1)
+    written = len(stage.log)
+    assert not stage.ask(BrokerHeartbeat(1, stage.epochs[1])).fenced
+    assert stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_fence=True)).fenced
+    assert stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_fence=True)).fenced
+    assert len(stage.log) == written + 1
+
+
+@pytest.mark.parametrize("node_id", [1, 9])
+def test_a_stale_epoch_is_refused(node_id: int) -> None:
+    stage = Stage(brokers=1)
+    with pytest.raises(KafkaError) as refused:
+        stage.ask(BrokerHeartbeat(node_id, 99))
+    assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_broker_that_lacks_a_finalized_feature_is_refused() -> None:
+    stage = Stage(brokers=0)
+    stage.ask(Bootstrap((("metadata.version", 30),)))
+    with pytest.raises(KafkaError) as refused:
+        stage.ask(RegisterBroker(1, b"i" * 16, (), (("metadata.version", 7, 29),)))
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+    stage.join(1)

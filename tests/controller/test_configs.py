@@ -1,0 +1,249 @@
+"""AlterConfigs and IncrementalAlterConfigs: what is refused with which code, as the oracle refuses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpybroker.controller.commands import (
+    AlterConfigs,
+    AlterOp,
+    ChangeConfigs,
+    CreateTopics,
+    IncrementalAlterConfigs,
+    NewTopic,
+    ReplaceConfigs,
+    ResourceType,
+)
+from kpybroker.errors import ErrorCode as E
+from tests.controller.stage import Stage
+
+SET, DELETE, APPEND, SUBTRACT = AlterOp
+TOPIC, BROKER, METRICS, GROUP = (
+    ResourceType.TOPIC,
+    ResourceType.BROKER,
+    ResourceType.CLIENT_METRICS,
+    ResourceType.GROUP,
+)
+
+
+def change(
+    kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+) -> IncrementalAlterConfigs:
+    return IncrementalAlterConfigs((ChangeConfigs(kind, name, changes),), validate_only)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    made = Stage()
+    made.ask(CreateTopics((NewTopic("t", 1, 1),)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("nosuch", "1", "Unknown topic config name: nosuch"),
+        ("num.partitions", "3", "Unknown topic config name"),
+        ("kpybroker.fsync", "always", "Unknown topic config name"),
+        ("retention.ms", "abc", "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
+        ("retention.ms", "-2", "Value must be at least -1"),
+        ("retention.ms", "", "Not a number"),
+        ("segment.ms", "1_000", "Not a number"),
+        ("segment.bytes", "1000", "Value must be at least 1048576"),
+        ("segment.bytes", "0x400000", "Not a number"),
+        ("max.message.bytes", "3000000000", "Not a number of type INT"),
+        ("cleanup.policy", "foo", "String must be one of: compact, delete"),
+        ("compression.type", "none", "String must be one of: uncompressed, zstd"),
+        ("compression.gzip.level", "0", "between 1 and 9 or equal to -1"),
+        ("preallocate", "yes", "either true or false"),
+        ("min.cleanable.dirty.ratio", "1.5", "no more than 1"),
+        ("min.insync.replicas", "0", "at least 1"),
+        ("leader.replication.throttled.replicas", "x", "[partitionId]:[brokerId]"),
+        ("remote.storage.enable", "true", "Tiered Storage functionality is disabled"),
+        ("max.compaction.lag.ms", "0", "at least 1"),
+        ("x" * 2000, "1", "too long"),
+        ("retention.ms", None, "Null value"),
+    ],
+)
+def test_bad_topic_settings(stage: Stage, name: str, value: str | None, said: str) -> None:
+    code, message = stage.code(change(TOPIC, "t", (name, SET, value)))
+    assert code is (E.INVALID_REQUEST if value is None else E.INVALID_CONFIG)
+    assert said in (message or "")
+    assert stage.state.configs == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "delete, compact"),
+        ("cleanup.policy", "delete,delete"),
+        ("preallocate", "TRUE"),
+        ("max.message.bytes", " 5000 "),
+        ("segment.ms", "+5"),
+        ("internal.segment.bytes", "1000"),
+        ("min.insync.replicas", "5"),
+        ("leader.replication.throttled.replicas", "*"),
+        ("leader.replication.throttled.replicas", "0:1,1:1"),
+    ],
+)
+def test_good_topic_settings_are_kept_as_written(stage: Stage, name: str, value: str) -> None:
+    assert stage.code(change(TOPIC, "t", (name, SET, value))) == (E.NONE, None)
+    assert stage.state.settings(TOPIC, "t") == {name: value}
+    stage.machine.config.log_settings(stage.state.settings(TOPIC, "t"))
+
+
+def test_contradicting_settings_are_refused_together(stage: Stage) -> None:
+    both = (("min.compaction.lag.ms", SET, "1000"), ("max.compaction.lag.ms", SET, "10"))
+    assert stage.code(change(TOPIC, "t", *both))[0] is E.INVALID_CONFIG
+    assert stage.code(change(TOPIC, "t", both[0]))[0] is E.NONE
+    assert stage.code(change(TOPIC, "t", both[1]))[0] is E.INVALID_CONFIG
+
+
+def test_lists_grow_and_shrink(stage: Stage) -> None:
+    def after(operation: int, value: str) -> str:
+        assert stage.code(change(TOPIC, "t", ("cleanup.policy", operation, value))) == (E.NONE, None)
+        return stage.state.settings(TOPIC, "t").get("cleanup.policy", "default")
+
+    assert after(APPEND, "compact") == "delete,compact"
+    assert after(APPEND, "compact") == "delete,compact"
+    assert after(SUBTRACT, "delete") == "compact"
+    assert after(APPEND, "delete,compact") == "compact,delete"
+    assert after(SUBTRACT, "compact,delete") == ""
+    assert after(DELETE, "") == "default"
+    assert after(SUBTRACT, "delete") == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ((("retention.ms", APPEND, "5"),), E.INVALID_CONFIG),
+        ((("retention.ms", SUBTRACT, "5"),), E.INVALID_CONFIG),
+        ((("nosuch", APPEND, "5"),), E.INVALID_CONFIG),
+        ((("cleanup.policy", APPEND, "foo"),), E.INVALID_CONFIG),
+        ((("retention.ms", 9, "5"),), E.INVALID_REQUEST),
+        ((("retention.ms", SET, "5"), ("retention.ms", SET, "6")), E.INVALID_REQUEST),
+        ((("nosuch", DELETE, None),), E.NONE),
+        ((("segment.ms", DELETE, None),), E.NONE),
+    ],
+)
+def test_operations(stage: Stage, changes: tuple[tuple[str, int, str | None], ...], code: E) -> None:
+    assert stage.code(change(TOPIC, "t", *changes))[0] is code
+    assert stage.state.configs == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nosuch", E.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a b", E.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "", E.INVALID_REQUEST),
+        (BROKER, "abc", E.INVALID_REQUEST),
+        (BROKER, "-1", E.INVALID_REQUEST),
+        (METRICS, "", E.INVALID_REQUEST),
+        (GROUP, "", E.INVALID_REQUEST),
+        (ResourceType.BROKER_LOGGER, "1", E.INVALID_REQUEST),
+        (99, "x", E.INVALID_REQUEST),
+    ],
+)
+def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, code: E) -> None:
+    assert stage.code(change(kind, name))[0] is code
+    assert stage.code(AlterConfigs((ReplaceConfigs(kind, name, ()),)))[0] is code
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "said"),
+    [
+        ("1", "num.partitions", "3", "Cannot update these configs dynamically: [num.partitions]"),
+        ("", "num.partitions", "3", "Cannot update these configs dynamically: [num.partitions]"),
+        ("1", "kpybroker.fsync", "always", "Cannot update these configs dynamically"),
+        ("1", "log.retention.ms", "x", "Not a number of type LONG"),
+        ("1", "log.retention.ms", "0", "unlimited (-1)"),
+        ("", "min.insync.replicas", "0", "at least 1"),
+        ("1", "ssl.key.password", "hush", "per-listener"),
+        ("", "ssl.keystore.type", "JKS", "per-listener"),
+        ("", "listeners", "PLAINTEXT://:1234", "broker id must be specified: [listeners]"),
+    ],
+)
+def test_bad_broker_settings(stage: Stage, name: str, setting: str, value: str, said: str) -> None:
+    code, message = stage.code(change(BROKER, name, (setting, SET, value)))
+    assert code is E.INVALID_REQUEST
+    assert said in (message or "")
+    assert "hush" not in (message or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("1", "log.retention.ms", "-5"),
+        ("", "log.cleanup.policy", "compact"),
+        ("1", "max.connections", "100"),
+        ("1", "listener.name.plaintext.ssl.key.password", "hush"),
+        ("1", "a.plug.in", "x"),
+    ],
+)
+def test_good_broker_settings(stage: Stage, name: str, setting: str, value: str) -> None:
+    assert stage.code(change(BROKER, name, (setting, SET, value)))[0] is E.NONE
+    assert stage.state.settings(BROKER, name) == {setting: value}
+    assert stage.code(change(BROKER, name, (setting, DELETE, None)))[0] is E.NONE
+    assert stage.state.configs == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "value", "code"),
+    [
+        (METRICS, "interval.ms", "1000", E.NONE),
+        (METRICS, "interval.ms", "99", E.INVALID_REQUEST),
+        (METRICS, "interval.ms", "3600001", E.INVALID_REQUEST),
+        (METRICS, "match", "client_id=a.*,client_software_name=x", E.NONE),
+        (METRICS, "match", "foo", E.INVALID_CONFIG),
+        (METRICS, "match", "foo=1", E.INVALID_CONFIG),
+        (METRICS, "match", "client_id=[", E.INVALID_CONFIG),
+        (METRICS, "nosuch", "1", E.INVALID_REQUEST),
+        (GROUP, "consumer.session.timeout.ms", "46000", E.NONE),
+        (GROUP, "consumer.session.timeout.ms", "1", E.INVALID_CONFIG),
+        (GROUP, "consumer.heartbeat.interval.ms", "99999", E.INVALID_CONFIG),
+        (GROUP, "share.record.lock.duration.ms", "1000", E.INVALID_CONFIG),
+        (GROUP, "consumer.session.timeout.ms", "x", E.INVALID_CONFIG),
+        (GROUP, "nosuch", "1", E.INVALID_CONFIG),
+    ],
+)
+def test_settings_of_groups_and_client_metrics(stage: Stage, kind: int, setting: str, value: str, code: E) -> None:
+    assert stage.code(change(kind, "g", (setting, SET, value)))[0] is code
+
+
+def test_replacing_resets_what_is_not_named(stage: Stage) -> None:
+    def replace(*configs: tuple[str, str | None], validate_only: bool = False) -> E:
+        return stage.code(AlterConfigs((ReplaceConfigs(TOPIC, "t", configs),), validate_only))[0]
+
+    assert replace(("retention.ms", "5"), ("segment.ms", "6")) is E.NONE
+    assert replace(("retention.ms", "7"), validate_only=True) is E.NONE
+    assert stage.state.settings(TOPIC, "t") == {"retention.ms": "5", "segment.ms": "6"}
+    assert replace(("retention.ms", "7"), ("nosuch", "1")) is E.INVALID_CONFIG
+    assert replace(("retention.ms", "7"), ("retention.ms", "8")) is E.INVALID_REQUEST
+    assert replace(("retention.ms", None)) is E.INVALID_REQUEST
+    assert replace(("segment.ms", "6")) is E.NONE
+    assert stage.state.settings(TOPIC, "t") == {"segment.ms": "6"}
+
+
+def test_one_resource_twice_is_refused_and_others_are_not_harmed(stage: Stage) -> None:
+    changes = (("retention.ms", SET, "5"),)
+    results = stage.ask(
+        IncrementalAlterConfigs(
+            (
+                ChangeConfigs(TOPIC, "t", changes),
+                ChangeConfigs(BROKER, "", (("log.retention.ms", SET, "5"),)),
+                ChangeConfigs(TOPIC, "t", changes),
+            )
+        )
+    )
+    assert [result.error_code for result in results] == [E.INVALID_REQUEST, E.NONE, E.INVALID_REQUEST]
+    assert stage.state.configs == {(BROKER, ""): {"log.retention.ms": "5"}}
+
+
+def test_what_does_not_change_is_not_written(stage: Stage) -> None:
+    stage.ask(change(TOPIC, "t", ("retention.ms", SET, "5")))
+    written = len(stage.log)
+    stage.ask(change(TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", DELETE, None)))
+    stage.ask(change(TOPIC, "t", ("retention.ms", SET, "6"), validate_only=True))
+    assert len(stage.log) == written
