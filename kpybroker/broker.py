@@ -64,7 +64,7 @@ class Broker:
         self.hosting = Hosting(config.node_id)
         self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots)
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.quorum = Quorum(world, config, directories[0], _voter(config))
+        self.quorum = Quorum(world, config, directories[0])
         self.controller = Runner(
             ControllerMachine(config, world.random, lambda: self.quorum.end),
             self.quorum,
@@ -88,13 +88,10 @@ class Broker:
         log_dir = LogDirectory(world, directories[0].path, config)
         broker = cls(world, config, directories, log_dir)
         broker.quorum.on_damage(broker.fail)
-        broker.quorum.start()
-        await broker.quorum.settle()
+        await broker.quorum.start()
         broker.publish(Image(), broker.quorum.image)
         broker.quorum.on_image(broker.publish)
         await broker.controller.load()
-        if broker.quorum.is_new:
-            await broker.controller.ask(commands.Bootstrap(tuple(FINALIZED_AT_FORMAT.items())), CONTROLLER_TIMEOUT_MS)
         return broker
 
     async def join(self, advertised: tuple[Endpoint, ...]) -> None:
@@ -317,8 +314,13 @@ class Broker:
         await self.controller.ask(commands.CreateTopics((wanted,)), CONTROLLER_TIMEOUT_MS)
 
 
-def _voter(config: BrokerConfig) -> tuple[str, str, int]:
-    """The controller endpoint of a quorum of one: its listener, or the one that none is needed for."""
+def _voter(config: BrokerConfig) -> tuple[str, str, int] | None:
+    """The controller endpoint of a quorum of one: its listener, or the one that none is needed for.
+
+    None where the settings name the voters: the log then does not (kraft.version 0).
+    """
+    if config.controller_quorum_voters:
+        return None
     for endpoint in config.controller_listeners:
         return endpoint.name, endpoint.host or "127.0.0.1", endpoint.port
     return "CONTROLLER", "127.0.0.1", 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from kpybroker.errors import Damage
 from kpybroker.metadata.parts import BrokerImage, Changes, PartitionImage, TopicImage
-from kpybroker.metadata.records import broker_record, kept_as, partition_record
+from kpybroker.metadata.records import kept_as
 from kpybroker.wire.stored import metadata as stored
 
 __all__ = ["BROKER_RESOURCE", "TOPIC_RESOURCE", "BrokerImage", "Changes", "Image", "PartitionImage", "TopicImage"]

@@ -1,13 +1,10 @@
-"""Records of `__cluster_metadata` that say again what an Image holds, for snapshots."""
+"""Metadata records that nothing here decides by, and that must survive a snapshot all the same."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kpybroker.wire.stored import metadata as stored
-
-if TYPE_CHECKING:
-    from kpybroker.metadata.image import BrokerImage, PartitionImage
 
 
 def kept_as(record: Any) -> tuple[Any, bool]:

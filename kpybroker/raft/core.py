@@ -1,16 +1,20 @@
 """Raft as a function (KIP-595): what a node of the quorum does next, without clock, disk or network.
 
-`step(state, event)` gives the next state and the effects that the shell carries out, in this order: persist, then
-append, then tell. One voter elects itself; the shapes (epochs, votes, acknowledged ends by voter) are those of many.
+`step(state, event, now_ms, chance)` gives the next state and the effects that the shell carries out in their order:
+what persists comes first. One voter elects itself; epochs, votes and the ends that voters have on disk are shaped for
+many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Final
 
 NOBODY: Final = -1
+ELECTION_TIMEOUT_MS = 1000
+"""Kafka's controller.quorum.election.timeout.ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class State:
     epoch_start: int = 0
     """Where the leader's own epoch begins: nothing commits by count before its first record has (Raft, 5.4.2)."""
     high_watermark: int = 0
+    deadline_ms: int | None = None
+    """When an ElectionTimeout is due; None where nothing has to be waited for."""
 
     @property
     def is_leader(self) -> bool:
@@ -88,29 +94,36 @@ Event = ElectionTimeout | Synced
 Effect = Persist | Lead | Commit
 
 
-def step(state: State, event: Event) -> tuple[State, list[Effect]]:
-    """What happens next. Never fails: an event that does not apply changes nothing."""
+def step(state: State, event: Event, now_ms: int, chance: Random) -> tuple[State, list[Effect]]:
+    """What happens next. Never fails: an event that does not apply changes nothing.
+
+    now_ms is only compared with deadlines given out here; chance spreads the deadlines of rival candidates.
+    """
     if isinstance(event, ElectionTimeout):
-        return _elect(state, event.end)
+        return _elect(state, event.end, now_ms, chance)
     return _count(state, event)
 
 
-def _elect(state: State, end: int) -> tuple[State, list[Effect]]:
-    """Vote for oneself in a new epoch; a majority of one's own vote makes a leader at once."""
-    if state.node_id not in state.voters:
+def _elect(state: State, end: int, now_ms: int, chance: Random) -> tuple[State, list[Effect]]:
+    """Vote for oneself in a new epoch; where one's own vote is a majority, lead at once."""
+    if state.node_id not in state.voters or state.is_leader:
         return state, []
     epoch = state.voted.epoch + 1
     votes = (state.node_id,)
-    candidate = replace(state, voted=Voted(epoch, NOBODY, state.node_id), votes=votes, synced=None)
     if len(votes) <= len(state.voters) // 2:
-        return candidate, [Persist(candidate.voted)]
+        again_ms = now_ms + ELECTION_TIMEOUT_MS + chance.randrange(ELECTION_TIMEOUT_MS)
+        voted = Voted(epoch, NOBODY, state.node_id)
+        return replace(state, voted=voted, votes=votes, deadline_ms=again_ms), [Persist(voted)]
+    voted = Voted(epoch, state.node_id, NOBODY)  # the vote and its success are one write
     leader = replace(
-        candidate,
-        voted=Voted(epoch, state.node_id, NOBODY),
+        state,
+        voted=voted,
+        votes=votes,
         synced=dict.fromkeys(state.voters, 0),
         epoch_start=end,
+        deadline_ms=None,
     )
-    return leader, [Persist(leader.voted), Lead(epoch, votes)]
+    return leader, [Persist(voted), Lead(epoch, votes)]
 
 
 def _count(state: State, event: Synced) -> tuple[State, list[Effect]]:

@@ -1,7 +1,7 @@
 """The shell around `raft.core`: the log of `__cluster_metadata`, its snapshots, and the Image they make.
 
 A record is committed when a majority of voters, here the one, has it on disk. The Image is moved forward by what has
-committed, and told to whoever asked (`on_image`) before any answer of the controller leaves.
+committed, and told to whoever asked (`on_image`) before any answer of the controller leaves (`on_committed`).
 """
 
 from __future__ import annotations
@@ -10,85 +10,121 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
 from kpybroker.raft import core
+from kpybroker.raft.loading import FIRST_RECORDS, Voters, check_level, open_log, replay_log
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
 from kpybroker.raft.snapshots import Snapshots
-from kpybroker.storage.directory import METADATA_DIRECTORY, METADATA_TOPIC, Directory, voter_records
+from kpybroker.storage.directory import Directory
+from kpybroker.storage.formatting import METADATA_DIRECTORY, read_bootstrap
 from kpybroker.storage.log import Log
-from kpybroker.storage.partition_metadata import write_partition_metadata
-from kpybroker.wire.batch import Record, encode_batch, read_records, split
+from kpybroker.storage.retention import unlink_all
+from kpybroker.wire.batch import Record, encode_batch, split
 from kpybroker.wire.snapshot import LEADER_CHANGE, control_record
 from kpybroker.wire.stored import quorum as messages
-from kpybroker.wire.stored.metadata import frame_record, unframe_record
+from kpybroker.wire.stored.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    frame_record,
+)
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-METADATA_TOPIC_ID = bytes(15) + b"\x01"
-READ_BYTES = 1 << 20
+BATCH_LIMIT_BYTES = 8 << 20
+"""Kafka's limit for what one decision of the controller writes."""
+
+
+class Pending(NamedTuple):
+    """Appended, not yet committed."""
+
+    end: int
+    records: list[Any]
 
 
 class Quorum:
     """The metadata log of this node, a StateLog for the controller. `start`, then use, then `close`."""
 
-    def __init__(self, world: World, config: BrokerConfig, directory: Directory, voter: tuple[str, str, int]) -> None:
+    def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
         self._config = config
         self._directory = directory
-        self._voter = voter
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self.image = Image()
+        """Of what has committed."""
         self._on_image: Callable[[Image, Image], None] = _nobody_asks
-        self._on_committed: Callable[[], None] | None = None
+        self._on_committed: list[Callable[[], None]] = []
         self._on_damage: Callable[[str], None] = log.critical
-        self._uncommitted: deque[tuple[int, list[Any]]] = deque()
+        self._pending: deque[Pending] = deque()
         self._syncing: asyncio.Task[None] | None = None
+        self._snapshotting: asyncio.Task[None] | None = None
         self._snapshots = Snapshots(world, config, self.path)
+        self._voters = Voters(directory.node_id, directory.directory_id)
         self.log: Log
         self.state: core.State
 
-    # ---- start
+    # ---- start and stop
 
-    def start(self) -> None:
-        """Open the log, replay it, and lead. May wait for the disk. Raises Damage."""
-        world = self._world
-        world.disk.mkdir(self.path)
-        settings = LogSettings(
-            segment_bytes=self._config.metadata_log_segment_bytes,
-            segment_ms=self._config.metadata_log_segment_ms,
-            retention_ms=-1,
-        )
-        base = self._snapshots.load_newest()
-        self.log = Log.open(world, self.path, METADATA_TOPIC, 0, settings, clean=False, recovery_point=0)
-        write_partition_metadata(world.disk, self.path, METADATA_TOPIC_ID)
-        if base is not None:
-            self.image = base
-        self._replay_log()
-        voted = read_quorum_state(world, self.path)
-        node_id = self._directory.node_id
-        self.state = core.State(node_id, (node_id,), voted)
-        self._step(core.ElectionTimeout(self.log.end))
+    async def start(self) -> None:
+        """Open the log, replay it, lead, and in a new directory write its first records; then all is committed.
 
-    def _replay_log(self) -> None:
-        storage = self.log
-        offset = max(self.image.offset + 1, storage.start)
-        while offset < storage.end:
-            found = storage.read_blocking(offset, READ_BYTES)
-            for batch in split(found):
-                records = [] if batch.is_control else [unframe_record(r.value or b"") for r in read_records(batch)]
-                self.image = self.image.apply(records, batch.last_offset, batch.leader_epoch)
-                offset = batch.next_offset
+        Raises ConfigError: the log cannot be read, is of a newer version, or has voters beside this node.
+        """
+        try:
+            self._world.disk.mkdir(self.path)
+            base = self._snapshots.load_newest()
+            if base is not None:
+                self._voters.learn(base.control)
+                self.image = Image().apply(base.records, base.end - 1, base.epoch)
+            self.log = open_log(self._world, self._config, self.path, base.end if base else 0)
+            self.image = await replay_log(self.log, self.image, self._voters, self._snapshots)
+            check_level(self.image, self.path)
+            self._voters.check(self.path)
+            voted = read_quorum_state(self._world, self.path)
+            epoch = max(voted.epoch, self.image.epoch, self.log.epochs.latest)
+            node_id = self._directory.node_id
+            self.state = core.State(node_id, (node_id,), core.Voted(epoch) if epoch > voted.epoch else voted)
+            self._step(core.ElectionTimeout(self.log.end))
+            self._begin_cluster()
+            await self.settle()
+        except (Damage, OSError) as reason:
+            raise ConfigError(
+                f"the metadata log in {self.path} cannot be used: {reason}; restore it from a copy, or begin anew with "
+                "an empty directory (log.dirs)"
+            ) from reason
 
-    @property
-    def is_new(self) -> bool:
-        """Nothing was ever written but this node's own election."""
-        return not self.image.features
+    def _begin_cluster(self) -> None:
+        """What a leader writes before anybody else may: the end of half a transaction, the first features."""
+        if self.image.in_transaction:
+            self._write_data([AbortTransactionRecord(reason="The controller that began it is gone.")])
+        if not self.image.features:
+            known = read_bootstrap(self._world, self._directory.path)
+            records = FIRST_RECORDS if known is None else known
+            begin = BeginTransactionRecord(name="Bootstrap records")
+            self._write_data([begin, *records, EndTransactionRecord()])
+
+    async def settle(self) -> None:
+        """Until everything appended has committed. Raises Damage where it never will."""
+        while self._syncing is not None:
+            await asyncio.shield(self._syncing)
+        if self.log.offline is not None:
+            raise Damage(self.log.offline)
+
+    async def close(self) -> None:
+        """Sync what is written and close the files; a log that is damaged is only closed."""
+        for task in (self._syncing, self._snapshotting):
+            if task is not None:
+                await asyncio.shield(task)
+        try:
+            self.log.close()
+        except Damage as damage:
+            log.error("the metadata log was not closed in order: %s", damage)
 
     # ---- StateLog
 
@@ -98,6 +134,7 @@ class Quorum:
 
     @property
     def end(self) -> int:
+        """The offset that the next record gets; a broker's epoch is made of it."""
         return self.log.end
 
     @property
@@ -105,7 +142,7 @@ class Quorum:
         return self.state.high_watermark
 
     def on_committed(self, callback: Callable[[], None]) -> None:
-        self._on_committed = callback
+        self._on_committed.append(callback)
 
     def on_image(self, callback: Callable[[Image, Image], None]) -> None:
         """Tell of every committed change: (the Image before, the Image after)."""
@@ -116,57 +153,69 @@ class Quorum:
         self._on_damage = callback
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append as one batch; it commits when it is on disk. Raises NOT_CONTROLLER."""
+        """Append as one batch; it commits when it is on disk. Raises NOT_CONTROLLER, POLICY_VIOLATION; Damage.
+
+        POLICY_VIOLATION: more than fits into a batch, and what is decided at once is written at once.
+        """
         if not self.state.is_leader or self.log.offline is not None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
-        now_ms = self._world.wall_ms()
-        rows = [Record(0, now_ms, None, record.value) for record in records]
-        self._write(rows, now_ms, control=False)
-        messages_of = [r.message if r.message is not None else unframe_record(r.value or b"") for r in records]
-        self._uncommitted.append((self.log.end, messages_of))
+        for record in records:
+            if record.value is None:
+                record.value = frame_record(record.message)
+        self._write_data([record.message for record in records], [record.value or b"" for record in records])
         return self.log.end
 
     async def replay(self) -> AsyncIterator[Stored]:
-        """The records that make the committed Image: a snapshot, as it were."""
+        """The records that make the committed Image, as a snapshot has them: no offsets, no frames."""
         for record in self.image.records():
-            yield Stored(None, frame_record(record), message=record)
+            yield Stored(None, None, message=record)
 
     # ---- the shell
 
     def _step(self, event: core.Event) -> None:
-        self.state, effects = core.step(self.state, event)
+        self.state, effects = core.step(self.state, event, self._world.wall_ms(), self._world.random)
         for effect in effects:
             if isinstance(effect, core.Persist):
-                write_quorum_state(self._world, self.path, effect.voted)
+                write_quorum_state(self._world, self.path, effect.voted, self._voters.static)
             elif isinstance(effect, core.Lead):
                 self._begin_epoch(effect)
             else:
                 self._commit(effect.end)
 
     def _begin_epoch(self, lead: core.Lead) -> None:
-        """The epoch's first records: who leads, and in the first epoch who votes."""
+        """The epoch's first records: who leads, and at the very start of a log who votes."""
         now_ms = self._world.wall_ms()
         message = messages.LeaderChangeMessage(
-            version=0,
             leader_id=self.state.node_id,
             voters=[messages.Voter(voter_id=voter) for voter in self.state.voters],
             granting_voters=[messages.Voter(voter_id=voter) for voter in lead.granting],
         )
         rows = [control_record(LEADER_CHANGE, message, now_ms)]
         if self.log.end == 0:
-            rows += voter_records(self._directory, self._voter, now_ms)
-        self._write(rows, now_ms, control=True)
-        self._uncommitted.append((self.log.end, []))
+            rows += self._voters.records(now_ms)
+        self._write(rows, [], now_ms, control=True)
 
-    def _write(self, rows: list[Record], now_ms: int, *, control: bool) -> None:
+    def _write_data(self, records: list[Any], frames: list[bytes] | None = None) -> None:
+        now_ms = self._world.wall_ms()
+        frames = frames or [frame_record(record) for record in records]
+        self._write([Record(0, now_ms, None, frame) for frame in frames], records, now_ms, control=False)
+
+    def _write(self, rows: list[Record], records: list[Any], now_ms: int, *, control: bool) -> None:
+        """Append a batch; a sync is under way when this returns."""
         epoch = self.epoch
         batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
+        if len(batch) > BATCH_LIMIT_BYTES:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{len(rows)} metadata records at once are too many; ask for less at a time"
+            )
         try:
             self.log.append(split(memoryview(batch)), epoch, now_ms, client=False)
             self.log.flush()
-        except Damage as damage:
-            self._on_damage(str(damage))
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
+        except (Damage, KafkaError) as reason:
+            self._on_damage(str(reason))
+            raise Damage(str(reason)) from reason
+        self._pending.append(Pending(self.log.end, records))
+        self._snapshots.appended(0 if control else len(batch), now_ms)
         if self._syncing is None:
             self._syncing = asyncio.get_running_loop().create_task(self._sync())
 
@@ -183,31 +232,31 @@ class Quorum:
 
     def _commit(self, end: int) -> None:
         self.log.high_watermark = self.log.last_stable = end
-        before, records, last = self.image, [], -1
-        while self._uncommitted and self._uncommitted[0][0] <= end:
-            last, some = self._uncommitted.popleft()
-            records += some
-        if last >= 0:
-            self.image = before.apply(records, last - 1, self.epoch)
-            if records:
-                self._on_image(before, self.image)
-        if self._on_committed is not None:
-            self._on_committed()
-        self._snapshots.after_commit(self.image, self.log, lambda now_ms: self.control_records(now_ms))
+        before, records = self.image, []
+        while self._pending and self._pending[0].end <= end:
+            records += self._pending.popleft().records
+        self.image = before.apply(records, end - 1, self.epoch)
+        if records:
+            self._on_image(before, self.image)
+        for callback in self._on_committed:
+            callback()
+        if self._snapshotting is None and self._snapshots.is_due() and not self.image.in_transaction:
+            self._snapshotting = asyncio.get_running_loop().create_task(self._snapshot())
 
-    def control_records(self, now_ms: int) -> list[Record]:
-        """The version of KRaft and the voters, for the head of a snapshot."""
-        return voter_records(self._directory, self._voter, now_ms)
-
-    async def settle(self) -> None:
-        """Until everything appended has committed."""
-        while self._syncing is not None:
-            await asyncio.shield(self._syncing)
-
-    async def close(self) -> None:
-        """Sync what is written and close the files."""
-        await self.settle()
-        self.log.close()
+    async def _snapshot(self) -> None:
+        """Write a snapshot of what has committed, then let go what older snapshots and the log no longer need."""
+        try:
+            await self._snapshots.write(self.image, self._voters.records(self._world.wall_ms()))
+            oldest = await self._snapshots.forget(self.log.size_bytes)
+            if oldest > self.log.start:
+                self.log.advance_start(oldest)
+                self.log.apply_retention(self._world.wall_ms())
+                gone = self.log.take_garbage()
+                await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone))
+        except (OSError, Damage, KafkaError) as error:
+            log.error("no metadata snapshot this time: %s", error)
+        finally:
+            self._snapshotting = None
 
 
 def _nobody_asks(before: Image, after: Image) -> None:

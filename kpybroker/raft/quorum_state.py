@@ -1,49 +1,55 @@
-"""`quorum-state`: the vote and the epoch a node must not forget (KIP-595, data version 1 of KIP-853)."""
+"""`quorum-state`: the vote and the epoch a node must not forget (KIP-595; data version 1 is KIP-853's)."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from kpybroker.errors import Damage
 from kpybroker.raft.core import Voted
-from kpybroker.storage.directory import encode_id, write_whole
+from kpybroker.storage.directory import encode_id, read_whole, write_whole
 from kpybroker.world import World
 
-NAME = "quorum-state"
-DATA_VERSION = 1
-FILE_LIMIT_BYTES = 1 << 20
+QUORUM_STATE = "quorum-state"
 NO_DIRECTORY = bytes(16)
 
 
 def read_quorum_state(world: World, directory: str) -> Voted:
     """What the file says; the beginning where there is none. Raises Damage."""
-    path = f"{directory}/{NAME}"
+    path = f"{directory}/{QUORUM_STATE}"
     if not world.disk.exists(path):
         return Voted()
-    handle = world.disk.open(path)
     try:
-        text = world.disk.pread(handle, FILE_LIMIT_BYTES, 0)
-    finally:
-        world.disk.close(handle)
-    try:
-        told = json.loads(text)
-        version = told["data_version"]
+        told = json.loads(read_whole(world, path))
+        version = int(told["data_version"])
         voted = Voted(int(told["leaderEpoch"]), int(told["leaderId"]), int(told["votedId"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise Damage(f"{path} is unreadable: {error}") from error
-    if version not in (0, DATA_VERSION):
-        raise Damage(f"{path} has data_version {version}; this broker reads 0 and 1")
+        raise Damage(f"{path} cannot be read: {error!r}") from error
+    if version not in (0, 1):
+        raise Damage(f"{path} has data_version {version}, and 0 and 1 are known here")
     return voted
 
 
-def write_quorum_state(world: World, directory: str, voted: Voted, voted_directory: bytes = NO_DIRECTORY) -> None:
-    """Replace the file, on disk when this returns."""
-    told = {
-        "leaderId": voted.leader_id,
-        "leaderEpoch": voted.epoch,
-        "votedId": voted.voted_id,
-        "votedDirectoryId": encode_id(voted_directory),
-        "data_version": DATA_VERSION,
-    }
-    write_whole(world, f"{directory}/{NAME}", json.dumps(told, separators=(",", ":")).encode())
+def write_quorum_state(world: World, directory: str, voted: Voted, static_voters: tuple[int, ...] = ()) -> None:
+    """Replace the file; on disk when this returns. `static_voters`: those of kraft.version 0, whose form is older."""
+    told: dict[str, Any]
+    if static_voters:
+        told = {
+            "clusterId": "",
+            "leaderId": voted.leader_id,
+            "leaderEpoch": voted.epoch,
+            "votedId": voted.voted_id,
+            "appliedOffset": 0,
+            "currentVoters": [{"voterId": voter} for voter in static_voters],
+            "data_version": 0,
+        }
+    else:
+        told = {
+            "leaderId": voted.leader_id,
+            "leaderEpoch": voted.epoch,
+            "votedId": voted.voted_id,
+            "votedDirectoryId": encode_id(NO_DIRECTORY),
+            "data_version": 1,
+        }
+    write_whole(world, f"{directory}/{QUORUM_STATE}", json.dumps(told, separators=(",", ":")).encode())
     world.disk.sync_directory_blocking(directory)

@@ -1,16 +1,20 @@
-"""Snapshots of the metadata log: when to write one, the newest on disk, and what may then be forgotten (KIP-630)."""
+"""Snapshots of the metadata log: the files, when to write the next one, which to keep (KIP-630).
+
+`NNNN-NNNN.checkpoint` has the end of the log that it stands for, and the epoch of the last record below that end.
+Written beside as `.part`, synced, then renamed: one that has its name is whole.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage
 from kpybroker.metadata.image import Image
-from kpybroker.storage.directory import write_whole
-from kpybroker.storage.log import Log
 from kpybroker.wire.batch import Record
 from kpybroker.wire.snapshot import decode_snapshot, encode_snapshot
 from kpybroker.world import World
@@ -18,69 +22,115 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-KEPT = 2
-"""Snapshots that stay, the newest among them: an unreadable one must not be the only one."""
 FILE_LIMIT_BYTES = 1 << 32
+PARTIAL = ".part"
+
+
+class Snapshot(NamedTuple):
+    """What a file holds. `end`: the first offset that it does not contain."""
+
+    end: int
+    epoch: int
+    records: list[Any]
+    control: list[tuple[int, Any]]
 
 
 class Snapshots:
-    """The `NNNN-NNNN.checkpoint` files beside a metadata log. Offsets in names are ends: the first not contained."""
+    """The snapshots beside one metadata log."""
 
     def __init__(self, world: World, config: BrokerConfig, path: str) -> None:
         self._world = world
         self._path = path
         self._every_bytes = config.metadata_log_max_record_bytes_between_snapshots
         self._every_ms = config.metadata_log_max_snapshot_interval_ms
-        self._size_before = 0
-        self._written_ms = world.wall_ms()
+        self._keep_bytes = config.metadata_max_retention_bytes
+        self._keep_ms = config.metadata_max_retention_ms
+        self._missing_bytes = 0
+        """In the log, but in no snapshot."""
+        self._missing_since_ms: int | None = None
 
-    def _names(self) -> list[tuple[int, int, str]]:
-        found = []
-        for name in self._world.disk.list(self._path):
-            match = NAME.fullmatch(name)
-            if match is not None:
-                found.append((int(match[1]), int(match[2]), name))
-        return sorted(found)
+    def names(self) -> list[tuple[int, int, str]]:
+        """(end, epoch, file name), the oldest first."""
+        matches = [NAME.fullmatch(name) for name in self._world.disk.list(self._path)]
+        return sorted((int(match[1]), int(match[2]), match[0]) for match in matches if match is not None)
 
-    def load_newest(self) -> Image | None:
-        """The Image of the newest snapshot that can be read; None where there is none."""
-        if not self._world.disk.exists(self._path):
-            return None
-        for end, epoch, name in reversed(self._names()):
-            handle = self._world.disk.open(f"{self._path}/{name}")
+    def load_newest(self) -> Snapshot | None:
+        """The newest snapshot that can be read; None where there is none. May wait for the disk. Raises Damage.
+
+        An unreadable one is passed over for the one before it: the log may still have what is between them.
+        """
+        disk = self._world.disk
+        for name in disk.list(self._path):
+            if name.endswith(PARTIAL):
+                disk.unlink(f"{self._path}/{name}")
+        unreadable: Damage | None = None
+        for end, epoch, name in reversed(self.names()):
+            handle = disk.open(f"{self._path}/{name}")
             try:
-                data = self._world.disk.pread(handle, FILE_LIMIT_BYTES, 0)
+                data = disk.pread(handle, min(disk.size(handle), FILE_LIMIT_BYTES), 0)
             finally:
-                self._world.disk.close(handle)
+                disk.close(handle)
             try:
-                records, _ = decode_snapshot(data, f"{self._path}/{name}")
+                return Snapshot(end, epoch, *decode_snapshot(data, f"{self._path}/{name}"))
             except Damage as damage:
                 log.error("passed over a snapshot: %s", damage)
-                continue
-            return Image().apply(records, end - 1, epoch)
+                unreadable = damage
+        if unreadable is not None:
+            raise unreadable
         return None
 
-    def after_commit(self, image: Image, storage: Log, control: Callable[[int], list[Record]]) -> None:
-        """Write a snapshot if enough was committed since the last one, or long enough ago."""
-        now_ms = self._world.wall_ms()
-        grown = storage.size_bytes - self._size_before
-        if grown < self._every_bytes and (not self._every_ms or now_ms - self._written_ms < self._every_ms):
-            return
-        self.write(image, storage, control(now_ms))
+    def appended(self, size_bytes: int, timestamp_ms: int) -> None:
+        """The log has grown by records that no snapshot has."""
+        self._missing_bytes += size_bytes
+        if self._missing_since_ms is None:
+            self._missing_since_ms = timestamp_ms
 
-    def write(self, image: Image, storage: Log, control: list[Record]) -> None:
-        """Write the Image's snapshot, and forget the log that older snapshots stood on."""
+    def is_due(self) -> bool:
+        """Enough has been appended since the last snapshot, or what was has waited long enough for one."""
+        if self._missing_since_ms is None:
+            return False
+        waited_ms = self._world.wall_ms() - self._missing_since_ms
+        return self._missing_bytes >= self._every_bytes or 0 < self._every_ms <= waited_ms
+
+    async def write(self, image: Image, control: list[Record]) -> None:
+        """Write the snapshot of an Image, in steps. Raises OSError: there is then no new snapshot, and no harm."""
+        self._missing_bytes, self._missing_since_ms = 0, None
+        disk = self._world.disk
+        end, now_ms = image.offset + 1, self._world.wall_ms()
+        path = f"{self._path}/{end:020d}-{image.epoch:010d}.checkpoint"
+        handle = disk.open(path + PARTIAL, create=True)
+        try:
+            disk.truncate(handle, 0)
+            position = 0
+            for chunk in encode_snapshot(
+                image.records(), epoch=image.epoch, now_ms=now_ms, last_timestamp_ms=now_ms, control=control
+            ):
+                position += disk.pwritev(handle, [chunk], position)
+                await asyncio.sleep(0)
+            await disk.sync(handle)
+        finally:
+            disk.close(handle)
+        disk.rename(path + PARTIAL, path)
+        await disk.sync_directory(self._path)
+        log.info("wrote the metadata snapshot of offset %d, %d bytes", end, position)
+
+    async def forget(self, log_bytes: int) -> int:
+        """Unlink old snapshots, by size (the log counts) and age as metadata.max.retention.* say.
+
+        Returns the end of the oldest one left: below it the log is not needed. Raises OSError.
+        """
+        disk = self._world.disk
+        names = self.names()
+        sizes = {name: disk.path_size(f"{self._path}/{name}") for _, _, name in names}
+        total = log_bytes + sum(sizes.values())
         now_ms = self._world.wall_ms()
-        end, epoch = image.offset + 1, image.epoch
-        batches = encode_snapshot(
-            image.records(), epoch=epoch, now_ms=now_ms, last_timestamp_ms=now_ms, control=control
-        )
-        write_whole(self._world, f"{self._path}/{end:020d}-{epoch:010d}.checkpoint", b"".join(batches))
-        self._world.disk.sync_directory_blocking(self._path)
-        names = self._names()
-        for _, _, name in names[:-KEPT]:
-            self._world.disk.unlink(f"{self._path}/{name}")
-        oldest = names[-KEPT:][0][0]
-        storage.roll()
-        storage.forget_below(oldest)
-        self._size_before, self._written_ms = storage.size_bytes, now_ms
+        while len(names) > 1:
+            oldest = names[0][2]
+            path = f"{self._path}/{oldest}"
+            is_old = 0 <= self._keep_ms < now_ms - disk.modified_ms(path)
+            if not is_old and not 0 <= self._keep_bytes < total:
+                break
+            await disk.off_loop(partial(disk.unlink, path))
+            total -= sizes[oldest]
+            del names[0]
+        return names[0][0] if names else 0

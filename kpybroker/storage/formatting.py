@@ -1,0 +1,154 @@
+"""What `kafka-storage format` puts into an empty log directory, byte for byte but for times and random ids.
+
+`bootstrap.checkpoint` has the features that the cluster begins with (KIP-778); for a quorum that may change its voters,
+`__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` has the first of them (KIP-853); `meta.properties`
+says whose directory it is, and comes last: with it the directory counts as formatted.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from kpybroker.errors import Damage
+from kpybroker.wire.batch import Record
+from kpybroker.wire.snapshot import (
+    KRAFT_VERSION,
+    KRAFT_VOTERS,
+    control_record,
+    decode_snapshot,
+    encode_snapshot,
+)
+from kpybroker.wire.stored import quorum
+from kpybroker.wire.stored.metadata import FeatureLevelRecord
+from kpybroker.world import World
+
+META_PROPERTIES = "meta.properties"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
+FIRST_CHECKPOINT = "00000000000000000000-0000000000.checkpoint"
+FILE_LIMIT_BYTES = 1 << 20
+RESERVED_IDS = 100
+"""Uuids below this number have meanings of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """With what an empty directory is formatted.
+
+    voter: the controller endpoint (name, host, port) of the one voter, written down as `--standalone` does; None where
+    controller.quorum.voters names the voters (kraft.version 0). cluster_id: None for a new one.
+    """
+
+    features: Mapping[str, int]
+    voter: tuple[str, str, int] | None
+    cluster_id: str | None = None
+
+
+def encode_id(raw: bytes) -> str:
+    """A uuid as Kafka prints it: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode_id(text: str) -> bytes:
+    """The 16 bytes of a printed uuid. Raises ValueError."""
+    try:
+        raw = base64.urlsafe_b64decode(text + "==")
+    except (binascii.Error, ValueError):
+        raise ValueError(f"{text!r} is not a uuid") from None
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a uuid")
+    return raw
+
+
+def random_id(random: Random) -> bytes:
+    """A random uuid (version 4), never a reserved one, and never one that starts with a dash where it is printed."""
+    while True:
+        number = random.getrandbits(128) & ~(0xF << 76) | (4 << 76)
+        raw = (number & ~(0x3 << 62) | (0x2 << 62)).to_bytes(16, "big")
+        if number >= RESERVED_IDS and not encode_id(raw).startswith("-"):
+            return raw
+
+
+def format_directory(
+    world: World,
+    path: str,
+    *,
+    node_id: int,
+    cluster_id: str,
+    directory_id: bytes,
+    wanted: Format,
+    has_metadata: bool,
+) -> None:
+    """Write the files of a new directory, durably. Raises OSError.
+
+    Half of it, after a crash, is no directory yet: it is formatted again.
+    """
+    now_ms = world.wall_ms()
+    levels = [FeatureLevelRecord(name=name, feature_level=level) for name, level in wanted.features.items()]
+    bootstrap = encode_snapshot(levels, epoch=0, now_ms=now_ms, last_timestamp_ms=0)
+    write_whole(world, f"{path}/{BOOTSTRAP_CHECKPOINT}", b"".join(bootstrap))
+    if has_metadata and wanted.voter is not None:
+        world.disk.mkdir(f"{path}/{METADATA_DIRECTORY}")
+        control = voter_records(node_id, directory_id, wanted.voter, now_ms)
+        first = encode_snapshot([], epoch=0, now_ms=now_ms, last_timestamp_ms=now_ms, control=control)
+        write_whole(world, f"{path}/{METADATA_DIRECTORY}/{FIRST_CHECKPOINT}", b"".join(first))
+        world.disk.sync_directory_blocking(f"{path}/{METADATA_DIRECTORY}")
+    meta = f"node.id={node_id}\ndirectory.id={encode_id(directory_id)}\nversion=1\ncluster.id={cluster_id}\n"
+    write_whole(world, f"{path}/{META_PROPERTIES}", meta.encode())
+    world.disk.sync_directory_blocking(path)
+
+
+def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, int], now_ms: int) -> list[Record]:
+    """The control records of a quorum with one voter (kraft.version 1)."""
+    name, host, port = endpoint
+    voters = quorum.VotersRecord(
+        version=0,
+        voters=[
+            quorum.RegisteredVoter(
+                voter_id=node_id,
+                voter_directory_id=directory_id,
+                endpoints=[quorum.Endpoint(name=name, host=host, port=port)],
+                kraft_version_feature=quorum.KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
+            )
+        ],
+    )
+    version = quorum.KRaftVersionRecord(version=0, kraft_version=1)
+    return [control_record(KRAFT_VERSION, version, now_ms), control_record(KRAFT_VOTERS, voters, now_ms)]
+
+
+def read_bootstrap(world: World, path: str) -> list[object] | None:
+    """The metadata records that a new cluster begins with; None without such a file. Raises Damage."""
+    where = f"{path}/{BOOTSTRAP_CHECKPOINT}"
+    if not world.disk.exists(where):
+        return None
+    return decode_snapshot(read_whole(world, where), where)[0]
+
+
+def write_whole(world: World, path: str, data: bytes) -> None:
+    """Replace a file in one step; what it holds is on disk, its name once the directory is synced. Raises OSError."""
+    beside = f"{path}.tmp"
+    handle = world.disk.open(beside, create=True)
+    try:
+        world.disk.truncate(handle, 0)
+        world.disk.pwritev(handle, [data], 0)
+        world.disk.sync_blocking(handle)
+    finally:
+        world.disk.close(handle)
+    world.disk.rename(beside, path)
+
+
+def read_whole(world: World, path: str) -> bytes:
+    """All of a small file; waits for the disk. Raises OSError, and Damage above 1 MiB."""
+    handle = world.disk.open(path)
+    try:
+        size = world.disk.size(handle)
+        if size > FILE_LIMIT_BYTES:
+            raise Damage(f"{path}: {size} bytes are more than such a file can have")
+        return world.disk.pread(handle, size, 0)
+    finally:
+        world.disk.close(handle)
