@@ -3,7 +3,7 @@
 from bench.control import create_topic, delete_topic, fresh_name
 from bench.load import Stream, drive
 from bench.measure import Better, Case, LoadError, Measure
-from bench.produce_raw import produce_frame
+from bench.produce_raw import first_reply, produce_frame
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.records import batch
 from bench.target import Target
@@ -49,7 +49,8 @@ class RawFetch(Case):
         with Connection(target) as connection:
             for partition in range(CONNECTIONS):
                 request = produce_frame(topic, partition, self.batch)
-                for _ in range(self.batches):
+                first_reply(connection, topic, request)
+                for _ in range(self.batches - 1):
                     connection.socket.sendall(request)
                     connection.reply()
 

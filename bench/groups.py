@@ -11,7 +11,7 @@ from bench.raw import HEADER_BYTES, Connection, frame
 from bench.target import Target
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.message import parse
-from kpybroker.wire.rpc import heartbeat, join_group, leave_group, sync_group
+from kpybroker.wire.rpc import find_coordinator, heartbeat, join_group, leave_group, sync_group
 
 MEMBERS = 200
 PROTOCOL_TYPE, PROTOCOL = "consumer", "range"
@@ -121,6 +121,7 @@ class Join(Case):
 
     def slice(self, target: Target) -> dict[str, float]:
         group = fresh_name(self.name)
+        _find_coordinator(target, group)
         members = [Member(Connection(target), group) for _ in range(MEMBERS)]
         try:
             cpu, began = target.cpu(), time.perf_counter()
@@ -131,6 +132,20 @@ class Join(Case):
             for member in members:
                 member.connection.socket.close()
         return {"group-join.ms": elapsed_s * 1e3, "group-join.cpu": used.total_s * 1e3}
+
+
+def _find_coordinator(target: Target, group: str) -> None:
+    """Return once the group's partition is led and loaded: a Heartbeat is then refused for its unknown member only."""
+    find = find_coordinator.Request(key_type=0, coordinator_keys=[group])
+    beat = heartbeat.Request(group_id=group, generation_id=0, member_id="nobody")
+    deadline = time.monotonic() + TIMEOUT_S
+    with Connection(target) as connection:
+        while time.monotonic() < deadline:
+            connection.ask(10, 4, find, find_coordinator.Response)
+            if connection.ask(12, 4, beat, heartbeat.Response).error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                return
+            time.sleep(0.02)
+    raise LoadError(f"{target.name} has no coordinator for a group after {TIMEOUT_S:.0f} s")
 
 
 def _assemble(members: list[Member]) -> None:

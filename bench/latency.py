@@ -8,7 +8,7 @@ from bench.librdkafka import undisturbed
 from bench.load import Stream
 from bench.measure import Better, Case, LoadError, Measure
 from bench.percentile import percentile
-from bench.produce_raw import error_position, produce_frame
+from bench.produce_raw import error_position, first_reply, produce_frame
 from bench.raw import Connection
 from bench.records import batch
 from bench.target import Target
@@ -34,8 +34,8 @@ class RawAckLatency(Case):
         create_topic(target, topic, 1)
         request = produce_frame(topic, 0, batch(1, 100), acks=-1)
         with Connection(target) as connection:
-            connection.socket.sendall(request)
-            stream = Stream(connection, [request], 1, connection.reply(), (error_position(topic),))
+            sample = first_reply(connection, topic, request)
+            stream = Stream(connection, [request], 1, sample, (error_position(topic),))
             with undisturbed():
                 latencies_s = _latencies(stream, int(PER_S * self.seconds))
         stored = end_offsets(target, topic, 1)[0]

@@ -1,5 +1,7 @@
 """Produce without a client in the way: pre-encoded batches over eight connections, each to a partition of its own."""
 
+import time
+
 from bench.control import create_topic, delete_topic, end_offsets, fresh_name
 from bench.load import Load, Stream, drive
 from bench.measure import Better, Brokers, Case, LoadError, Measure
@@ -21,6 +23,20 @@ def produce_frame(topic: str, partition: int, records: bytes, acks: int = 1) -> 
 def error_position(topic: str) -> int:
     """Where the error code stands in a reply: after the two array lengths, the name and the partition's index."""
     return HEADER_BYTES + 1 + (1 + len(topic)) + 1 + 4
+
+
+def first_reply(connection: Connection, topic: str, request: bytes) -> bytes:
+    """The reply to the first Produce that is taken: after CreateTopics, Kafka refuses some for a moment."""
+    at = error_position(topic)
+    deadline = time.monotonic() + 10
+    while True:
+        connection.socket.sendall(request)
+        reply = connection.reply()
+        if reply[at : at + 2] == b"\0\0":
+            return reply
+        if time.monotonic() > deadline:
+            raise LoadError(f"{connection.target.name} does not take records for {topic}: {reply!r}")
+        time.sleep(0.01)
 
 
 class RawProduce(Case):
@@ -55,9 +71,8 @@ class RawProduce(Case):
         streams = []
         for partition, connection in enumerate(connections):
             request = produce_frame(topic, partition, self.batch)
-            connection.socket.sendall(request)
-            sample, error_at = connection.reply(), (error_position(topic),)
-            streams.append(Stream(connection, [request], self.depth, sample, error_at))
+            sample = first_reply(connection, topic, request)
+            streams.append(Stream(connection, [request], self.depth, sample, (error_position(topic),)))
         return drive(target, streams, self.seconds)
 
     def figures(self, load: Load) -> dict[str, float]:
