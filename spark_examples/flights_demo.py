@@ -199,6 +199,7 @@ if __name__ == "__main__":
     parser.add_argument("--bootstrap", help="the broker to use, host:port; without it one is started")
     bootstrap = parser.parse_args().bootstrap
     workdir = Path(tempfile.mkdtemp(prefix="flights-demo-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `with`, and nothing stays behind
     try:
         if bootstrap:
             require_broker(bootstrap)
@@ -208,5 +209,7 @@ if __name__ == "__main__":
                 agreed = main(bootstrap, workdir)
     except ConfigError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
     console.print(f"Parquet and logs are in {workdir}")
     sys.exit(not agreed)

@@ -19,6 +19,15 @@ from kpybroker.errors import ConfigError
 
 JARS_VARIABLE = "KPYBROKER_SPARK_JARS"
 CONNECT_TIMEOUT_S = 2.0
+SHIPPED_WITH_PYSPARK = [  # the connector asks for these too, 50 MB of them
+    "com.google.code.findbugs:jsr305",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.lz4:lz4-java",
+    "org.scala-lang.modules:scala-parallel-collections_2.13",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
+]
 
 
 def session(
@@ -68,7 +77,10 @@ def connector() -> dict[str, str]:
     folder = os.environ.get(JARS_VARIABLE)
     if folder is None:
         scala = "2.12" if pyspark.__version__ < "4" else "2.13"
-        return {"spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"}
+        return {
+            "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}",
+            "spark.jars.excludes": ",".join(SHIPPED_WITH_PYSPARK),
+        }
     jars = sorted(str(path) for path in Path(folder).glob("*.jar"))
     if not any("spark-sql-kafka-0-10" in jar for jar in jars):
         raise ConfigError(
