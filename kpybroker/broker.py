@@ -69,6 +69,7 @@ class Broker:
             ControllerMachine(config, world.random, lambda: self.quorum.end),
             self.quorum,
             world,
+            loading_code=ErrorCode.NOT_CONTROLLER,
             late_code=ErrorCode.REQUEST_TIMED_OUT,
             on_bug=lambda bug: self.fail(f"bug in the controller: {bug}"),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from struct import Struct
-from typing import Any
+from typing import Any, cast
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire import api as api_table
@@ -77,8 +77,7 @@ class Peer(asyncio.Protocol):
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc or ConnectionError("the broker closed the connection"))

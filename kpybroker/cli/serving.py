@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from kpybroker.config import BrokerConfig, parse_properties, parse_setting
 from kpybroker.errors import ConfigError
@@ -82,7 +83,8 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> str | None:
     node = await Node.start(real_world(), config)
     _say_ready(node, config, ready_file)
     stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({stopped, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+    waits: list[asyncio.Future[Any]] = [stopped, node.failed]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     await node.stop()
     if ready_file is not None:

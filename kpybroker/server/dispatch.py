@@ -14,7 +14,7 @@ from kpybroker.call import Call, Encoded, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_response, skip_tags
-from kpybroker.wire.lowering import lower_parser
+from kpybroker.wire.message import parser
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -43,7 +43,7 @@ class Route:
     def parser(self, version: int) -> Callable[[memoryview, int], Any]:
         found = self.parsers.get(version)
         if found is None:
-            found = self.parsers[version] = lower_parser(self.api.request, version)
+            found = self.parsers[version] = parser(self.api.request, version)
         return found
 
 
