@@ -7,7 +7,6 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from subprocess import PIPE
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
