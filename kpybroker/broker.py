@@ -8,8 +8,8 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.controller import commands
-from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.internal_topics import offsets_topic
+from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of

@@ -12,8 +12,8 @@ from kpybroker.storage.checkpoint_files import PARTITION_METADATA, write_topic_i
 from kpybroker.storage.formatting import METADATA_TOPIC, encode_id
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import begin_anew
-from kpybroker.wire.batch import Record, read_records, split
-from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, control_record, read_control
+from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, Row, control_record, read_control
 from kpybroker.wire.stored import quorum as messages
 from kpybroker.wire.stored.metadata import FeatureLevelRecord, unframe_record
 from kpybroker.world import World
@@ -111,9 +111,9 @@ class Voters:
                 "one: start it on the directory that belongs to it"
             )
 
-    def records(self, now_ms: int) -> list[Record]:
+    def records(self) -> list[Row]:
         """The control records that say it again; none for kraft.version 0."""
         if self._voters is None:
             return []
         version = messages.KRaftVersionRecord(kraft_version=self._kraft_version)
-        return [control_record(KRAFT_VERSION, version, now_ms), control_record(KRAFT_VOTERS, self._voters, now_ms)]
+        return [control_record(KRAFT_VERSION, version), control_record(KRAFT_VOTERS, self._voters)]

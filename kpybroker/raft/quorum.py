@@ -24,8 +24,8 @@ from kpybroker.storage.directory import Directory
 from kpybroker.storage.formatting import METADATA_DIRECTORY, read_bootstrap
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import unlink_all
-from kpybroker.wire.batch import Record, encode_batch, split
-from kpybroker.wire.snapshot import LEADER_CHANGE, control_record
+from kpybroker.wire.batch import encode_batch, split
+from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record
 from kpybroker.wire.stored import quorum as messages
 from kpybroker.wire.stored.metadata import (
     AbortTransactionRecord,
@@ -184,25 +184,23 @@ class Quorum:
 
     def _begin_epoch(self, lead: core.Lead) -> None:
         """The epoch's first records: who leads, and at the very start of a log who votes."""
-        now_ms = self._world.wall_ms()
         message = messages.LeaderChangeMessage(
             leader_id=self.state.node_id,
             voters=[messages.Voter(voter_id=voter) for voter in self.state.voters],
             granting_voters=[messages.Voter(voter_id=voter) for voter in lead.granting],
         )
-        rows = [control_record(LEADER_CHANGE, message, now_ms)]
+        rows = [control_record(LEADER_CHANGE, message)]
         if self.log.end == 0:
-            rows += self._voters.records(now_ms)
-        self._write(rows, [], now_ms, control=True)
+            rows += self._voters.records()
+        self._write(rows, [], control=True)
 
     def _write_data(self, records: list[Any], frames: list[bytes] | None = None) -> None:
-        now_ms = self._world.wall_ms()
         frames = frames or [frame_record(record) for record in records]
-        self._write([Record(0, now_ms, None, frame) for frame in frames], records, now_ms, control=False)
+        self._write([(None, frame) for frame in frames], records, control=False)
 
-    def _write(self, rows: list[Record], records: list[Any], now_ms: int, *, control: bool) -> None:
-        """Append a batch; a sync is under way when this returns."""
-        epoch = self.epoch
+    def _write(self, rows: list[Row], records: list[Any], *, control: bool) -> None:
+        """Append a batch; a sync is under way when this returns. One timestamp for all: Kafka reads no other."""
+        epoch, now_ms = self.epoch, self._world.wall_ms()
         batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
         if len(batch) > BATCH_LIMIT_BYTES:
             raise KafkaError(
@@ -246,7 +244,7 @@ class Quorum:
     async def _snapshot(self) -> None:
         """Write a snapshot of what has committed, then let go what older snapshots and the log no longer need."""
         try:
-            await self._snapshots.write(self.image, self._voters.records(self._world.wall_ms()))
+            await self._snapshots.write(self.image, self._voters.records())
             oldest = await self._snapshots.forget(self.log.size_bytes)
             if oldest > self.log.start:
                 self.log.advance_start(oldest)

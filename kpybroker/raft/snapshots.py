@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage
 from kpybroker.metadata.image import Image
-from kpybroker.wire.batch import Record
-from kpybroker.wire.snapshot import decode_snapshot, encode_snapshot
+from kpybroker.wire.snapshot import Row, decode_snapshot, encode_snapshot
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ class Snapshots:
         waited_ms = self._world.wall_ms() - self._missing_since_ms
         return self._missing_bytes >= self._every_bytes or 0 < self._every_ms <= waited_ms
 
-    async def write(self, image: Image, control: list[Record]) -> None:
+    async def write(self, image: Image, control: list[Row]) -> None:
         """Write the snapshot of an Image, in steps. Raises OSError: there is then no new snapshot, and no harm."""
         self._missing_bytes, self._missing_since_ms = 0, None
         disk = self._world.disk

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from random import Random
 
 from kpybroker.errors import Damage
-from kpybroker.wire.batch import Record
 from kpybroker.wire.snapshot import (
     KRAFT_VERSION,
     KRAFT_VOTERS,
+    Row,
     control_record,
     decode_snapshot,
     encode_snapshot,
@@ -94,7 +94,7 @@ def format_directory(
     write_whole(world, f"{path}/{BOOTSTRAP_CHECKPOINT}", b"".join(bootstrap))
     if has_metadata and wanted.voter is not None:
         world.disk.mkdir(f"{path}/{METADATA_DIRECTORY}")
-        control = voter_records(node_id, directory_id, wanted.voter, now_ms)
+        control = voter_records(node_id, directory_id, wanted.voter)
         first = encode_snapshot([], epoch=0, now_ms=now_ms, last_timestamp_ms=now_ms, control=control)
         write_whole(world, f"{path}/{METADATA_DIRECTORY}/{FIRST_CHECKPOINT}", b"".join(first))
         world.disk.sync_directory_blocking(f"{path}/{METADATA_DIRECTORY}")
@@ -103,11 +103,10 @@ def format_directory(
     world.disk.sync_directory_blocking(path)
 
 
-def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, int], now_ms: int) -> list[Record]:
+def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, int]) -> list[Row]:
     """The control records of a quorum with one voter (kraft.version 1)."""
     name, host, port = endpoint
     voters = quorum.VotersRecord(
-        version=0,
         voters=[
             quorum.RegisteredVoter(
                 voter_id=node_id,
@@ -117,8 +116,8 @@ def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, i
             )
         ],
     )
-    version = quorum.KRaftVersionRecord(version=0, kraft_version=1)
-    return [control_record(KRAFT_VERSION, version, now_ms), control_record(KRAFT_VOTERS, voters, now_ms)]
+    version = quorum.KRaftVersionRecord(kraft_version=1)
+    return [control_record(KRAFT_VERSION, version), control_record(KRAFT_VOTERS, voters)]
 
 
 def read_bootstrap(world: World, path: str) -> list[object] | None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
-from kpybroker.errors import Damage, KafkaError
+from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.wire.batch import Batch, Record, encode_batch, header_at, read_records
 from kpybroker.wire.message import build, parse
 from kpybroker.wire.stored import quorum
@@ -17,7 +18,10 @@ from kpybroker.wire.stored.metadata import frame_record, unframe_record
 
 LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = 2, 3, 4, 5, 6
 """Types of control records in a metadata log."""
-RECORDS_A_BATCH = 1000
+RECORDS_A_BATCH = 500
+
+Row = tuple[bytes | None, bytes | None]
+"""Key and value."""
 
 _KEY = Struct(">hh")
 _CONTROL_CLASSES = {
@@ -29,9 +33,9 @@ _CONTROL_CLASSES = {
 }
 
 
-def control_record(kind: int, message: Any, timestamp_ms: int) -> Record:
-    """A control record; its key is a version and its type."""
-    return Record(0, timestamp_ms, _KEY.pack(0, kind), build(message, 0))
+def control_record(kind: int, message: Any) -> Row:
+    """Key and value of a control record; the key is a version and its type."""
+    return _KEY.pack(0, kind), build(message, 0)
 
 
 def read_control(record: Record) -> tuple[int, Any]:
@@ -44,30 +48,31 @@ def read_control(record: Record) -> tuple[int, Any]:
 
 
 def encode_snapshot(
-    records: Iterable[Any], *, epoch: int, now_ms: int, last_timestamp_ms: int, control: Sequence[Record] = ()
+    records: Iterable[Any], *, epoch: int, now_ms: int, last_timestamp_ms: int, control: Sequence[Row] = ()
 ) -> Iterator[bytes]:
-    """The file's batches in order. `control`: records behind the header (the version of KRaft, the voters)."""
-    header = quorum.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=last_timestamp_ms)
-    first = [control_record(SNAPSHOT_HEADER, header, now_ms), *control]
+    """The file's batches in order. `control`: records behind the header (the version of KRaft, the voters).
+
+    Kafka reads a batch of a metadata log only if all its records have one timestamp.
+    """
+    header = quorum.SnapshotHeaderRecord(last_contained_log_timestamp=last_timestamp_ms)
     offset = 0
 
-    def batch(rows: Sequence[Record], *, is_control: bool) -> bytes:
+    def batch(rows: Sequence[Row], *, is_control: bool) -> bytes:
         nonlocal offset
         data = encode_batch(rows, base_offset=offset, timestamp_ms=now_ms, leader_epoch=epoch, control=is_control)
         offset += len(rows)
         return bytes(data)
 
-    yield batch(first, is_control=True)
-    rows: list[Record] = []
+    yield batch([control_record(SNAPSHOT_HEADER, header), *control], is_control=True)
+    rows: list[Row] = []
     for record in records:
-        rows.append(Record(0, now_ms, None, frame_record(record)))
+        rows.append((None, frame_record(record)))
         if len(rows) == RECORDS_A_BATCH:
             yield batch(rows, is_control=False)
             rows = []
     if rows:
         yield batch(rows, is_control=False)
-    footer = control_record(SNAPSHOT_FOOTER, quorum.SnapshotFooterRecord(version=0), now_ms)
-    yield batch([footer], is_control=True)
+    yield batch([control_record(SNAPSHOT_FOOTER, quorum.SnapshotFooterRecord())], is_control=True)
 
 
 def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, Any]]]:
@@ -88,7 +93,7 @@ def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, 
                 else:
                     records.append(unframe_record(record.value or b""))
             at += size
-    except (KafkaError, ValueError, IndexError, ArithmeticError) as error:
+    except (KafkaError, MalformedFrame, StructError) as error:
         raise Damage(f"{name}: unreadable at byte {at}: {error}") from error
     if not control or control[-1][0] != SNAPSHOT_FOOTER:
         raise Damage(f"{name}: the footer is missing")
