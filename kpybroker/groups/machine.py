@@ -8,12 +8,11 @@ state with every session begun anew, and members of a generation that was not co
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups import commits, records
 from kpybroker.groups.classic import ClassicGroup, State
 from kpybroker.groups.commands import (
@@ -39,8 +38,6 @@ from kpybroker.groups.showing import described, listed, listed_foreign
 from kpybroker.groups.timers import Timer, Timers
 from kpybroker.groups.turn import Turn
 from kpybroker.machine import Outcome, Stored, Tick
-
-log = logging.getLogger(__name__)
 
 TIMERS_A_TICK = 100
 GROUPS_A_TICK = 200
@@ -101,23 +98,24 @@ class GroupMachine:
         return turn.outcome()
 
     def apply(self, record: Stored) -> None:
-        """Take one record into the hard state. Kinds that are not served stay in the log and are of no effect here."""
-        key, value = record.key, record.value
+        """Take one record into the hard state. Kinds that are not served stay in the log and are of no effect here.
+
+        Raises Damage where a record of a kind that is served cannot be read: to pass it over would lose what it says.
+        """
         if self._unapplied:
             self._unapplied -= 1
-        if key is None:
-            return
-        kind = records.kind_of(key)
+        key, value = record.key, record.value
+        kind = -1 if key is None else records.kind_of(key)
         try:
             if kind in (records.OFFSET_COMMIT, records.LEGACY_OFFSET_COMMIT):
                 commit = records.read_commit(record)
                 self.offsets.apply(commit.group_id, commit.place, commit.committed)
-            elif kind == records.GROUP_METADATA:
+            elif key is not None and kind == records.GROUP_METADATA:
                 self._apply_group(records.read_group_id(key), value)
-            elif kind in records.FOREIGN_GROUP_METADATA:
+            elif key is not None and kind in records.FOREIGN_GROUP_METADATA:
                 self._apply_foreign(records.read_group_id(key), kind, value)
         except MalformedFrame as unreadable:
-            log.warning("the record at offset %d is of no effect: kind %d: %s", record.offset, kind, unreadable)
+            raise Damage(f"the record at offset {record.offset} cannot be read: {unreadable}") from unreadable
 
     def deadline_ms(self) -> int | None:
         """When to be woken; at once after a replay, so that sessions begin."""
@@ -142,7 +140,10 @@ class GroupMachine:
     def _wake(self, turn: Turn) -> None:
         self._awake = True
         for group_id, value in self.stored.items():
-            group = self.groups[group_id] = records.read_group(group_id, value, turn.now_ms)
+            try:
+                group = self.groups[group_id] = records.read_group(group_id, value, turn.now_ms)
+            except MalformedFrame as unreadable:
+                raise Damage(f"the last record of group {group_id!r} cannot be read: {unreadable}") from unreadable
             for member in group.members.values():
                 self._rebalance.renew_session(group, member, turn.now_ms)
             if len(group.members) > self.settings.group_max_size:

@@ -32,6 +32,8 @@ _GROUP_VERSION = 3
 _COMMIT_VERSION = 4
 _EXPIRING_COMMIT_VERSION = 1
 """The one version with an expiry time, which clients that give a retention time ask for."""
+_HIGHEST_VERSION = 4
+"""Of either kind of value, the highest that Kafka 4.3 reads."""
 NO_TOPIC_ID = bytes(16)
 
 
@@ -94,7 +96,7 @@ def read_group_id(key: bytes) -> str:
 
 def read_group(group_id: str, value: bytes, now_ms: int) -> ClassicGroup:
     """The group that a GroupMetadata record keeps, stable if it has members; sessions are the caller's to start."""
-    said = parse(GroupMetadataValue, _version_of(value), value, 2)
+    said = parse(GroupMetadataValue, _version_of(value, _HIGHEST_VERSION), value, 2)
     group = ClassicGroup(group_id, now_ms)
     for each in said.members:
         member = Member(each.member_id, each.group_instance_id, each.client_id, each.client_host)
@@ -143,20 +145,20 @@ def read_commit(record: Stored) -> Commit:
     place = (named.topic, named.partition)
     if value is None:
         return Commit(named.group, place, None)
-    version = _version_of(value)
     if kind_of(key) == LEGACY_OFFSET_COMMIT:
-        old = parse(LegacyOffsetCommitValue, version, value, 2)
+        old = parse(LegacyOffsetCommitValue, _version_of(value, 0), value, 2)
         return Commit(
             named.group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID)
         )
-    said = parse(OffsetCommitValue, version, value, 2)
+    said = parse(OffsetCommitValue, _version_of(value, _HIGHEST_VERSION), value, 2)
     committed = Committed(
         said.offset, said.leader_epoch, said.metadata, said.commit_timestamp, said.expire_timestamp, said.topic_id
     )
     return Commit(named.group, place, committed)
 
 
-def _version_of(value: bytes) -> int:
-    if len(value) < 2:
-        raise MalformedFrame("a value without a version")
-    return int.from_bytes(value[:2], "big")
+def _version_of(value: bytes, highest: int) -> int:
+    version = int.from_bytes(value[:2], "big", signed=True) if len(value) >= 2 else -1
+    if not 0 <= version <= highest:
+        raise MalformedFrame(f"its value has version {version}, versions up to {highest} are known")
+    return version

@@ -22,7 +22,7 @@ def listed_foreign(group_id: str, group_type: str) -> ListedGroup:
 
 
 def described(group: ClassicGroup) -> DescribedGroup:
-    """Metadata and assignments are shown only of a stable group, as on Kafka: before that they are not yet agreed."""
+    """Protocol and metadata are shown only of a stable group, as on Kafka: before that they are not yet agreed."""
     stable = group.state is State.STABLE
     protocol = (group.protocol or "") if stable else ""
     return DescribedGroup(
@@ -37,7 +37,7 @@ def described(group: ClassicGroup) -> DescribedGroup:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata(protocol) if stable else b"",
-                member_assignment=member.assignment if stable else b"",
+                member_assignment=member.assignment,
             )
             for member in group.members.values()
         ],

@@ -26,8 +26,10 @@ OFFSETS_TOPIC = "__consumer_offsets"
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per key."""
     if call.version >= MANY_KEYS_SINCE:
-        return Response(coordinators=[await _find(broker, request.key_type, key) for key in request.coordinator_keys])
-    found = await _find(broker, request.key_type, request.key)
+        return Response(
+            coordinators=[await _find(broker, call, request.key_type, key) for key in request.coordinator_keys]
+        )
+    found = await _find(broker, call, request.key_type, request.key)
     return Response(
         error_code=found.error_code,
         error_message=found.error_message,
@@ -37,11 +39,11 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
 
 
-async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
+async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordinator:
     refusal = _refusal(key_type)
     if refusal is None:
         try:
-            node_id, host, port = await _coordinator_of(broker, key)
+            node_id, host, port = await _coordinator_of(broker, call, key)
         except KafkaError as not_found:
             refusal = not_found
     if refusal is not None:
@@ -60,7 +62,7 @@ def _refusal(key_type: int) -> KafkaError | None:
     return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
 
 
-async def _coordinator_of(broker: Broker, group_id: str) -> tuple[int, str, int]:
+async def _coordinator_of(broker: Broker, call: Call, group_id: str) -> tuple[int, str, int]:
     topic = broker.image.topic(OFFSETS_TOPIC)
     if topic is None:
         try:
@@ -72,7 +74,7 @@ async def _coordinator_of(broker: Broker, group_id: str) -> tuple[int, str, int]
         topic = broker.image.topic(OFFSETS_TOPIC)
     if topic is not None:
         leader = topic.partitions[broker.groups.partition_for(group_id)].leader
-        for node_id, host, port, _ in broker.endpoints():
+        for node_id, host, port, _ in broker.endpoints(call.listener):
             if node_id == leader:
                 return node_id, host, port
     raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps the group has no leader")

@@ -1,0 +1,39 @@
+"""Topics are read out of a consumer's subscription, and nothing is guessed where it is not one."""
+
+from __future__ import annotations
+
+from struct import pack
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kpybroker.groups.subscription import subscribed_topics
+
+
+def subscription(topics: list[str], version: int = 3, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
+    """As a consumer encodes it; `rest` is user data and what later versions add."""
+    named = b"".join(pack(">h", len(topic.encode())) + topic.encode() for topic in topics)
+    return pack(">hi", version, len(topics)) + named + rest
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(max_size=20), max_size=8), st.integers(0, 9), st.binary(max_size=20))
+def test_topics_of_any_version_are_read(topics: list[str], version: int, rest: bytes) -> None:
+    clean = [topic.encode("utf-8", "replace").decode() for topic in topics]
+    assert subscribed_topics([subscription(clean, version, rest), subscription(["other"])]) == {*clean, "other"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=40))
+def test_what_is_not_one_is_refused_without_harm(data: bytes) -> None:
+    topics = subscribed_topics([data])
+    assert topics is None or all(isinstance(topic, str) for topic in topics)
+
+
+def test_cut_and_lying_ones_say_nothing() -> None:
+    whole = subscription(["topic"], rest=b"")
+    assert all(subscribed_topics([whole[:size]]) is None for size in range(len(whole)))
+    assert subscribed_topics([pack(">hi", 0, 2**31 - 1) + whole]) is None
+    assert subscribed_topics([pack(">hi", 0, -1)]) is None
+    assert subscribed_topics([pack(">hih", 0, 1, -5)]) is None
+    assert subscribed_topics([pack(">hih", 0, 1, 1) + b"\xff"]) is None
