@@ -20,11 +20,14 @@ def lower_parser(cls: Any, version: int, *, prefix: bool = False) -> Callable[[A
     copied = _parser(tree, f"parse {cls.__name__} v{version}", prefix, direct=False)
     if not has_view(tree):
         return lambda view, pos: copied(bytes(view), view, pos)
-    direct = _parser(tree, f"parse large {cls.__name__} v{version}", prefix, direct=True)
+    direct: Callable[[Any, Any, int], Any] | None = None
 
     def parser(view: Any, pos: int) -> Any:
+        nonlocal direct
         if len(view) <= COPY_BYTES:
             return copied(bytes(view), memoryview(view), pos)
+        if direct is None:
+            direct = _parser(tree, f"parse large {cls.__name__} v{version}", prefix, direct=True)
         view = memoryview(view)
         return direct(view, view, pos)
 
@@ -114,7 +117,7 @@ class ParserEmitter(Emitter):
             self.block(f"if {size} == 0:", f"{target} = None")
         head = f"elif {size} < 128:" if piece.nullable else f"if 0 < {size} < 128:"
         self.block(head, f"stop = pos + {size} - 1", f"{target} = {cut}", "pos = stop")
-        self.block("else:", f"{target}, pos = read_long_text(data, pos - 1)")
+        self.block("else:", f"{target}, pos = read_long_text(data, pos - 1, {piece.nullable})")
 
     def length(self, piece: Blob | Array, what: str) -> str:
         """Emit reading a length or count; the name that holds it is -1 for null."""

@@ -75,11 +75,11 @@ def write_text_length(length_plus_one: int) -> bytes:
     return write_uvarint(length_plus_one)
 
 
-def read_long_text(data: Any, pos: int) -> tuple[str, int]:
-    """The compact string at pos, whose length takes more than a byte, or says null and is refused."""
+def read_long_text(data: Any, pos: int, nullable: bool) -> tuple[str | None, int]:
+    """The compact string at pos, whose length takes more than a byte or says null."""
     length, pos = read_uvarint(data, pos)
     if length == 0:
-        refuse("null where a string is required")
+        return (None, pos) if nullable else refuse("null where a string is required")
     if length - 1 > TEXT_LIMIT_BYTES:
         refuse(f"a string of {length - 1} bytes")
     stop = pos + length - 1

@@ -67,7 +67,7 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None = ""
     rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = ""
-    classic_member_metadata: ClassicMemberMetadata | None = field(tag=0)
+    classic_member_metadata: ClassicMemberMetadata | None = field(tag=0, nullable="0+")
 
 
 @message("0", key=6)
