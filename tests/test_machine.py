@@ -1,0 +1,385 @@
+"""The laws of the Runner: nothing leaves before it has committed, in order, and everybody is answered in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.machine import Outcome, Runner, Stored, Tick, Ticket
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Nothing happens between timers, so waiting for one means to be there."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout:
+            self.now += timeout
+        return super().select(0)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumps = JumpingSelector()
+        super().__init__(self._jumps)
+
+    def time(self) -> float:
+        return self._jumps.now
+
+
+def run(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(play())
+
+
+class Clock:
+    """The one door of the World that a Runner uses, on the loop's own time."""
+
+    random = network = disk = None
+
+    def wall_ms(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1000)
+
+
+class ManualLog:
+    """A StateLog that commits when told."""
+
+    def __init__(self, start: Sequence[bytes] = (), *, at_once: bool = False) -> None:
+        self.values = list(start)
+        self.committed = len(self.values)
+        self.at_once = at_once
+        self.refusal: KafkaError | Damage | None = None
+        self.callbacks: list[Callable[[], None]] = []
+
+    @property
+    def end(self) -> int:
+        return len(self.values)
+
+    def append(self, records: Sequence[Stored]) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        self.values += [record.value or b"" for record in records]
+        if self.at_once:
+            self.commit(self.end)
+        return self.end
+
+    def commit(self, end: int) -> None:
+        self.committed = end
+        for callback in self.callbacks:
+            callback()
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
+
+    async def replay(self) -> AsyncIterator[Stored]:
+        for offset, value in enumerate(self.values):
+            yield Stored(None, value, 0, offset)
+
+
+class Words:
+    """A machine that keeps words. "word" is written and answered with the offset, "?" is answered with all words,
+    "park" waits for the next word, "no" is refused, "bug" breaks, "at N" wants a tick at N ms."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[int, str]] = []
+        self.parked: list[Ticket] = []
+        self.wake_ms: int | None = None
+        self.ticks: list[int] = []
+
+    def decide(self, ticket: Ticket, command: Any, now_ms: int) -> Outcome:
+        if isinstance(command, Tick):
+            self.ticks.append(now_ms)
+            self.wake_ms = None if self.wake_ms is not None and self.wake_ms <= now_ms else self.wake_ms
+            return Outcome()
+        if command == "?":
+            return Outcome(answers=[(ticket, [word for _, word in self.words])])
+        if command == "no":
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if command == "park":
+            self.parked.append(ticket)
+            return Outcome()
+        if command == "bug":
+            raise AssertionError("a bug")
+        if command.startswith("at "):
+            self.wake_ms = int(command[3:])
+            return Outcome(answers=[(ticket, None)])
+        answers: list[tuple[Ticket, Any]] = [(parked, command) for parked in self.parked]
+        self.parked.clear()
+        return Outcome([Stored(None, command.encode())], [*answers, (ticket, command)])
+
+    def apply(self, record: Stored) -> None:
+        assert record.value is not None
+        if record.value == b"poison":
+            raise ValueError("cannot be applied")
+        self.words.append((record.offset, record.value.decode()))
+
+    def deadline_ms(self) -> int | None:
+        return self.wake_ms
+
+
+def runner_of(log: ManualLog, **options: Any) -> tuple[Runner, Words]:
+    words = Words()
+    return Runner(words, log, Clock(), **options), words  # type: ignore[arg-type]  # the clock is all it asks of a World
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def test_an_answer_that_may_leave_at_once_does_not_suspend() -> None:
+    async def play() -> None:
+        runner, _ = runner_of(ManualLog(at_once=True))
+        await runner.load()
+        asked = runner.ask("hello", 1000)
+        with pytest.raises(StopIteration) as done:
+            asked.send(None)
+        assert done.value.value == "hello"
+        assert runner.waiters == 0
+
+    run(play)
+
+
+def test_refused_and_reading_commands_wait_for_what_they_could_have_read() -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, _ = runner_of(log)
+        await runner.load()
+        write = asyncio.create_task(runner.ask("a", 1000))
+        await turn()
+        read = asyncio.create_task(runner.ask("?", 1000))
+        refused = asyncio.create_task(runner.ask("no", 1000))
+        await turn()
+        assert not write.done()
+        assert not read.done()
+        assert not refused.done()
+        log.commit(1)
+        assert await write == "a"
+        assert await read == ["a"]
+        with pytest.raises(KafkaError, match="INVALID_REQUEST"):
+            await refused
+
+    run(play)
+
+
+@given(st.data())
+def test_answers_leave_in_order_and_never_before_their_commit(data: st.DataObject) -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, words = runner_of(log)
+        await runner.load()
+        left: list[int] = []
+        tasks = []
+
+        async def ask(number: int, command: str) -> None:
+            end = log.end
+            try:
+                await runner.ask(command, 0)
+            except KafkaError:
+                pass
+            else:
+                end += command not in ("?", "no")
+            assert log.committed >= end
+            left.append(number)
+
+        for number in range(data.draw(st.integers(1, 12))):
+            if data.draw(st.booleans()):
+                tasks.append(asyncio.create_task(ask(number, data.draw(st.sampled_from(["w", "?", "no"])))))
+            else:
+                log.commit(data.draw(st.integers(log.committed, log.end)))
+            await turn()
+        log.commit(log.end)
+        await asyncio.gather(*tasks)
+        assert left == sorted(left)
+        replayed, same = runner_of(log)
+        await replayed.load()
+        assert same.words == words.words
+
+    run(play)
+
+
+def test_a_ticket_may_be_answered_by_a_later_command() -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, words = runner_of(log)
+        await runner.load()
+        parked = asyncio.create_task(runner.ask("park", 1))
+        await asyncio.sleep(60)  # being parked is not being late
+        assert words.parked[0].open
+        word = asyncio.create_task(runner.ask("now", 1000))
+        await turn()
+        assert not parked.done()
+        log.commit(1)
+        assert await parked == "now"
+        assert await word == "now"
+
+    run(play)
+
+
+def test_late_commits_are_refused_and_the_state_stays() -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, words = runner_of(log, late_code=ErrorCode.REQUEST_TIMED_OUT)
+        await runner.load()
+        with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+            await runner.ask("a", 250)
+        assert asyncio.get_running_loop().time() == pytest.approx(0.25)
+        assert words.words == [(0, "a")]
+        log.commit(1)
+        assert await runner.ask("?", 250) == ["a"]
+
+    run(play)
+
+
+def test_who_gave_up_waiting_is_known_as_gone() -> None:
+    async def play() -> None:
+        runner, words = runner_of(ManualLog(at_once=True))
+        await runner.load()
+        parked = asyncio.create_task(runner.ask("park", 1000))
+        await turn()
+        parked.cancel()
+        await turn()
+        assert not words.parked[0].open
+        assert await runner.ask("word", 1000) == "word"
+        assert runner.waiters == 0
+
+    run(play)
+
+
+def test_stop_refuses_everybody() -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, _ = runner_of(log)
+        await runner.load()
+        asked = [asyncio.create_task(runner.ask(command, 1000)) for command in ("park", "a", "?", "b")]
+        await turn()
+        runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
+        for task in asked:
+            with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+                await task
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+            await runner.ask("?", 1000)
+        log.commit(2)
+        runner.tell("nobody hears this")
+        assert log.end == 2
+
+    run(play)
+
+
+def test_commands_before_the_load_are_refused() -> None:
+    async def play() -> None:
+        runner, words = runner_of(ManualLog([b"a", b"b"]), loading_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        with pytest.raises(KafkaError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await runner.ask("?", 1000)
+        await runner.load()
+        assert await runner.ask("?", 1000) == ["a", "b"]
+        assert words.words == [(0, "a"), (1, "b")]
+        assert words.ticks == [0]
+
+    run(play)
+
+
+def test_a_machine_is_woken_at_its_deadline_and_not_before() -> None:
+    async def play() -> None:
+        runner, words = runner_of(ManualLog())
+        await runner.load()
+        await runner.ask("at 5000", 1000)
+        await runner.ask("at 2000", 1000)
+        await runner.ask("at 3000", 1000)
+        await asyncio.sleep(10)
+        assert words.ticks == [0, 3000]
+        await runner.ask("at 11000", 1000)
+        runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
+        await asyncio.sleep(10)
+        assert words.ticks == [0, 3000]
+
+    run(play)
+
+
+def test_what_the_log_refuses_is_not_applied() -> None:
+    async def play() -> None:
+        log = ManualLog(at_once=True)
+        runner, words = runner_of(log)
+        await runner.load()
+        parked = asyncio.create_task(runner.ask("park", 1000))
+        await turn()
+        log.refusal = KafkaError(ErrorCode.NOT_COORDINATOR, "led elsewhere")
+        for waiting in (asyncio.create_task(runner.ask("a", 1000)), parked):
+            with pytest.raises(KafkaError, match="led elsewhere"):
+                await waiting
+        assert words.words == []
+        log.refusal = None
+        assert await runner.ask("b", 1000) == "b"
+
+    run(play)
+
+
+def test_a_damaged_log_ends_the_machine() -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, _ = runner_of(log)
+        await runner.load()
+        waiting = asyncio.create_task(runner.ask("park", 1000))
+        await turn()
+        log.refusal = Damage("the disk is gone")
+        for asked in (runner.ask("a", 1000), waiting, runner.ask("?", 1000)):
+            with pytest.raises(KafkaError, match="the disk is gone"):
+                await asked
+
+    run(play)
+
+
+@pytest.mark.parametrize(("command", "error"), [("bug", AssertionError), ("poison", ValueError)])
+def test_a_bug_stops_the_machine_and_is_told(command: str, error: type[BaseException]) -> None:
+    async def play() -> None:
+        told: list[BaseException] = []
+        runner, _ = runner_of(ManualLog(), on_bug=told.append)
+        await runner.load()
+        waiting = asyncio.create_task(runner.ask("park", 1000))
+        await turn()
+        with pytest.raises(error):
+            await runner.ask(command, 1000)
+        assert [type(bug) for bug in told] == [error]
+        with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+            await waiting
+        assert not runner.ready
+
+    run(play)
+
+
+def test_a_bug_in_the_replay_is_told_too() -> None:
+    async def play() -> None:
+        told: list[BaseException] = []
+        runner, _ = runner_of(ManualLog([b"poison"]), on_bug=told.append)
+        with pytest.raises(ValueError, match="cannot be applied"):
+            await runner.load()
+        assert len(told) == 1
+        assert not runner.ready
+
+    run(play)
+
+
+def test_the_number_of_waiters_is_limited() -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, words = runner_of(log, waiters_limit=2)
+        await runner.load()
+        waiting = [asyncio.create_task(runner.ask("park", 1000)) for _ in range(2)]
+        await turn()
+        with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
+            await runner.ask("a", 1000)
+        assert words.words == []
+        runner.tell("now")
+        log.commit(1)
+        assert [await task for task in waiting] == ["now", "now"]
+        assert await runner.ask("?", 1000) == ["now"]
+
+    run(play)
