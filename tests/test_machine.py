@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -170,6 +170,7 @@ def test_refused_and_reading_commands_wait_for_what_they_could_have_read() -> No
     run(play)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_answers_leave_in_order_and_never_before_their_commit(data: st.DataObject) -> None:
     async def play() -> None:
