@@ -39,6 +39,13 @@ def put_records(records: Any, out: list[Any], large: list[int]) -> None:
         out.append(each)
 
 
+def null_length(piece: Text | Blob) -> tuple[str, str]:
+    """The code and source of the length that says null."""
+    if piece.compact:
+        return "x", ""
+    return "h" if isinstance(piece, Text) else "i", "-1"
+
+
 class BuilderEmitter(Emitter):
     """Emits statements that append buffers to `out`."""
 
@@ -90,15 +97,15 @@ class BuilderEmitter(Emitter):
     def measured(self, piece: Text | Blob | Array, source: str, value: str, empty: str) -> str:
         """Emit `value` and its length as it goes on the wire, null included; the name of the length."""
         size = self.temporary("n")
-        encoded = ".encode()" if isinstance(piece, Text) else ""
         plus_one = " + 1" * piece.compact
-        self.line(f"{value} = {source}")
+        if isinstance(piece, Text):
+            source += ".encode()"
+        if value != source:
+            self.line(f"{value} = {source}")
         if piece.nullable:
             self.line(f"if {value} is None: {size} = {0 if piece.compact else -1}; {value} = {empty}")
             self.line("else:")
             self.depth += 1
-        if encoded:
-            self.line(f"{value} = {value}{encoded}")
         if isinstance(piece, Blob) and piece.view:
             self.line(f"{size} = (sum(map(len, {value})) if type({value}) is list else len({value})){plus_one}")
         else:
@@ -109,6 +116,19 @@ class BuilderEmitter(Emitter):
 
     def blob(self, piece: Text | Blob, source: str) -> None:
         value = self.temporary("s")
+        if piece.nullable and not (isinstance(piece, Blob) and piece.view):
+            self.line(f"{value} = {source}")
+            self.line(f"if {value} is None:")
+            pending, self.run = self.run, [*self.run, null_length(piece)]
+            self.depth += 1
+            self.flush()
+            self.depth -= 1
+            self.line("else:")
+            self.depth += 1
+            self.run = pending
+            self.blob(piece._replace(nullable=False), value)
+            self.depth -= 1
+            return
         size = self.measured(piece, source, value, 'b""')
         self.length(piece, size)
         if isinstance(piece, Blob) and piece.view:

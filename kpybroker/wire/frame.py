@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.message import merge, pieces_of
-from kpybroker.wire.primitives import read_uvarint, refuse
+from kpybroker.wire.primitives import refuse, skip_tagged
 
 API_VERSIONS = 18
 _REQUEST = Struct(">hhih")
@@ -35,19 +35,9 @@ class RequestHeader(NamedTuple):
 def skip_tags(data: Any, pos: int) -> int:
     """The position behind the tagged fields at pos; none is known in a header. Raises MalformedFrame."""
     try:
-        count = data[pos]
-        pos += 1
-        if count:
-            count, pos = read_uvarint(data, pos - 1)
-            for _ in range(min(count, len(data))):
-                _, pos = read_uvarint(data, pos)
-                size_bytes, pos = read_uvarint(data, pos)
-                pos += size_bytes
-            if count > len(data) or pos > len(data):
-                refuse("tagged fields longer than their frame")
+        return skip_tagged(data, pos) if data[pos] else pos + 1
     except IndexError:
         refuse("cut off in its header")
-    return pos
 
 
 def parse_request_header(view: Any) -> tuple[RequestHeader, int]:

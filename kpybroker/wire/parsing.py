@@ -17,33 +17,39 @@ COPY_BYTES = 16384
 def lower_parser(cls: Any, version: int, *, prefix: bool = False) -> Callable[[Any, int], Any]:
     """`parser(view, pos)`: the message that ends where view ends; with prefix, (message, position behind it)."""
     tree = layout(cls, version)
-    copied = _parser(tree, f"parse {cls.__name__} v{version}", prefix, direct=False)
+    title = f"parse {cls.__name__} v{version}"
     if not has_view(tree):
-        return lambda view, pos: copied(bytes(view), view, pos)
-    direct: Callable[[Any, Any, int], Any] | None = None
+        return _lower(tree, title, prefix, "data = bytes(view)")
+    direct: Callable[[Any, int], Any] | None = None
 
-    def parser(view: Any, pos: int) -> Any:
+    def large(view: Any, pos: int) -> Any:
         nonlocal direct
-        if len(view) <= COPY_BYTES:
-            return copied(bytes(view), memoryview(view), pos)
         if direct is None:
-            direct = _parser(tree, f"parse large {cls.__name__} v{version}", prefix, direct=True)
-        view = memoryview(view)
-        return direct(view, view, pos)
+            direct = _lower(tree, f"{title}, large", prefix, "data = view = memoryview(view)")
+        return direct(view, pos)
 
-    return parser
+    opening = (
+        f"if len(view) > {COPY_BYTES}: return large(view, pos)",
+        "if type(view) is not memoryview: view = memoryview(view)",
+        "data = bytes(view)",
+    )
+    return _lower(tree, title, prefix, *opening, large=large)
 
 
-def _parser(tree: Struct, title: str, prefix: bool, direct: bool) -> Callable[[Any, Any, int], Any]:
+def _lower(tree: Struct, title: str, prefix: bool, *opening: str, large: Any = None) -> Callable[[Any, int], Any]:
     namespace = {
         "new": object.__new__,
-        "unpack_from": struct.unpack_from,
         "refuse": primitives.refuse,
         "read_uvarint": primitives.read_uvarint,
         "read_long_text": primitives.read_long_text,
+        "skip_tagged": primitives.skip_tagged,
         "malformed": (IndexError, struct.error, UnicodeDecodeError),
+        "large": large,
+        "title": title,
     }
-    emitter = ParserEmitter(namespace, direct)
+    emitter = ParserEmitter(namespace, direct="data = view" in opening[0])
+    for each in opening:
+        emitter.line(each)
     emitter.line("try:")
     emitter.depth += 1
     emitter.line("limit = len(data)")
@@ -57,8 +63,7 @@ def _parser(tree: Struct, title: str, prefix: bool, direct: bool) -> Callable[[A
         emitter.line(f"return {found}")
     emitter.depth -= 1
     emitter.line("except malformed as error: refuse(f'{title}: {error}')")
-    namespace["title"] = title
-    return finish(emitter, "def lowered(data, view, pos):", title)
+    return finish(emitter, "def lowered(view, pos):", title)
 
 
 class ParserEmitter(Emitter):
@@ -119,7 +124,7 @@ class ParserEmitter(Emitter):
         self.block(head, f"stop = pos + {size} - 1", f"{target} = {cut}", "pos = stop")
         self.block("else:", f"{target}, pos = read_long_text(data, pos - 1, {piece.nullable})")
 
-    def length(self, piece: Blob | Array, what: str) -> str:
+    def length(self, piece: Blob | Array) -> str:
         """Emit reading a length or count; the name that holds it is -1 for null."""
         size = self.temporary("n")
         self.fixed("B" if piece.compact else "i", size)
@@ -127,25 +132,26 @@ class ParserEmitter(Emitter):
         if piece.compact:
             self.line(f"if {size} > 127: {size}, pos = read_uvarint(data, pos - 1)")
             self.line(f"{size} -= 1")
-        if not piece.nullable:
-            self.line(f"if {size} < 0: refuse('null where {what} required')")
         return size
 
     def blob(self, piece: Blob, target: str) -> None:
-        size = self.length(piece, "bytes are")
+        size = self.length(piece)
         source = "view" if piece.view else "data"
         cut = f"{source}[pos:pos + {size}]" if piece.view or not self.direct else f"bytes(data[pos:pos + {size}])"
         if piece.nullable:
             self.block(f"if {size} < 0:", f"{target} = None")
             self.block("else:", f"{target} = {cut}", f"pos += {size}")
         else:
+            self.line(f"if {size} < 0: refuse('null where bytes are required')")
             self.line(f"{target} = {cut}")
             self.line(f"pos += {size}")
 
     def array(self, piece: Array, target: str) -> None:
-        size = self.length(piece, "an array is")
+        size = self.length(piece)
         # An element of no bytes at all would make any count possible: such a count may not exceed the bytes left either
-        self.line(f"if {size} * {max(1, min_bytes(piece.element))} > limit - pos: refuse(f'{{{size}}} elements')")
+        taken = f"{size} * {max(1, min_bytes(piece.element))}"
+        misfit = f"{taken} > limit - pos" if piece.nullable else f"not 0 <= {taken} <= limit - pos"
+        self.line(f"if {misfit}: refuse(f'{{{size}}} elements')")
         if piece.nullable:
             self.line(f"if {size} < 0: {target} = None")
             self.line("else:")
@@ -157,8 +163,11 @@ class ParserEmitter(Emitter):
             self.line(f"{target} = {items} = []")
             self.line(f"for _ in range({size}):")
             self.depth += 1
-            item = self.temporary("item")
-            self.piece(piece.element, item)
+            if isinstance(piece.element, Struct) and not piece.element.nullable:
+                item = self.struct_fields(piece.element)
+            else:
+                item = self.temporary("item")
+                self.piece(piece.element, item)
             self.flush()
             self.line(f"{items}.append({item})")
             self.depth -= 1
@@ -200,6 +209,9 @@ class ParserEmitter(Emitter):
         count, tag, stop = self.temporary("tags"), self.temporary("tag"), self.temporary("stop")
         self.fixed("B", count)
         self.flush()
+        if not tagged:
+            self.line(f"if {count}: pos = skip_tagged(data, pos - 1)")
+            return
         self.line(f"if {count}:")
         self.depth += 1
         self.line(f"if {count} > 127: {count}, pos = read_uvarint(data, pos - 1)")
@@ -216,5 +228,5 @@ class ParserEmitter(Emitter):
             self.flush()
             self.line(f"if pos != {stop}: refuse('a tagged field of another length than it says')")
             self.depth -= 1
-        self.line(f"{'else: ' if tagged else ''}pos = {stop}")
+        self.line(f"else: pos = {stop}")
         self.depth -= 2

@@ -55,6 +55,20 @@ def read_uvarint(data: Any, pos: int) -> tuple[int, int]:
     return value, pos
 
 
+def skip_tagged(data: Any, pos: int) -> int:
+    """The position behind the tagged fields at pos, none of which is known. IndexError, MalformedFrame past the end."""
+    count, pos = read_uvarint(data, pos)
+    if count > len(data) - pos:
+        refuse(f"{count} tagged fields")
+    for _ in range(count):
+        _, pos = read_uvarint(data, pos)
+        size_bytes, pos = read_uvarint(data, pos)
+        pos += size_bytes
+        if pos > len(data):
+            refuse("a tagged field is longer than the frame")
+    return pos
+
+
 def write_uvarint(value: int) -> bytes:
     """The unsigned varint of a value of at most 32 bits."""
     if value < 128:
