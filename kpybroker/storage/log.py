@@ -16,13 +16,13 @@ from kpybroker.storage.admission import batch_time_is_ours, change, changes_batc
 from kpybroker.storage.checkpoint_files import replace_file
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.read_side import ReadSide
 from kpybroker.storage.reading import Reader
-from kpybroker.storage.recovery import Loaded, Origin, load
+from kpybroker.storage.recovery import Loaded, Origin, empty, load
 from kpybroker.storage.retention import apply_retention, truncate, unlink_all
 from kpybroker.storage.segment import LOG, SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.syncing import GroupSync
-from kpybroker.storage.timestamps import Found, first_at_or_after, newest
 from kpybroker.wire.batch import Batch
 from kpybroker.world import Buffer, World
 
@@ -43,21 +43,20 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-class Log:
+class Log(ReadSide):
     """One partition's log on one disk. Not for several threads."""
 
     __slots__ = (
-        "_changed",
         "_queue",
         "_settings",
         "_simple",
+        "changed",
         "directory",
         "end",
         "epochs",
         "garbage",
         "high_watermark",
         "last_stable",
-        "offline",
         "on_start_moved",
         "partition",
         "pool",
@@ -97,8 +96,7 @@ class Log:
         self.start = self.last_stable = self.high_watermark = of.start
         self.end = self.written_end = of.end
         self.syncing = GroupSync(of.end)
-        self.offline: str | None = None
-        """Why the log serves nothing any more."""
+        self.offline = None
         self.on_start_moved: Callable[[], None] | None = None
         """Called when records were deleted from the start: somebody writes that down."""
         self.reader = Reader(world.disk, of.segments)
@@ -106,7 +104,7 @@ class Log:
         """(due, path): files to unlink off the loop, from a wall-clock time on."""
         self.snapshot_end = of.producers.snapshot_offset
         """The newest producer snapshot, -1 without one."""
-        self._changed = False
+        self.changed = False
         """Written to or cut since it was opened: a stop has something to do."""
         self._queue: list[Buffer] = []
         self.settings = settings
@@ -131,14 +129,18 @@ class Log:
         if pool is None:
             pool = FilePool(64)
         try:
-            world.disk.mkdir(directory)
-            loaded = load(world.disk, pool, directory, settings, origin)
+            if world.disk.exists(directory):
+                loaded = load(world.disk, pool, directory, settings, origin)
+            else:
+                world.disk.mkdir(directory)
+                loaded = empty(world.disk, pool, directory, log_start)
+                loaded.segments.active.created_ms = origin.now_ms
         except OSError as error:
             raise Damage(f"{directory}: {error}") from error
         opened = cls(world, pool, directory, topic, partition, settings, loaded)
         opened.producer_expiration_ms = producer_expiration_ms
         if not clean:
-            opened._changed = True
+            opened.changed = True
             opened.syncing.recovered(loaded.segments, min(recovery_point, loaded.end))
         opened._jitter(loaded.segments.active)
         return opened
@@ -167,24 +169,6 @@ class Log:
     def _jitter(self, segment: Segment) -> None:
         limit = min(self._settings.segment_jitter_ms, self._settings.segment_ms)
         segment.roll_jitter_ms = self.world.random.randrange(limit) if limit > 0 else 0
-
-    def require_online(self) -> None:
-        """Raises KAFKA_STORAGE_ERROR once the log is offline."""
-        if self.offline is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
-
-    def fail(self, error: OSError | Damage) -> Damage:
-        """Take the log offline; returns what to raise."""
-        if self.offline is None:
-            self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
-            log.error("log %s is offline", self.offline)
-        self._queue.clear()
-        return Damage(self.offline)
-
-    def _refusal(self, error: OSError | Damage) -> KafkaError:
-        """Go offline; what to answer to whoever asked."""
-        self.fail(error)
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     # appending
 
@@ -215,7 +199,7 @@ class Log:
                 batch.patch(self.end, leader_epoch)
                 self._queue_batch(batch)
         except (OSError, Damage) as error:
-            raise self._refusal(error) from error
+            raise self.refusal(error) from error
         return Appended(base_offset, self.end - 1, stamped)
 
     def append_replicated(self, batches: list[Batch]) -> None:
@@ -250,6 +234,9 @@ class Log:
         queue = self._queue
         if not queue:
             return
+        if self.offline is not None:
+            queue.clear()
+            raise Damage(self.offline)
         segment = self.segments.active
         position = segment.written_bytes
         if len(queue) > 1 and segment.size_bytes - position <= _JOINED_BYTES:
@@ -263,7 +250,7 @@ class Log:
         self._queue.clear()
         segment.written_bytes = segment.size_bytes
         self.written_end = self.end
-        self._changed = True
+        self.changed = True
 
     def _fail_write(self, segment: Segment, position: int, error: OSError) -> Damage:
         damage = self.fail(error)
@@ -300,64 +287,11 @@ class Log:
             replace_file(self.world.disk, path, self.producers.build_snapshot())
             self.snapshot_end = self.end
 
-    # reading
-
-    def _check_range(self, offset: int) -> None:
-        self.require_online()
-        if not self.start <= offset <= self.end:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within [{self.start}, {self.end}]")
-
-    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer | None:
-        """Whole batches from the one that holds `offset`, all records below `upper`, at most `max_bytes`.
-
-        `min_one`: the first batch even if it is larger. None: it would wait for the disk, `read_cold` does. Raises
-        OFFSET_OUT_OF_RANGE below `start` or above `end`, KAFKA_STORAGE_ERROR.
-        """
-        self._check_range(offset)
-        upper = min(upper, self.written_end)
-        try:
-            return self.reader.read(offset, max_bytes, upper, self.written_end, min_one=min_one)
-        except OSError as error:
-            raise self._refusal(error) from error
-
-    async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
-        """The same, off the loop."""
-        self._check_range(offset)
-        upper = min(upper, self.written_end)
-        try:
-            return await self.reader.read_cold(offset, max_bytes, upper, self.written_end, min_one=min_one)
-        except OSError as error:
-            raise self._refusal(error) from error
-
-    def offset_for_timestamp(self, timestamp: int) -> Found | None:
-        """(offset, timestamp, leader epoch) of the first record at or after `timestamp`. May wait for the disk."""
-        self.require_online()
-        try:
-            return first_at_or_after(self.segments, timestamp, self.start)
-        except OSError as error:
-            raise self._refusal(error) from error
-
-    def max_timestamp(self) -> Found | None:
-        """(offset, timestamp, leader epoch) of the first record with the largest timestamp (KIP-734)."""
-        self.require_online()
-        try:
-            return newest(self.segments, self.start)
-        except OSError as error:
-            raise self._refusal(error) from error
-
-    def epoch_at(self, offset: int) -> int:
-        """The leader epoch that wrote `offset`, -1 when unknown."""
-        return self.epochs.epoch_at(offset)
-
-    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest epoch at or below `epoch`, where it ended); (-1, -1) for an unknown one (KIP-320)."""
-        return self.epochs.end_of(epoch, self.end)
+    # syncing, cutting, closing
 
     def begin_epoch(self, epoch: int) -> None:
         """This replica leads from here on: the epoch begins at `end`."""
         self.epochs.assign(epoch, self.end)
-
-    # syncing, cutting, closing
 
     async def sync(self) -> None:
         """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage."""
@@ -374,7 +308,7 @@ class Log:
         if offset >= self.end:
             return
         try:
-            self._changed = True
+            self.changed = True
             truncate(self, offset)
         except OSError as error:
             raise self.fail(error) from error
@@ -385,8 +319,10 @@ class Log:
         if offset > self.start:
             try:
                 self.move_start(offset)
+                if self.on_start_moved is not None:
+                    self.on_start_moved()
             except OSError as error:
-                raise self._refusal(error) from error
+                raise self.refusal(error) from error
 
     def move_start(self, offset: int) -> None:
         """Raises OSError."""
@@ -394,8 +330,6 @@ class Log:
         self.last_stable = max(self.last_stable, offset)
         self.high_watermark = max(self.high_watermark, offset)
         self.epochs.cut_start(offset)
-        if self.on_start_moved is not None:
-            self.on_start_moved()
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete segments by time, size and start offset; returns how many. Raises Damage."""
@@ -416,9 +350,9 @@ class Log:
         try:
             if self.offline is None:
                 self.flush()
-                if self._changed and self.segments.active.written_bytes:
+                if self.changed and self.segments.active.written_bytes:
                     self.segments.active.seal()
-                if self._changed:
+                if self.changed:
                     self.take_snapshot()
                 if sync:
                     self.syncing.blocking(self)

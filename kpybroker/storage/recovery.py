@@ -57,6 +57,12 @@ class Origin:
     producer_expiration_ms: int
 
 
+def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
+    """What a new directory holds."""
+    segments = Segments([Segment(disk, pool, directory, start)])
+    return Loaded(segments, LeaderEpochs(disk, directory), ProducerStates(), start, start)
+
+
 def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:
     """Open a log. Raises Damage, OSError."""
     names = _without_leftovers(disk, directory)

@@ -124,6 +124,7 @@ def begin_anew(log: Log, offset: int) -> None:
 
 
 def _end_at(log: Log, end: int) -> None:
+    log.changed = True
     log.syncing.cut(end)
     log.epochs.cut_end(end)
     log.end = log.written_end = end

@@ -1,0 +1,273 @@
+"""All partitions in one of a broker's log.dirs, and the files that speak for all of them.
+
+`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written from
+time to time and at a stop; `.kafka_cleanshutdown` only after everything else was, and is removed at once on the next
+start. A partition that is damaged goes offline; the rest serves on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.errors import Damage
+from kpybroker.storage.checkpoint_files import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    read_file,
+    read_offsets,
+    read_topic_id,
+    replace_file,
+    write_offsets,
+    write_topic_id,
+)
+from kpybroker.storage.files import FilePool
+from kpybroker.storage.log import Log
+from kpybroker.storage.retention import unlink_all
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+METADATA_LOG = "__cluster_metadata-0"
+_PARTITION = re.compile(r"(.+)-(\d{1,10})")
+_MAX_NAME = 255
+Offsets = dict[tuple[str, int], int]
+
+
+class LogDirectory:
+    """Opens, makes and deletes partitions; the directory itself is formatted and locked by its owner."""
+
+    def __init__(self, world: World, path: str, config: BrokerConfig) -> None:
+        """Reads what the last stop left, and removes the mark of a clean one. Raises OSError."""
+        self._world = world
+        self._config = config
+        self.path = path
+        self.pool = FilePool(config.max_open_files)
+        self.logs: dict[tuple[str, int], Log] = {}
+        self.damaged: dict[tuple[str, int], str] = {}
+        """Partitions that could not be opened, and why."""
+        self.previous_epoch = -1
+        """The broker epoch at the last clean stop (BrokerRegistration), -1 after any other."""
+        self.broker_epoch = -1
+        self.clean = self._take_clean_mark()
+        self._recovery_points = self._read_offsets(RECOVERY_POINTS)
+        self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+        self._starts = self._read_offsets(LOG_STARTS)
+        self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
+        self._garbage = [(0, f"{path}/{name}") for name in world.disk.list(path) if name.endswith("-delete")]
+
+    def _take_clean_mark(self) -> bool:
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        try:
+            content = read_file(self._world.disk, path)
+        except FileNotFoundError:
+            return False
+        try:
+            self.previous_epoch = int(json.loads(content).get("brokerEpoch", -1))
+        except (ValueError, AttributeError, TypeError):
+            log.warning("%s is not readable; the stop counts as clean, its broker epoch as unknown", path)
+        self._world.disk.unlink(path)
+        return True
+
+    def _read_offsets(self, name: str) -> Offsets:
+        try:
+            return read_offsets(self._world.disk, f"{self.path}/{name}")
+        except Damage as damage:
+            log.warning("%s; every log is recovered from its beginning", damage)
+            self.clean = False
+            return {}
+
+    # partitions
+
+    def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
+        """The partition's log, made when it is not there. What another topic of the name left is deleted.
+
+        Raises Damage; the partition is then in `damaged`.
+        """
+        key = (topic, partition)
+        assert key not in self.logs, "a log is opened once"
+        try:
+            opened = self._open(topic, topic_id, partition, settings)
+        except (OSError, Damage) as error:
+            self.damaged[key] = str(error)
+            raise error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}") from error
+        opened.on_start_moved = self.save_starts
+        self.damaged.pop(key, None)
+        self.logs[key] = opened
+        return opened
+
+    def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
+        disk = self._world.disk
+        name = f"{topic}-{partition}"
+        directory = f"{self.path}/{name}"
+        key = (topic, partition)
+        if name in self._present:
+            found = read_topic_id(disk, directory)
+            if found is not None and found != topic_id:
+                log.warning("%s belongs to a deleted topic of the same name, and is deleted", directory)
+                self._discard(name, "-delete")
+            elif found is None:
+                write_topic_id(disk, directory, topic_id)
+        made = name not in self._present
+        opened = Log.open(
+            self._world,
+            directory,
+            topic,
+            partition,
+            settings,
+            clean=self.clean or made,
+            recovery_point=0 if made else self._recovery_points.get(key, 0),
+            log_start=0 if made else self._starts.get(key, 0),
+            pool=self.pool,
+            producer_expiration_ms=self._config.producer_id_expiration_ms,
+        )
+        if made:
+            self._present.add(name)
+            write_topic_id(disk, directory, topic_id)
+        opened.topic_id = topic_id
+        opened.high_watermark = max(opened.start, min(self._high_watermarks.get(key, 0), opened.end))
+        opened.last_stable = opened.high_watermark
+        return opened
+
+    def delete_log(self, deleted: Log) -> None:
+        """Forget a partition: its directory is renamed now and unlinked later, off the loop."""
+        key = (deleted.topic, deleted.partition)
+        self.logs.pop(key, None)
+        if deleted.offline is None:
+            deleted.offline = f"{deleted.topic}-{deleted.partition} was deleted"
+        for segment in deleted.segments:
+            segment.retire()
+        try:
+            self._discard(f"{deleted.topic}-{deleted.partition}", "-delete", deleted.settings.file_delete_delay_ms)
+        except OSError as error:
+            log.error("%s cannot be deleted: %s", deleted.directory, error)
+
+    def _discard(self, name: str, suffix: str, delay_ms: int = 0) -> None:
+        topic, _, partition = name.rpartition("-")
+        ending = f"-{partition}.{self._world.random.getrandbits(128):032x}{suffix}"
+        new = f"{self.path}/{topic[: _MAX_NAME - len(ending)]}{ending}"
+        self._world.disk.rename(f"{self.path}/{name}", new)
+        self._present.discard(name)
+        key = (topic, int(partition))
+        for offsets in (self._recovery_points, self._high_watermarks, self._starts):
+            offsets.pop(key, None)
+        if suffix == "-delete":
+            self._garbage.append((self._world.wall_ms() + delay_ms, new))
+
+    def keep_only(self, topics: set[tuple[str, bytes]]) -> None:
+        """At a start: set aside (`-stray`) the partitions of topics that the metadata does not know."""
+        known = {name for name, _ in topics}
+        for name in sorted(self._present - {METADATA_LOG}):
+            topic = name.rpartition("-")[0]
+            if topic not in known:
+                log.warning("%s/%s is of no topic the metadata knows; renamed to a -stray directory", self.path, name)
+                self._discard(name, "-stray")
+
+    # what speaks for all
+
+    def _offsets(self, kept: Offsets, of: Callable[[Log], int | None]) -> Offsets:
+        """The rows of a checkpoint: of open logs what they say, of others what the last one said."""
+        rows = dict(kept)
+        for key, one in self.logs.items():
+            offset = of(one)
+            if offset is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = offset
+        return rows
+
+    def save_starts(self) -> None:
+        """Write the start offsets that the segments do not show; not synced. Raises OSError."""
+        self._starts = self._offsets(self._starts, _start_of)
+        write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
+
+    async def checkpoint(self) -> None:
+        """Sync full segments, move the recovery points, unlink what is due. Never raises: what fails goes offline."""
+        for one in list(self.logs.values()):
+            if one.syncing.has_sealed and one.offline is None:
+                try:
+                    await one.sync()
+                except Damage:
+                    continue  # logged, and offline, by the log itself
+        now_ms = self._world.wall_ms()
+        due = self._take_garbage(now_ms)
+        self._update_offsets()
+        rows = self._recovery_points, self._high_watermarks, self._starts
+        try:
+            await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)))
+            await self._world.disk.off_loop(partial(self._unlink, due))
+        except OSError as error:
+            log.error("%s: checkpoints cannot be written: %s", self.path, error)
+
+    def _update_offsets(self) -> None:
+        self._recovery_points = self._offsets(self._recovery_points, _synced_end_of)
+        self._high_watermarks = self._offsets(self._high_watermarks, _high_watermark_of)
+        self._starts = self._offsets(self._starts, _start_of)
+
+    def _write_checkpoints(self, recovery_points: Offsets, high_watermarks: Offsets, starts: Offsets) -> None:
+        disk = self._world.disk
+        write_offsets(disk, f"{self.path}/{RECOVERY_POINTS}", recovery_points, sync=True)
+        write_offsets(disk, f"{self.path}/{HIGH_WATERMARKS}", high_watermarks, sync=True)
+        write_offsets(disk, f"{self.path}/{LOG_STARTS}", starts, sync=True)
+
+    def _take_garbage(self, now_ms: int | None) -> list[str]:
+        due = [path for at_ms, path in self._garbage if now_ms is None or at_ms <= now_ms]
+        self._garbage = [entry for entry in self._garbage if now_ms is not None and entry[0] > now_ms]
+        for one in self.logs.values():
+            if one.garbage:
+                due += one.take_garbage(now_ms)
+        return due
+
+    def _unlink(self, paths: list[str]) -> None:
+        """On the disk thread. Raises OSError."""
+        disk = self._world.disk
+        for path in paths:
+            if path.endswith("-delete"):
+                unlink_all(disk, [f"{path}/{name}" for name in disk.list(path)])
+                disk.rmdir(path)
+            else:
+                unlink_all(disk, [path])
+
+    async def close(self) -> None:
+        """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt."""
+        whole = not self.damaged
+        for one in self.logs.values():
+            try:
+                whole &= one.offline is None
+                one.close()
+            except Damage as damage:
+                log.error("%s was not closed cleanly: %s", one.directory, damage)
+                whole = False
+        self._update_offsets()
+        disk = self._world.disk
+        try:
+            self._write_checkpoints(self._recovery_points, self._high_watermarks, self._starts)
+            self._unlink(self._take_garbage(None))
+            if whole:
+                mark = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch}, separators=(",", ":"))
+                replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
+            disk.sync_directory_blocking(self.path)
+        except OSError as error:
+            log.error("%s: the stop is not clean: %s", self.path, error)
+        if not whole:
+            log.warning("%s: partitions are damaged; the next start recovers all logs of this directory", self.path)
+        self.logs.clear()
+
+
+def _start_of(one: Log) -> int | None:
+    """None where the first segment says it."""
+    return one.start if one.start > one.segments.first.base_offset else None
+
+
+def _synced_end_of(one: Log) -> int:
+    return one.synced_end
+
+
+def _high_watermark_of(one: Log) -> int:
+    return one.high_watermark

@@ -1,0 +1,100 @@
+"""The half of a log that is asked: reads, offsets by time and by epoch, and whether it is online at all."""
+
+from __future__ import annotations
+
+import logging
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.epochs import LeaderEpochs
+from kpybroker.storage.reading import Reader
+from kpybroker.storage.segments import Segments
+from kpybroker.storage.timestamps import Found, first_at_or_after, newest
+from kpybroker.world import Buffer
+
+log = logging.getLogger(__name__)
+
+
+class ReadSide:
+    """What answers need of a log."""
+
+    __slots__ = ("offline",)
+
+    directory: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    written_end: int
+    offline: str | None
+    """Why the log serves nothing any more."""
+    segments: Segments
+    epochs: LeaderEpochs
+    reader: Reader
+
+    def require_online(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR once the log is offline."""
+        if self.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def fail(self, error: OSError | Damage) -> Damage:
+        """Take the log offline; returns what to raise."""
+        if self.offline is None:
+            self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
+            log.error("log %s is offline", self.offline)
+        return Damage(self.offline)
+
+    def refusal(self, error: OSError | Damage) -> KafkaError:
+        """Go offline; what to answer to whoever asked."""
+        self.fail(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def _check_range(self, offset: int) -> None:
+        self.require_online()
+        if not self.start <= offset <= self.end:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within [{self.start}, {self.end}]")
+
+    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer | None:
+        """Whole batches from the one that holds `offset`, all records below `upper`, at most `max_bytes`.
+
+        `min_one`: the first batch even if it is larger. None: it would wait for the disk, `read_cold` does. Raises
+        OFFSET_OUT_OF_RANGE below `start` or above `end`, KAFKA_STORAGE_ERROR.
+        """
+        self._check_range(offset)
+        upper = min(upper, self.written_end)
+        try:
+            return self.reader.read(offset, max_bytes, upper, self.written_end, min_one=min_one)
+        except OSError as error:
+            raise self.refusal(error) from error
+
+    async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
+        """The same, off the loop."""
+        self._check_range(offset)
+        upper = min(upper, self.written_end)
+        try:
+            return await self.reader.read_cold(offset, max_bytes, upper, self.written_end, min_one=min_one)
+        except OSError as error:
+            raise self.refusal(error) from error
+
+    def offset_for_timestamp(self, timestamp: int) -> Found | None:
+        """(offset, timestamp, leader epoch) of the first record at or after `timestamp`. May wait for the disk."""
+        self.require_online()
+        try:
+            return first_at_or_after(self.segments, timestamp, self.start)
+        except OSError as error:
+            raise self.refusal(error) from error
+
+    def max_timestamp(self) -> Found | None:
+        """(offset, timestamp, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        self.require_online()
+        try:
+            return newest(self.segments, self.start)
+        except OSError as error:
+            raise self.refusal(error) from error
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`, -1 when unknown."""
+        return self.epochs.epoch_at(offset)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch at or below `epoch`, where it ended); (-1, -1) for an unknown one (KIP-320)."""
+        return self.epochs.end_of(epoch, self.end)
