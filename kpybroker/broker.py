@@ -207,6 +207,7 @@ class Broker:
                     storage = self.log_dir.open_log(topic.name, topic.id, index, settings)
                 except Damage as damage:
                     log.error("partition %s-%d is offline: %s", topic.name, index, damage)
+                    self.hosting.offline[topic.name, index] = str(damage)
                     continue
                 partition = self.hosting.host(topic.name, topic.id, index, storage)
             else:

@@ -10,7 +10,6 @@ class Metrics:
         "connections_accepted",
         "connections_refused",
         "frames_refused",
-        "requests",
         "worst_stall_ms",
     )
 
@@ -18,7 +17,5 @@ class Metrics:
         self.connections_accepted = 0
         self.connections_refused = 0
         self.frames_refused = 0
-        self.requests: dict[int, int] = {}
-        """Requests handled, by api key."""
         self.worst_stall_ms = 0.0
         """The longest time that the loop was late for its own timer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.wire.rpc.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 TO_HIGH_WATERMARK = -1
 
 
-async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The new start of each partition, or why it stayed. What was deleted stays deleted after a crash."""
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """The new start of each partition, or why it stayed."""
     topics = [
         DeleteRecordsTopicResult(
             name=topic.name, partitions=[_delete(broker, topic.name, ask) for ask in topic.partitions]
         )
         for topic in request.topics
     ]
-    broker.log_dir.checkpoint()
     return Response(topics=topics)
 
 
@@ -43,6 +42,10 @@ def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRe
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > storage.start:
             storage.advance_start(offset)
+    except Damage as damage:
+        partition.fail(str(damage))
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        return DeleteRecordsPartitionResult(partition_index=ask.partition_index, low_watermark=-1, error_code=code)
     except KafkaError as refusal:
         return DeleteRecordsPartitionResult(
             partition_index=ask.partition_index, low_watermark=-1, error_code=refusal.code

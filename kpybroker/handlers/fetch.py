@@ -92,7 +92,7 @@ class FetchReply(Reply):
                 records = storage.read(offset, size_bytes, upper=upper, min_one=is_first)
                 if records is None:
                     return row, partition
-            row.records = records
+            row.records = records if isinstance(records, bytes) else memoryview(records)
         except Damage as damage:
             return _refused(want, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))), None
         except KafkaError as refusal:

@@ -17,6 +17,8 @@ class Hosting:
         self.dirty: list[Partition] = []
         self.woken: list[Waiter] = []
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self.offline: dict[tuple[str, int], str] = {}
+        """Partitions that belong here and could not be opened, and why."""
         self._flushing = False
 
     def __iter__(self) -> Iterator[Partition]:
@@ -37,6 +39,9 @@ class Hosting:
         """
         partition = self._partitions.get((topic, index))
         if partition is None:
+            why = self.offline.get((topic, index))
+            if why is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.leader_id != self.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -45,6 +50,7 @@ class Hosting:
 
     def retire(self, topic: str, index: int) -> Partition | None:
         """Stop hosting; the caller deletes the log."""
+        self.offline.pop((topic, index), None)
         partition = self._partitions.pop((topic, index), None)
         if partition is not None:
             partition.retire()

@@ -81,6 +81,8 @@ class Partition:
     def take_lead(self) -> None:
         """Begin the epoch: as the only in-sync replica, everything that is here has committed."""
         self.log.begin_epoch(self.leader_epoch)
+        if self.log.settings.fsync_always:
+            self._start_sync()
         self.advance()
 
     def become(self, image: PartitionImage) -> None:

@@ -16,6 +16,7 @@ from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
 
 if TYPE_CHECKING:
+    from kpybroker.server.dispatch import Known
     from kpybroker.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -50,8 +51,8 @@ class Connection(asyncio.BufferedProtocol):
         "_server",
         "_view",
         "_writing_paused",
-        "calls",
         "host",
+        "known",
         "number",
         "peer",
         "touched_at",
@@ -76,8 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.host = "?"
         self.touched_at = 0.0
-        self.calls: dict[Any, Any] = {}
-        """The dispatcher's cache of `Call`s, by (api key, version, client id)."""
+        self.known: dict[int, Known] = {}
+        """By api key and version, the header that came last."""
 
     # ---- asyncio's side
 
@@ -157,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
     def _run_frames(self) -> None:
         view, end, position = self._view, self._filled, self._position
         limit = self._server.frame_limit_bytes
+        dispatch = self._server.dispatch
         while end - position >= 4 and self._may_run():
             size = _SIZE(view, position)[0]
             if not _HEADER_BYTES_MIN <= size <= limit:
@@ -168,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
             frame = view[position + 4 : stop]
             self._position = position = stop
             try:
-                self._server.dispatch(self, frame)
+                dispatch(self, frame)
             except MalformedFrame as malformed:
                 self.refuse_frame(str(malformed))
                 return

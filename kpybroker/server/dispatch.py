@@ -8,12 +8,12 @@ import logging
 import types
 from collections.abc import Callable, Coroutine, Generator
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.call import Call, Encoded, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire import api as api_table
-from kpybroker.wire.frame import encode_response, skip_tags
+from kpybroker.wire.frame import encode_response, parse_request_header
 from kpybroker.wire.message import parser
 
 if TYPE_CHECKING:
@@ -22,29 +22,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HEADER = Struct(">hhih").unpack_from
-_HEADER_BYTES = 10
+_HEAD = Struct(">Ii").unpack_from
+REMEMBERED_HEADER_BYTES = 512
 _SIZE_AND_ID = Struct(">ii")
 API_VERSIONS = 18
 
 
 class Route:
-    """One row of the table, bound to its handler and parsers on first use."""
+    """One row of the table, bound to its handler on first use; `count` requests have taken it."""
 
-    __slots__ = ("api", "handle", "parsers", "refuse")
+    __slots__ = ("api", "count", "handle", "refuse")
 
     def __init__(self, api: api_table.Api) -> None:
         module = importlib.import_module(f"kpybroker.handlers.{api.module}")
         self.api = api
+        self.count = 0
         self.handle: Callable[[Broker, Call, Any], Any] = module.handle
         self.refuse: Callable[[Any, KafkaError], Any] | None = getattr(module, "refuse", None)
-        self.parsers: dict[int, Callable[[memoryview, int], Any]] = {}
 
-    def parser(self, version: int) -> Callable[[memoryview, int], Any]:
-        found = self.parsers.get(version)
-        if found is None:
-            found = self.parsers[version] = parser(self.api.request, version)
-        return found
+
+class Known(NamedTuple):
+    """What a header said that came before on this connection: only the correlation id changes."""
+
+    route: Route
+    call: Call
+    parse: Callable[[Any, int], Any]
+    body_at: int
+    rest_of_header: bytes
 
 
 class Dispatcher:
@@ -52,41 +56,23 @@ class Dispatcher:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._routes: dict[int, Route] = {}
+        self.routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.requests = broker.metrics.requests
 
     def run(self, connection: Connection, frame: memoryview) -> None:
         """Handle one request frame. Raises MalformedFrame."""
-        key, version, correlation_id, client_bytes = _HEADER(frame) if len(frame) >= _HEADER_BYTES else _short(frame)
-        route = self._routes.get(key) or self._bind(key)
-        api = route.api
-        if not api.min <= version <= api.max:
-            self._refuse_version(connection, api, version, correlation_id)
-            return
-        position = _HEADER_BYTES
-        client = b""
-        if client_bytes > 0:
-            position += client_bytes
-            client = bytes(frame[_HEADER_BYTES:position])
-            if len(client) != client_bytes:
-                raise MalformedFrame("the client id is longer than its frame")
-        elif client_bytes < -1:
-            raise MalformedFrame(f"client id of length {client_bytes}")
-        if version >= api.flexible:
-            position = skip_tags(frame, position)
-        request = route.parser(version)(frame, position)
-        call = connection.calls.get((key, version, client))
-        if call is None:
-            call = _remember(connection, key, version, client, client_bytes)
-        self.requests[key] = self.requests.get(key, 0) + 1
-        self._answer(connection, route, call, request, correlation_id)
-
-    def _answer(self, connection: Connection, route: Route, call: Call, request: Any, correlation_id: int) -> None:
-        address = (route.api, call.version, correlation_id)
+        key_and_version, correlation_id = _HEAD(frame)
+        known = connection.known.get(key_and_version)
+        if known is None or frame[8 : known.body_at] != known.rest_of_header:
+            known = self._recognise(connection, frame)
+            if known is None:
+                return
+        request = known.parse(frame, known.body_at)
+        route = known.route
+        route.count += 1
         try:
-            result = route.handle(self._broker, call, request)
-            if isinstance(result, types.CoroutineType):
+            result = route.handle(self._broker, known.call, request)
+            if type(result) is types.CoroutineType:
                 result = self._drive(connection, route, request, result)
         except KafkaError as refusal:
             result = _refusal(route, request, refusal)
@@ -95,14 +81,33 @@ class Dispatcher:
         except Damage as damage:
             result = _refusal(route, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
         except Exception:
-            log.exception("bug in the handler of %s v%d, called by %s", route.api.name, call.version, connection.peer)
+            log.exception("bug in the handler of %s, called by %s", route.api.name, connection.peer)
             connection.close()
             return
         if isinstance(result, Reply):
-            result.address = address
+            result.address = (route.api, known.call.version, correlation_id)
             connection.await_reply(result)
         elif result is not None:
-            connection.answer(_buffers(route.api, call.version, correlation_id, result))
+            connection.answer(_buffers(route.api, known.call.version, correlation_id, result))
+
+    def _recognise(self, connection: Connection, frame: memoryview) -> Known | None:
+        """Read a whole header, and remember what it says: a connection sends the same ones again and again."""
+        header, body_at = parse_request_header(frame)
+        api = api_table.by_key.get(header.api_key)
+        if api is None:
+            raise MalformedFrame(f"api key {header.api_key} is not served")
+        version = header.api_version
+        if not api.min <= version <= api.max:
+            self._refuse_version(connection, api, version, header.correlation_id)
+            return None
+        route = self.routes.get(api.key)
+        if route is None:
+            route = self.routes[api.key] = Route(api)
+        call = Call(api.key, version, header.client_id, connection.host, connection.number)
+        known = Known(route, call, parser(api.request, version), body_at, bytes(frame[8:body_at]))
+        if body_at <= REMEMBERED_HEADER_BYTES and version >= 0:
+            connection.known[api.key << 16 | version] = known
+        return known
 
     def _drive(self, connection: Connection, route: Route, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine's first step in place; only one that really waits becomes a task."""
@@ -139,13 +144,6 @@ class Dispatcher:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _bind(self, key: int) -> Route:
-        api = api_table.by_key.get(key)
-        if api is None:
-            raise MalformedFrame(f"api key {key} is not served")
-        route = self._routes[key] = Route(api)
-        return route
 
     def _refuse_version(self, connection: Connection, api: api_table.Api, version: int, correlation_id: int) -> None:
         if api.key != API_VERSIONS:
@@ -187,22 +185,6 @@ def _refusal(route: Route, request: Any, refusal: KafkaError) -> Any:
     if hasattr(response, "error_message"):
         response.error_message = refusal.message
     return response
-
-
-def _short(frame: memoryview) -> tuple[int, int, int, int]:
-    raise MalformedFrame(f"a frame of {len(frame)} bytes has no request header")
-
-
-def _remember(connection: Connection, key: int, version: int, client: bytes, client_bytes: int) -> Call:
-    try:
-        client_id = client.decode() if client_bytes >= 0 else None
-    except UnicodeDecodeError:
-        raise MalformedFrame("the client id is not UTF-8") from None
-    if len(connection.calls) > 256:
-        connection.calls.clear()
-    call = Call(key, version, client_id, connection.host, connection.number)
-    connection.calls[key, version, client] = call
-    return call
 
 
 @types.coroutine
