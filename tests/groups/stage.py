@@ -37,11 +37,15 @@ class Stage:
         self.log: list[Stored] = []
         self.machine = GroupMachine(self.settings, self.new_id)
         self.tickets = 0
+        self.commands: dict[int, Any] = {}
+        """Ticket -> what was asked, ticks aside."""
 
     def ask(self, command: Any) -> tuple[int, list[tuple[int, Any]], list[Stored]]:
         """One step now: the asker's ticket, all answers it led to, and what was written."""
         self.tickets += 1
         ticket: Any = self.tickets
+        if not isinstance(command, Tick):
+            self.commands[ticket] = command
         outcome = self.machine.decide(ticket, command, self.now_ms)
         for record in outcome.records:
             record.offset = len(self.log)
