@@ -57,7 +57,7 @@ def encode_id(raw: bytes) -> str:
 def decode_id(text: str) -> bytes:
     """The 16 bytes of a printed uuid. Raises ValueError."""
     try:
-        raw = base64.urlsafe_b64decode(text + "==")
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(f"{text!r} is not a uuid") from None
     if len(raw) != 16:
