@@ -118,9 +118,8 @@ class Quorum:
 
     async def close(self) -> None:
         """Sync what is written and close the files; a log that is damaged is only closed."""
-        for task in (self._syncing, self._snapshotting):
-            if task is not None:
-                await asyncio.shield(task)
+        while (task := self._syncing or self._snapshotting) is not None:
+            await asyncio.shield(task)
         try:
             self.log.close()
         except Damage as damage:
@@ -141,6 +140,10 @@ class Quorum:
     def committed(self) -> int:
         return self.state.high_watermark
 
+    @property
+    def is_writing_snapshot(self) -> bool:
+        return self._snapshotting is not None
+
     def on_committed(self, callback: Callable[[], None]) -> None:
         self._on_committed.append(callback)
 
@@ -153,15 +156,19 @@ class Quorum:
         self._on_damage = callback
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append as one batch; it commits when it is on disk. Raises NOT_CONTROLLER, POLICY_VIOLATION; Damage.
+        """Append as one batch; it commits when it is on disk. Raises KafkaError, and then nothing was appended; Damage.
 
-        POLICY_VIOLATION: more than fits into a batch, and what is decided at once is written at once.
+        NOT_CONTROLLER; INVALID_REQUEST for what no record can hold; POLICY_VIOLATION for more than fits into a batch:
+        what is decided at once is written at once.
         """
         if not self.state.is_leader or self.log.offline is not None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
-        for record in records:
-            if record.value is None:
-                record.value = frame_record(record.message)
+        try:
+            for record in records:
+                if record.value is None:
+                    record.value = frame_record(record.message)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
         self._write_data([record.message for record in records], [record.value or b"" for record in records])
         return self.log.end
 
@@ -242,8 +249,12 @@ class Quorum:
             self._snapshotting = asyncio.get_running_loop().create_task(self._snapshot())
 
     async def _snapshot(self) -> None:
-        """Write a snapshot of what has committed, then let go what older snapshots and the log no longer need."""
+        """Write a snapshot of what has committed, then let go what older snapshots and the log no longer need.
+
+        A new segment begins here: a restart checks the log from the segment that the snapshot ends in.
+        """
         try:
+            self.log.roll()
             await self._snapshots.write(self.image, self._voters.records())
             oldest = await self._snapshots.forget(self.log.size_bytes)
             if oldest > self.log.start:

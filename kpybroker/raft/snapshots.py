@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 FILE_LIMIT_BYTES = 1 << 32
 PARTIAL = ".part"
+KEPT = 2
+"""An unreadable snapshot must not have been the only one, so the one before it stays, whatever the settings say."""
 
 
 class Snapshot(NamedTuple):
@@ -123,7 +125,7 @@ class Snapshots:
         sizes = {name: disk.path_size(f"{self._path}/{name}") for _, _, name in names}
         total = log_bytes + sum(sizes.values())
         now_ms = self._world.wall_ms()
-        while len(names) > 1:
+        while len(names) > KEPT:
             oldest = names[0][2]
             path = f"{self._path}/{oldest}"
             is_old = 0 <= self._keep_ms < now_ms - disk.modified_ms(path)

@@ -183,7 +183,7 @@ def what_it_shows(image: Image) -> Any:
     return (dict(image.topics), dict(image.brokers), dict(image.configs), dict(image.features), image.next_producer_id)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_batches_do_not_matter_and_published_images_stay(data: st.DataObject) -> None:
     records = history_of(data).records
@@ -205,7 +205,7 @@ def test_batches_do_not_matter_and_published_images_stay(data: st.DataObject) ->
     assert all(what_it_shows(earlier) == shown for earlier, shown in published)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_a_snapshot_is_the_image(data: st.DataObject) -> None:
     image = whole(history_of(data).records)
@@ -213,7 +213,7 @@ def test_a_snapshot_is_the_image(data: st.DataObject) -> None:
     assert whole([stored.unframe_record(frame) for frame in frames]) == image
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_topics_are_found_by_name_and_id(data: st.DataObject) -> None:
     history = history_of(data)
@@ -226,7 +226,7 @@ def test_topics_are_found_by_name_and_id(data: st.DataObject) -> None:
     assert all(name in image.topics for kind, name in image.configs if kind == TOPIC_RESOURCE)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_a_transaction_counts_at_its_end_or_not_at_all(data: st.DataObject) -> None:
     records = history_of(data).records
