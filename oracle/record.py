@@ -1,0 +1,85 @@
+"""Record golden vectors: what Apache Kafka answers to fixed requests, for the first, first flexible and last version.
+
+`python -m oracle.record` writes tests/golden/<api>.json, each a list of {version, request, response, note}; request and
+response are the messages without their headers, in hexadecimal. Topic ids, member ids and ports differ from one
+recording to the next, so record everything at once.
+"""
+
+import itertools
+import json
+import socket
+import struct
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from kpybroker.wire.api import by_name
+from kpybroker.wire.message import build, parse
+from oracle.kafka import Kafka
+from oracle.scenes import Scenes
+
+GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
+API_VERSIONS = 18
+PORT = 19092
+
+
+class Recorder:
+    """One connection, and everything that was said on it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._connection = socket.create_connection((host, port), timeout=30)
+        self._numbers = itertools.count(1)
+        self.said: dict[str, list[dict[str, object]]] = defaultdict(list)
+
+    def ask(self, name: str, version: int, request: Any, note: str = "") -> Any:
+        """Send a request and return the response as an object; with a note, the exchange is kept."""
+        api = by_name[name]
+        body = build(request, version)
+        number = next(self._numbers)
+        header = struct.pack(">hhih", api.key, version, number, 6) + b"golden"
+        header += b"\0" if version >= api.flexible else b""
+        self._connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+        answer = self._receive()
+        assert struct.unpack(">i", answer[:4]) == (number,)
+        tagged = version >= api.flexible and api.key != API_VERSIONS
+        assert not tagged or answer[4] == 0, "no tags are expected in a response header"
+        answer = answer[5:] if tagged else answer[4:]
+        if note:
+            self.said[api.module].append(
+                {"version": version, "request": body.hex(), "response": answer.hex(), "note": note}
+            )
+        return parse(api.response, version, memoryview(answer))
+
+    def _receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def _exactly(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            piece = self._connection.recv(count - len(found))
+            if not piece:
+                raise ConnectionError("the broker closed the connection")
+            found += piece
+        return found
+
+    def write(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        for module, said in self.said.items():
+            lines = ",\n".join(json.dumps(exchange) for exchange in said)
+            (directory / f"{module}.json").write_text(f"[\n{lines}\n]\n")
+
+
+def main() -> None:
+    """Start the oracle, play all scenes, write the vectors."""
+    with Kafka(port=PORT, properties={"offsets.topic.num.partitions": "4"}) as kafka:
+        host, _, port = kafka.bootstrap.partition(":")
+        recorder = Recorder(host, int(port))
+        Scenes(recorder.ask).all()
+        recorder.write(GOLDEN)
+    total = sum(map(len, recorder.said.values()))
+    print(f"{total} exchanges of {len(recorder.said)} APIs recorded in {GOLDEN}")
+
+
+if __name__ == "__main__":
+    main()
