@@ -1,0 +1,122 @@
+"""The broker under test, started once; topics and groups are the tests' own by their names."""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from compat_tests.clients import CLIENTS
+from oracle.broker import KPyBroker
+from oracle.jars import KAFKA_VERSION, java
+from oracle.kafka import Kafka
+
+EXIT_CODES = {"kpybroker": 0, "kafka": 143}
+Running = KPyBroker | Kafka
+MakeTopic = Callable[..., str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--target", choices=tuple(EXIT_CODES), default="kpybroker", help="the broker the clients meet")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    versions = ", ".join(f"{client.name} {client.version}" for client in CLIENTS)
+    return [f"broker: {config.getoption('--target')}", f"clients: {versions}, Kafka's tools {KAFKA_VERSION}"]
+
+
+def start_target(name: str, properties: Mapping[str, str] | None = None) -> Running:
+    """A started broker of that name. The oracle's JVM is told to be quick rather than fast."""
+    if name == "kafka":
+        quick = {"offsets.topic.num.partitions": "5", "log.initial.task.delay.ms": "500"}
+        return Kafka(properties={**quick, **(properties or {})}, jvm=("-XX:TieredStopAtLevel=1",)).start()
+    return KPyBroker(properties=properties).start()
+
+
+@pytest.fixture(scope="session")
+def target_name(request: pytest.FixtureRequest) -> str:
+    """kpybroker or kafka"""
+    return str(request.config.getoption("--target"))
+
+
+@pytest.fixture(scope="session")
+def target(target_name: str) -> Iterator[Running]:
+    """The broker under test."""
+    java()
+    broker = start_target(target_name)
+    yield broker
+    code = broker.stop()
+    broker.remove()
+    assert code == EXIT_CODES[target_name], f"{target_name} stopped with {code}"
+
+
+@pytest.fixture
+def broker(target: Running) -> Running:
+    """The broker, running: a test that killed it and failed does not take the others with it."""
+    if not target.running:
+        target.restart()
+    return target
+
+
+def _wait_until_led(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Apache Kafka answers CreateTopics some moments before its broker serves the topic."""
+    latest = {TopicPartition(topic, at): OffsetSpec.latest() for at in range(partitions)}
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            for found in admin.list_offsets(latest, request_timeout=10).values():
+                found.result(10)
+            return
+        except KafkaException:
+            time.sleep(0.05)
+
+
+class Settled:
+    """settled(condition): true at once on kpybroker; Apache Kafka's brokers learn some moments after they answered."""
+
+    def __init__(self, at_once: bool) -> None:
+        self.at_once = at_once
+
+    def __call__(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + (0 if self.at_once else 10)
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def settled(target_name: str) -> Settled:
+    return Settled(at_once=target_name != "kafka")
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Names of topics and groups that nobody else has; they tell which test they are of."""
+    test = request.node.originalname.removeprefix("test_")[:40]
+    return lambda: f"{test}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def admin(broker: Running) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+
+
+@pytest.fixture
+def make_topic(admin: AdminClient, unique: Callable[[], str], target_name: str) -> MakeTopic:
+    """make_topic(partitions=1, **configs with _ for .) -> name of a new topic"""
+
+    def make(partitions: int = 1, **configs: object) -> str:
+        name = unique()
+        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        if target_name == "kafka":
+            _wait_until_led(admin, name, partitions)
+        return name
+
+    return make
