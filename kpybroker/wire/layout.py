@@ -86,6 +86,11 @@ def layout(cls: Any, version: int) -> Struct:
     return _struct(cls, version, flexible, nullable=False)
 
 
+def is_request(cls: Any) -> bool:
+    """Whether bytes behind the message are ignored, as Kafka does with requests; elsewhere they are refused."""
+    return bool(cls.__name__ == "Request")
+
+
 def fields_of(cls: Any) -> list[tuple[str, Any, Field]]:
     """(name, annotation, field) of a declared class, with every default filled in."""
     found = []
@@ -116,6 +121,7 @@ def _struct(cls: Any, version: int, flexible: bool, nullable: bool) -> Struct:
 
 
 def _piece(kind: Any, said: Field, version: int, flexible: bool) -> Piece:
+    assert not isinstance(kind, str), "a module of declarations does without `from __future__ import annotations`"
     kind, optional = _without_none(kind)
     if _is_part(kind) and said.tag is not None and said.nullable is None:
         optional = False  # None says "not sent" there

@@ -130,7 +130,10 @@ def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
 
 
 def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
-    """The message that fills view from pos to its end. Its records are views of it. Raises MalformedFrame."""
+    """The message that fills view from pos to its end. Its records are views of it. Raises MalformedFrame.
+
+    Bytes behind a request are ignored, as Kafka does; behind any other message they are refused.
+    """
     return parser(cls, version)(view, pos)
 
 

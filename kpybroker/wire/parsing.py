@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.wire import primitives
-from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, layout
+from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, is_request, layout
 from kpybroker.wire.lowering import Emitter, finish, has_view, min_bytes
 
 COPY_BYTES = 16384
@@ -15,7 +15,7 @@ COPY_BYTES = 16384
 
 
 def lower_parser(cls: Any, version: int, *, prefix: bool = False) -> Callable[[Any, int], Any]:
-    """`parser(view, pos)`: the message that ends where view ends; with prefix, (message, position behind it)."""
+    """`parser(view, pos)`: the message; with prefix, (message, position behind it), and there may be more behind it."""
     tree = layout(cls, version)
     title = f"parse {cls.__name__} v{version}"
     if not has_view(tree):
@@ -55,12 +55,10 @@ def _lower(tree: Struct, title: str, prefix: bool, *opening: str, large: Any = N
     emitter.line("limit = len(data)")
     found = emitter.struct_fields(tree)
     emitter.flush()
-    if prefix:
-        emitter.line("if pos > limit: refuse('cut off')")
-        emitter.line(f"return {found}, pos")
-    else:
-        emitter.line("if pos != limit: refuse(f'{pos - limit} bytes missing or, if negative, left over')")
-        emitter.line(f"return {found}")
+    emitter.line("if pos > limit: refuse(f'{pos - limit} bytes missing')")
+    if not prefix and not is_request(tree.cls):
+        emitter.line("if pos < limit: refuse(f'{limit - pos} bytes left over')")
+    emitter.line(f"return {found}, pos" if prefix else f"return {found}")
     emitter.depth -= 1
     emitter.line("except malformed as error: refuse(f'{title}: {error}')")
     return finish(emitter, "def lowered(view, pos):", title)

@@ -27,7 +27,7 @@ def parse(cls: Any, version: int, data: bytes) -> Any:
         found = interpreted(pieces.layout(cls, version)).parse_stream(stream)
     except REFUSALS as error:
         raise MalformedFrame(str(error)) from error
-    if stream.tell() != len(data):
+    if stream.tell() != len(data) and not pieces.is_request(cls):
         raise MalformedFrame("bytes left over")
     return found
 
