@@ -95,6 +95,7 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     if not epochs_known and end > start:
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
+    epochs.cut_start(start)
     producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms)
     return Loaded(segments, epochs, producers, start, end)
 
@@ -179,6 +180,10 @@ def _recover(disk: Disk, segments: Segments, recovery_point: int, settings: LogS
             raise Damage(f"{segment.path}{LOG}: begins below offset {end}, where the segment before it ends")
         file_bytes = segment.size_bytes
         end, why = scan(segment, settings, epochs, segment.base_offset)
+        if not why and number + 1 < len(segments) and not settings.compacted:
+            following = segments[number + 1].base_offset
+            if following > end:  # only cleaning leaves gaps; this is a tail that was lost between two batches
+                why = f"its batches end before offset {following}, where the next segment begins"
         if why:
             lost = segments.take_after(number)
             log.warning(

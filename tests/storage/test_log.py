@@ -1,0 +1,166 @@
+"""A log is what was appended to it, whatever happened in between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.log import Log
+from kpybroker.wire.batch import split
+from tests.storage.workshop import SMALL, WORLD, History, plain, reopened
+
+seeds = st.integers(0, 1 << 40)
+some = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def make(path: Path, **changed: object) -> Log:
+    return Log.open(WORLD, str(path / "t-0"), "t", 0, replace(SMALL, **changed), clean=True)  # type: ignore[arg-type]
+
+
+@given(seeds)
+@some
+def test_a_log_holds_what_was_flushed_and_not_cut(tmp_path: Path, seed: int) -> None:
+    history = History.of(tmp_path, seed)
+    for _ in range(history.random.randrange(20, 80)):
+        happened = history.step()
+        history.settle()
+        if happened not in ("append", "flush", "lead"):
+            history.check_bytes()
+            history.check_producers()
+    history.flush()
+    history.check_bytes()
+    history.check_producers()
+
+
+@given(seeds)
+@some
+def test_a_read_is_what_a_walk_finds(tmp_path: Path, seed: int) -> None:
+    history = History.of(tmp_path, seed)
+    for _ in range(40):
+        history.step()
+    history.flush()
+    log, random = history.log, history.random
+    for _ in range(40):
+        offset = random.randint(log.start, log.end)
+        upper = random.randint(offset, log.end)
+        max_bytes = random.choice((1, 100, 400, 3000, 20_000))
+        expected = history.expected_read(offset, max_bytes, upper)
+        min_one = random.random() < 0.7
+        cold = bytes(asyncio.run(log.read_cold(offset, max_bytes, upper=upper, min_one=min_one)))
+        found = log.read(offset, max_bytes, upper=upper, min_one=min_one)
+        assert found is not None, "what was just read is in the page cache"
+        if found:
+            batches = split(bytes(found))
+            assert [bytes(b.view) for b in batches] == [bytes(b.view) for b in expected[: len(batches)]]
+        else:
+            assert not expected or (expected[0].size_bytes > max_bytes and not min_one)
+        assert cold == found
+
+
+@given(seeds)
+@some
+def test_times_are_found_as_a_walk_finds_them(tmp_path: Path, seed: int) -> None:
+    history = History.of(tmp_path, seed)
+    for _ in range(40):
+        history.step()
+    history.flush()
+    for _ in range(20):
+        timestamp = history.random.randint(9_000, history.now_ms + 100)
+        assert history.log.offset_for_timestamp(timestamp) == history.expected_time(timestamp)
+    assert history.log.max_timestamp() == history.expected_newest()
+
+
+@given(seeds)
+@some
+def test_epochs_are_those_of_the_batches(tmp_path: Path, seed: int) -> None:
+    history = History.of(tmp_path, seed)
+    for _ in range(60):
+        history.step()
+    history.flush()
+    log = history.log
+    for batch in history.visible():
+        if batch.base_offset >= log.start:
+            assert log.epoch_at(batch.base_offset) == batch.leader_epoch
+    for epoch in range(history.epoch + 2):
+        after = [batch for batch in history.visible() if batch.leader_epoch > epoch]
+        found, end = log.end_of_epoch(epoch)
+        if after and found >= 0:
+            assert end == max(after[0].base_offset, log.start)
+        elif not after and found >= 0:
+            assert (found, end) == (epoch, log.end)
+
+
+def test_reads_outside_the_log_are_refused(tmp_path: Path) -> None:
+    log = make(tmp_path)
+    log.append([plain(3)], 0, 1000)
+    log.flush()
+    log.high_watermark = log.last_stable = 3
+    log.advance_start(2)
+    for offset in (1, 4):
+        with pytest.raises(KafkaError) as refusal:
+            log.read(offset, 100, upper=3, min_one=True)
+        assert refusal.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.read(3, 100, upper=3, min_one=True) == b""
+
+
+def test_what_is_queued_cannot_be_read(tmp_path: Path) -> None:
+    log = make(tmp_path)
+    log.append([plain()], 0, 1000)
+    assert log.end == 1
+    assert log.written_end == 0
+    assert log.read(0, 1000, upper=1, min_one=True) == b""
+    log.flush()
+    assert log.read(0, 1000, upper=1, min_one=True)
+
+
+def test_segments_roll_by_the_records_time(tmp_path: Path) -> None:
+    log = make(tmp_path, segment_ms=1000)
+    for timestamp in (5000, 5900, 6000, 6001, 6100, 9000):
+        log.append([plain(timestamp=timestamp)], 0, 10_000)
+    log.flush()
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 5]
+
+
+def test_segments_roll_when_their_index_is_full(tmp_path: Path) -> None:
+    log = make(tmp_path, segment_bytes=1 << 20, segment_index_bytes=60, index_interval_bytes=1)
+    for _ in range(30):
+        log.append([plain()], 0, 1000)
+    log.flush()
+    assert len(log.segments) > 3
+    assert all(len(segment.index()) <= 60 // 8 for segment in log.segments)
+
+
+def test_a_failed_write_takes_the_log_offline(tmp_path: Path) -> None:
+    log = make(tmp_path)
+    log.append([plain()], 0, 1000)
+    log.flush()
+    log.world.disk.close(log.segments.active.handle())
+    log.append([plain()], 0, 1000)
+    with pytest.raises(Exception, match="t-0 in"):
+        log.flush()
+    with pytest.raises(KafkaError) as refusal:
+        log.append([plain()], 0, 1000)
+    assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.written_end == 1
+
+
+def test_a_clean_stop_leaves_what_kafka_leaves(tmp_path: Path) -> None:
+    log = make(tmp_path)
+    log.append([plain()], 3, 1000)
+    log.close()
+    assert sorted(file.name for file in (tmp_path / "t-0").iterdir()) == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000000001.snapshot",
+        "leader-epoch-checkpoint",
+    ]
+    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+    again = reopened(log, clean=True)
+    assert (again.start, again.end, again.epoch_at(0)) == (0, 1, 3)
