@@ -142,9 +142,10 @@ class BrokerConfig:
 
     def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The settings with the cluster's and this broker's dynamic ones over the static ones (all checked before)."""
-        if default == self.dynamic_default and broker == self.dynamic_broker:
+        for_all, for_this = dict(_changeable(default)), dict(_changeable(broker))
+        if for_all == self.dynamic_default and for_this == self.dynamic_broker:
             return self
-        return BrokerConfig._of(self.static, dict(_changeable(default)), dict(_changeable(broker)))
+        return BrokerConfig._of(self.static, for_all, for_this)
 
     def text(self, name: str) -> str | None:
         """A broker setting in force as text; None where it has no value."""

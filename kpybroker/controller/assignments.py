@@ -100,7 +100,7 @@ def create_partitions(
     names = Counter(topic.name for topic in command.topics)
     records: list[Any] = []
     results = []
-    for topic in command.topics:
+    for topic in {topic.name: topic for topic in command.topics}.values():
         try:
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

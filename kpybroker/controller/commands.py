@@ -99,7 +99,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """Answer: list[TopicResult], one per topic in the order asked; names asked twice are refused each time."""
+    """Answer: list[TopicResult] in the order asked; what is asked for twice is refused, once."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
@@ -120,7 +120,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopics:
-    """Topics by name (id zero) or by id (name None). Answer: list[TopicResult] in the order asked."""
+    """Topics by name (id zero) or by id (name None). Answer: list[TopicResult] as of CreateTopics."""
 
     topics: tuple[tuple[str | None, bytes], ...]
 
@@ -136,7 +136,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """Answer: list[TopicResult] in the order asked."""
+    """Answer: list[TopicResult] as of CreateTopics."""
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False

@@ -176,7 +176,7 @@ def _check_resource(state: ControllerState, kind: int, name: str) -> None:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     else:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected resource type {kind}.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
 def _check_broker_name(name: str) -> None:

@@ -46,7 +46,7 @@ def create_topics(
     names = Counter(topic.name for topic in command.topics)
     made = _Made()
     results = []
-    for topic in command.topics:
+    for topic in {topic.name: topic for topic in command.topics}.values():
         try:
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -167,11 +167,16 @@ def delete_topics(
     if not config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false on this cluster.")
     asked = Counter(_identity(state, name, topic_id) for name, topic_id in command.topics)
+    refused: set[str | bytes] = set()
     records: list[Any] = []
     results = []
     for name, topic_id in command.topics:
         try:
-            if asked[_identity(state, name, topic_id)] > 1:
+            identity = _identity(state, name, topic_id)
+            if asked[identity] > 1:
+                if identity in refused:
+                    continue
+                refused.add(identity)
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "Duplicate topic name." if name is not None else "Duplicate topic id."
                 )
@@ -184,7 +189,9 @@ def delete_topics(
 
 
 def _identity(state: ControllerState, name: str | None, topic_id: bytes) -> str | bytes:
-    return name if name is not None else state.names.get(topic_id, topic_id)
+    if name is None:
+        return state.names.get(topic_id, topic_id)
+    return name if topic_id == ZERO_UUID else name.encode() + topic_id
 
 
 def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[str, bytes]:

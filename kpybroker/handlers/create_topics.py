@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     command = CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
     results = await broker.controller.ask(command, request.timeout_ms)
-    answered: dict[str | None, TopicResult] = {result.name: result for result in results}
-    return Response(topics=[_result(broker, result) for result in answered.values()])
+    return Response(topics=[_result(broker, result) for result in results])
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -97,7 +97,7 @@ def _describe(broker: Broker, kind: int, name: str) -> Sequence[Described]:
             if not name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
             return describe_group(layers(broker), image.config(ResourceType.GROUP, name))
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
 def check_this_broker(broker: Broker, name: str, otherwise: str = "") -> None:
