@@ -77,6 +77,7 @@ class ClassicGroup:
 
     __slots__ = (
         "_waiting",
+        "first_wait_ends_ms",
         "generation",
         "group_id",
         "instances",
@@ -114,6 +115,8 @@ class ClassicGroup:
         """Protocol -> how many members support it."""
         self.member_added = False
         """A member came while the first generation was waiting for more."""
+        self.first_wait_ends_ms = 0
+        """When the first generation begins, whoever is still expected."""
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None
         self._waiting = 0

@@ -87,6 +87,7 @@ class Joining:
         timer = group.pending_join[member_id] = Timer(forget)
         self._rebalance.timers.set(timer, turn.now_ms + command.request.session_timeout_ms)
         turn.answer(ticket, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        self._rebalance.pause(group, turn)
 
     def _add(
         self, group: ClassicGroup, command: Join, member_id: str, protocols: Protocols, ticket: Any, turn: Turn

@@ -129,10 +129,27 @@ class Rebalance:
         if delay_ms:
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             self._wait(group, turn, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
-        elif group.all_joined:
+        else:
+            group.first_wait_ends_ms = turn.now_ms + self.settings.first_join_limit_ms
+            self.pause(group, turn)
+
+    def pause(self, group: ClassicGroup, turn: Turn) -> None:
+        """Without an initial delay: somebody came to a first generation, others may be about to."""
+        if group.state is not State.PREPARING_REBALANCE or group.previous_state is not State.EMPTY:
+            return
+        pause_ms = self.settings.first_join_pause_ms
+        if not pause_ms and group.all_joined:
+            self.complete_join(group, turn)
+        elif not self.settings.group_initial_rebalance_delay_ms:
+            left_ms = max(group.first_wait_ends_ms - turn.now_ms, 0)
+            self._wait(group, turn, min(pause_ms, left_ms) or left_ms, partial(self._pause_over, group))
+
+    def _pause_over(self, group: ClassicGroup, turn: Turn) -> None:
+        left_ms = group.first_wait_ends_ms - turn.now_ms
+        if group.all_joined or left_ms <= 0:
             self.complete_join(group, turn)
         else:
-            self._wait(group, turn, self.settings.pending_grace_ms, partial(self.complete_join, group))
+            self._wait(group, turn, left_ms, partial(self._pause_over, group))
 
     def _first_wait_over(self, group: ClassicGroup, waited_ms: int, remaining_ms: int, turn: Turn) -> None:
         if not group.member_added or not remaining_ms:
@@ -159,8 +176,10 @@ class Rebalance:
         """Complete the generation if everybody it waits for is there; a first one also waits for its delay."""
         if group.state is not State.PREPARING_REBALANCE or not group.all_joined:
             return
-        if group.previous_state is not State.EMPTY or not self.settings.group_initial_rebalance_delay_ms:
+        if group.previous_state is not State.EMPTY:
             self.complete_join(group, turn)
+        elif not self.settings.group_initial_rebalance_delay_ms:
+            self.pause(group, turn)
 
     def complete_join(self, group: ClassicGroup, turn: Turn) -> None:
         """The time for joining is over: dynamic members that did not are out, the rest get their generation."""

@@ -26,7 +26,9 @@ class GroupSettings:
     """Member ids handed out in one group and not yet used. Each is forgotten after its session timeout."""
     max_groups: int = 1_000_000
     """Groups in one partition of `__consumer_offsets`."""
-    pending_grace_ms: int = 100
-    """How long the first generation of a new group waits for members that have just been given an id, where the initial
-    rebalance delay is 0. Without it the first member is alone in a generation and learns of the others only at its next
-    heartbeat, three seconds later with stock clients."""
+    first_join_pause_ms: int = 5
+    """How long the first generation of a new group waits, after whoever came last, for members that start at the same
+    time, where the initial rebalance delay is 0. Without it the first member would be alone in a generation, and learn
+    of the others only at its next heartbeat, three seconds later with stock clients."""
+    first_join_limit_ms: int = 100
+    """How long it waits in all, also for members that were given an id and have not come back with it."""

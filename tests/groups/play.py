@@ -34,7 +34,7 @@ TOPIC_ID = bytes(range(16))
 def play(script: str) -> str:
     """The script with the answers in place, as they are now."""
     lines = [line for line in script.splitlines() if not line.startswith("  ")]
-    settings = {}
+    settings = {"first_join_pause_ms": 0}
     shown = []
     player: Player | None = None
     for line in lines:

@@ -31,7 +31,7 @@ class Stage:
     """Decides, keeps what was written, applies it: what a Runner does, without waiting."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
-        self.settings = settings or GroupSettings()
+        self.settings = settings or GroupSettings(first_join_pause_ms=0)
         self.new_id = in_turn()
         self.now_ms = START_MS
         self.log: list[Stored] = []

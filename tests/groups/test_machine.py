@@ -129,7 +129,8 @@ def test_every_ticket_is_answered_once(seed: int) -> None:
 def test_honest_members_come_to_rest_in_one_generation(seed: int) -> None:
     """Members come, go, crash and come again, coordinators too; the laws that `Town` watches hold all the time."""
     chance = Random(seed)
-    town = Town(chance, GroupSettings(group_initial_rebalance_delay_ms=chance.choice([0, 0, 50, 3_000])))
+    delay_ms, pause_ms = chance.choice([(0, 0), (0, 5), (50, 5), (3_000, 5)])
+    town = Town(chance, GroupSettings(group_initial_rebalance_delay_ms=delay_ms, first_join_pause_ms=pause_ms))
     for _ in range(120):
         town.disturb()
     town.settle()
