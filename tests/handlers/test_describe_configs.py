@@ -1,0 +1,91 @@
+"""DescribeConfigs over a socket, at every version and for every kind of resource."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.describe import Source
+from kpybroker.config.topic_keys import TOPIC_KEYS
+from kpybroker.controller.commands import ResourceType
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.rpc import create_topics
+from kpybroker.wire.rpc import describe_configs as rpc
+from tests.conftest import WithBroker
+from tests.handlers.test_create_topics import topic
+
+API = api_table.by_name["DescribeConfigs"]
+
+
+def of(kind: int, name: str, *keys: str) -> rpc.DescribeConfigsResource:
+    return rpc.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) if keys else None
+    )
+
+
+def test_every_version_tells_every_setting(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, _node: Node) -> None:
+        await peer.ask("CreateTopics", create_topics.Request(topics=[topic("a", retention_ms="5")]))
+        asked = [of(ResourceType.TOPIC, "a"), of(ResourceType.BROKER, "1"), of(ResourceType.BROKER, "")]
+        for version in range(API.min, API.max + 1):
+            reply = await peer.ask("DescribeConfigs", rpc.Request(resources=asked), version=version)
+            of_topic, of_broker, of_all = reply.results
+            assert not any(result.error_code for result in reply.results)
+            assert {c.name for c in of_topic.configs} == {k.name for k in TOPIC_KEYS.values() if not k.internal}
+            assert {c.name for c in of_broker.configs} == {k.name for k in BROKER_KEYS.values() if not k.internal}
+            assert of_all.configs == []
+            (retention,) = (c for c in of_topic.configs if c.name == "retention.ms")
+            assert (retention.value, retention.read_only, retention.is_sensitive) == ("5", False, False)
+            assert retention.config_source == Source.DYNAMIC_TOPIC_CONFIG
+            assert retention.synonyms == []
+            assert not retention.documentation
+            if version >= 3:
+                assert retention.config_type == 5
+
+    with_broker(scenario)
+
+
+def test_synonyms_remarks_and_single_settings_are_told_where_asked_for(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, _node: Node) -> None:
+        asked = rpc.Request(
+            resources=[of(ResourceType.BROKER, "1", "log.retention.ms", "kpybroker.fsync")],
+            include_synonyms=True,
+            include_documentation=True,
+        )
+        (result,) = (await peer.ask("DescribeConfigs", asked)).results
+        own, retention = sorted(result.configs, key=lambda config: config.name)
+        assert [(s.name, s.value, s.source) for s in retention.synonyms] == [
+            ("log.retention.ms", "5000", Source.STATIC_BROKER_CONFIG),
+            ("log.retention.hours", "168", Source.DEFAULT_CONFIG),
+        ]
+        assert "page-cache" in own.documentation
+
+    with_broker(scenario, {"log.retention.ms": "5000"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (ResourceType.TOPIC, "nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ResourceType.TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (ResourceType.BROKER, "7", ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "x", ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER_LOGGER, "1", ErrorCode.NONE),
+        (ResourceType.CLIENT_METRICS, "", ErrorCode.INVALID_REQUEST),
+        (ResourceType.CLIENT_METRICS, "any", ErrorCode.NONE),
+        (ResourceType.GROUP, "", ErrorCode.INVALID_REQUEST),
+        (ResourceType.GROUP, "any", ErrorCode.NONE),
+        (99, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_can_be_described(with_broker: WithBroker, kind: int, name: str, code: ErrorCode) -> None:
+    async def scenario(peer: Peer, _node: Node) -> None:
+        (result,) = (await peer.ask("DescribeConfigs", rpc.Request(resources=[of(kind, name)]))).results
+        assert (result.error_code, result.resource_type, result.resource_name) == (code, kind, name)
+        assert bool(result.configs) == (code is ErrorCode.NONE)
+
+    with_broker(scenario)
