@@ -10,9 +10,6 @@ from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Tex
 from kpybroker.wire.lowering import Emitter, finish, has_view
 from kpybroker.wire.message import LARGE_BYTES
 
-SHORT = 64
-"""Arrays of fixed-width values up to this count have their packer kept."""
-
 
 def lower_builder(cls: Any, version: int) -> Callable[[Any, list[Any], list[int]], None]:
     """`builder(message, out, large)` appends the buffers to out, and the indices of large records to large."""
@@ -22,7 +19,6 @@ def lower_builder(cls: Any, version: int) -> Callable[[Any, list[Any], list[int]
             "ONE_BYTE": primitives.ONE_BYTE,
             "write_uvarint": primitives.write_uvarint,
             "write_text_length": primitives.write_text_length,
-            "write_long_array": primitives.write_long_array,
             "put_records": put_records,
         }
     )
@@ -39,7 +35,7 @@ def put_records(records: Any, out: list[Any], large: list[int]) -> None:
         out.append(each)
 
 
-def null_length(piece: Text | Blob) -> tuple[str, str]:
+def null_length(piece: Text | Blob | Array) -> tuple[str, str]:
     """The code and source of the length that says null."""
     if piece.compact:
         return "x", ""
@@ -50,7 +46,15 @@ class BuilderEmitter(Emitter):
     """Emits statements that append buffers to `out`."""
 
     def fixed(self, code: str, source: str) -> None:
+        """An array of fixed-width values is one too; its code begins with a star and its count's code."""
         self.run.append((code, source))
+
+    def block(self, head: str, *body: Callable[[], None]) -> None:
+        self.line(head)
+        self.depth += 1
+        for emit in body:
+            emit()
+        self.depth -= 1
 
     def flush(self) -> None:
         if self.run:
@@ -62,8 +66,15 @@ class BuilderEmitter(Emitter):
         codes = "".join(code for code, _ in self.run)
         if codes.strip("x") == "":
             return repr(bytes(len(codes)))
-        pack = self.struct(codes, "pack")
+        pack = self.packers([code for code, _ in self.run]) if "*" in codes else self.struct(codes, "pack")
         return f"{pack}({', '.join(source for code, source in self.run if code != 'x')})"
+
+    def packers(self, codes: list[str]) -> str:
+        """The packer of a run with arrays, chosen by their sizes."""
+        name = "packers_" + "_".join(codes).replace("*", "a").replace("?", "t")
+        self.namespace.setdefault(name, primitives.Packers(tuple(codes)))
+        sizes = [source.partition(",")[0].removesuffix(" + 1") for code, source in self.run if code[0] == "*"]
+        return f"{name}[{', '.join(sizes)},]"
 
     def compact_length(self, size: str, write: str) -> None:
         """Emit a compact length together with the pending run; write is the name of the writer for longer ones."""
@@ -118,16 +129,10 @@ class BuilderEmitter(Emitter):
         value = self.temporary("s")
         if piece.nullable and not (isinstance(piece, Blob) and piece.view):
             self.line(f"{value} = {source}")
-            self.line(f"if {value} is None:")
             pending, self.run = self.run, [*self.run, null_length(piece)]
-            self.depth += 1
-            self.flush()
-            self.depth -= 1
-            self.line("else:")
-            self.depth += 1
+            self.block(f"if {value} is None:", self.flush)
             self.run = pending
-            self.blob(piece._replace(nullable=False), value)
-            self.depth -= 1
+            self.block("else:", lambda: self.blob(piece._replace(nullable=False), value))
             return
         size = self.measured(piece, source, value, 'b""')
         self.length(piece, size)
@@ -158,25 +163,17 @@ class BuilderEmitter(Emitter):
             self.line(f"out += [{body[0].removeprefix('out.append(')[:-1]} for {item} in {values}]")
 
     def fixed_array(self, piece: Array, code: str, source: str) -> None:
-        self.flush()
         values, size = self.temporary("items"), self.temporary("n")
-        head = "B" if piece.compact else "i"
-        packers = f"packers_{head}{code}".replace("?", "t")
-        self.namespace.setdefault(packers, primitives.packers(head, code))
         self.line(f"{values} = {source}")
         if piece.nullable:
-            null = b"\0" if piece.compact else b"\xff\xff\xff\xff"
-            self.line(f"if {values} is None: out.append({null!r})")
-            self.line("else:")
-            self.depth += 1
+            pending, self.run = self.run, [*self.run, null_length(piece)]
+            self.block(f"if {values} is None:", self.flush)
+            self.run = pending
+            self.block("else:", lambda: self.fixed_array(piece._replace(nullable=False), code, values), self.flush)
+            return
         self.line(f"{size} = len({values})")
-        if piece.compact:
-            short = f"{packers}[{size}]({size} + 1, *{values})"
-            self.line(f"out.append({short} if {size} < {SHORT} else write_long_array({code!r}, {values}))")
-        else:
-            self.line(f"out.append({packers}[{size}]({size}, *{values}))")
-        if piece.nullable:
-            self.depth -= 1
+        head, plus_one = ("B", " + 1") if piece.compact else ("i", "")
+        self.fixed(f"*{head}{code}", f"{size}{plus_one}, *{values}")
 
     def nullable_struct(self, piece: Struct, source: str) -> None:
         self.flush()

@@ -174,7 +174,7 @@ class ParserEmitter(Emitter):
 
     def fixed_array(self, code: str, size: str, target: str) -> None:
         unpackers = f"unpackers_{code.replace('?', 't')}"
-        self.namespace.setdefault(unpackers, primitives.unpackers(code))
+        self.namespace.setdefault(unpackers, primitives.Unpackers(code))
         self.line(f"{target} = list({unpackers}[{size}](data, pos))")
         self.line(f"pos += {size} * {struct.calcsize('>' + code)}")
 

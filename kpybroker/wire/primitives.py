@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import islice
 from typing import Annotated, Any, NoReturn
 
 from kpybroker.errors import MalformedFrame
@@ -100,29 +101,51 @@ def read_long_text(data: Any, pos: int, nullable: bool) -> tuple[str | None, int
     return str(data[pos:stop], "utf-8"), stop
 
 
-def write_long_array(code: str, values: Any) -> bytes:
-    """A compact array of fixed-width values."""
-    return write_uvarint(len(values) + 1) + struct.pack(f">{code * len(values)}", *values)
+class Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
+    """`Unpackers("q")[n](data, pos)`: n int64 as a tuple. The caller has compared n with what is left."""
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+
+    def __missing__(self, count: int) -> Callable[..., tuple[Any, ...]]:
+        unpack: Callable[..., tuple[Any, ...]] = struct.Struct(f">{self._code * count}").unpack_from
+        if count <= KEPT_COUNT:
+            self[count] = unpack
+        return unpack
 
 
-class _Runs(dict[int, Callable[..., Any]]):
-    """Packers (or unpackers) of n values of one width behind each other, made on first use, for small n only."""
-
-    def __init__(self, head: str, code: str, method: str) -> None:
-        self.head, self.code, self.method = head, code, method
-
-    def __missing__(self, count: int) -> Callable[..., Any]:
-        method: Callable[..., Any] = getattr(struct.Struct(f">{self.head}{self.code * count}"), self.method)
-        if count <= 64:
-            self[count] = method
-        return method
+KEPT_COUNT, KEPT_SHAPES = 16, 256
+"""Packers are kept for arrays up to this size and up to this number of combinations; others are made each time."""
 
 
-def packers(head: str, code: str) -> dict[int, Callable[..., bytes]]:
-    """`packers("i", "q")[n](n, *values)`: an array of n int64 behind its int32 count."""
-    return _Runs(head, code, "pack")
+class Packers(dict[tuple[int, ...], Callable[..., bytes]]):
+    """Packers of fixed-width values among which there are arrays, by the arrays' sizes.
 
+    `Packers(("i", "*Bq"))[2,](7, 3, *values)`: an int32, then a compact array of two int64 behind its count plus one.
+    """
 
-def unpackers(code: str) -> dict[int, Callable[..., tuple[Any, ...]]]:
-    """`unpackers("q")[n](data, pos)`: n int64 as a tuple. The caller has compared n with what is left."""
-    return _Runs("", code, "unpack_from")
+    def __init__(self, codes: tuple[str, ...]) -> None:
+        self._codes = codes
+
+    def __missing__(self, sizes: tuple[int, ...]) -> Callable[..., bytes]:
+        if max(sizes) > 126 and any(code.startswith("*B") for code in self._codes):
+            return self._pack_long
+        left = iter(sizes)
+        codes = [code[1] + code[2:] * next(left) if code[0] == "*" else code for code in self._codes]
+        pack: Callable[..., bytes] = struct.Struct(">" + "".join(codes)).pack
+        if max(sizes) <= KEPT_COUNT and len(self) < KEPT_SHAPES:
+            self[sizes] = pack
+        return pack
+
+    def _pack_long(self, *values: Any) -> bytes:
+        """Counts of more than a byte are among the values."""
+        out, left = [], iter(values)
+        for code in self._codes:
+            if code[0] != "*":
+                out.append(struct.pack(">" + code, *(() if code == "x" else (next(left),))))
+                continue
+            count = next(left)
+            out.append(write_uvarint(count) if code[1] == "B" else struct.pack(">i", count))
+            count -= code[1] == "B"
+            out.append(struct.pack(f">{code[2:] * count}", *islice(left, count)))
+        return b"".join(out)
