@@ -11,7 +11,6 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -23,20 +22,39 @@ Answer = Any
 WAITERS_LIMIT = 200_000
 
 
-@dataclass(slots=True)
 class Stored:
     """One data record of a state log. Control records never reach a machine.
 
-    `offset` is -1 until the log has given one. Elsewhere than in the controller, `message` is the machine's own, to spare
-    itself reading what it has just written (replayed records have none). For the controller `message` is the metadata
-    record, always; the quorum frames it into `value` where that is still None.
+    `offset` is -1 until the log has given one. For the controller `message` is the metadata record, always, and the
+    quorum frames it into `value` where that is still None. Elsewhere `message` is the machine's own, to spare itself
+    reading what it has just written; replayed records have none.
     """
 
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int = -1
-    offset: int = -1
-    message: Any = None
+    __slots__ = ("key", "message", "offset", "timestamp_ms", "value")
+
+    def __init__(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int = -1,
+        offset: int = -1,
+        message: Any = None,
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.timestamp_ms = timestamp_ms
+        self.offset = offset
+        self.message = message
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Stored):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # the log and the machines fill it in
+
+    def __repr__(self) -> str:
+        return f"Stored({self.key!r}, {self.value!r}, {self.timestamp_ms}, {self.offset}, {self.message!r})"
 
 
 class Ticket:
@@ -58,20 +76,23 @@ class Ticket:
         return self._open and not self._abandoned
 
 
-@dataclass(slots=True)
 class Outcome:
     """What a decision comes to: the records that make it so, and who is told what.
 
     The records are appended together or not at all. The answers may be for other tickets than the one that asked.
     """
 
-    records: list[Stored] = field(default_factory=list)
-    answers: list[tuple[Ticket, Answer]] = field(default_factory=list)
+    __slots__ = ("answers", "records")
+
+    def __init__(self, records: list[Stored] | None = None, answers: list[tuple[Ticket, Answer]] | None = None) -> None:
+        self.records = [] if records is None else records
+        self.answers = [] if answers is None else answers
 
 
-@dataclass(frozen=True, slots=True)
 class Tick:
     """The command that says "it is time": given once after a replay, and then when `deadline_ms` has come."""
+
+    __slots__ = ()
 
 
 class Machine(Protocol):

@@ -8,17 +8,15 @@ many.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 NOBODY: Final = -1
 ELECTION_TIMEOUT_MS = 1000
 """Kafka's controller.quorum.election.timeout.ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Voted:
+class Voted(NamedTuple):
     """What must be on disk before anything else happens in an epoch: the contents of `quorum-state`."""
 
     epoch: int = 0
@@ -26,8 +24,7 @@ class Voted:
     voted_id: int = NOBODY
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """One node's view. `synced` says up to where each voter has the log on disk; it counts while this node leads."""
 
     node_id: int
@@ -50,15 +47,13 @@ class State:
 # Events
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionTimeout:
+class ElectionTimeout(NamedTuple):
     """Nobody led for too long, or the node has just started. `end` is where its log ends."""
 
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(NamedTuple):
     """A voter has the log on disk up to `end`."""
 
     voter: int
@@ -68,23 +63,20 @@ class Synced:
 # Effects
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(NamedTuple):
     """Write `quorum-state`, and sync it, before anything below happens."""
 
     voted: Voted
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(NamedTuple):
     """This node leads: append the LeaderChange record of the epoch."""
 
     epoch: int
     granting: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """The high watermark has risen to `end`."""
 
     end: int
@@ -113,10 +105,9 @@ def _elect(state: State, end: int, now_ms: int, chance: Random) -> tuple[State, 
     if len(votes) <= len(state.voters) // 2:
         again_ms = now_ms + ELECTION_TIMEOUT_MS + chance.randrange(ELECTION_TIMEOUT_MS)
         voted = Voted(epoch, NOBODY, state.node_id)
-        return replace(state, voted=voted, votes=votes, deadline_ms=again_ms), [Persist(voted)]
+        return state._replace(voted=voted, votes=votes, deadline_ms=again_ms), [Persist(voted)]
     voted = Voted(epoch, state.node_id, NOBODY)  # the vote and its success are one write
-    leader = replace(
-        state,
+    leader = state._replace(
         voted=voted,
         votes=votes,
         synced=dict.fromkeys(state.voters, 0),
@@ -133,7 +124,7 @@ def _count(state: State, event: Synced) -> tuple[State, list[Effect]]:
     synced = {**state.synced, event.voter: max(event.end, state.synced[event.voter])}
     ends = sorted(synced.values(), reverse=True)
     agreed = ends[len(ends) // 2]
-    counted = replace(state, synced=synced)
+    counted = state._replace(synced=synced)
     if agreed <= state.high_watermark or agreed <= state.epoch_start:
         return counted, []
-    return replace(counted, high_watermark=agreed), [Commit(agreed)]
+    return counted._replace(high_watermark=agreed), [Commit(agreed)]

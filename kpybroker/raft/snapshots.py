@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+SUFFIX = ".checkpoint"
 FILE_LIMIT_BYTES = 1 << 32
 PARTIAL = ".part"
 KEPT = 2
@@ -52,8 +51,12 @@ class Snapshots:
 
     def names(self) -> list[tuple[int, int, str]]:
         """(end, epoch, file name), the oldest first."""
-        matches = [NAME.fullmatch(name) for name in self._world.disk.list(self._path)]
-        return sorted((int(match[1]), int(match[2]), match[0]) for match in matches if match is not None)
+        found = []
+        for name in self._world.disk.list(self._path):
+            end, dash, epoch = name.removesuffix(SUFFIX).partition("-")
+            if name.endswith(SUFFIX) and dash and len(end) == 20 and end.isdecimal() and epoch.isdecimal():
+                found.append((int(end), int(epoch), name))
+        return sorted(found)
 
     def load_newest(self) -> Snapshot | None:
         """The newest snapshot that can be read; None where there is none. May wait for the disk. Raises Damage.
@@ -98,7 +101,7 @@ class Snapshots:
         self._missing_bytes, self._missing_since_ms = 0, None
         disk = self._world.disk
         end, now_ms = image.offset + 1, self._world.wall_ms()
-        path = f"{self._path}/{end:020d}-{image.epoch:010d}.checkpoint"
+        path = f"{self._path}/{end:020d}-{image.epoch:010d}{SUFFIX}"
         handle = disk.open(path + PARTIAL, create=True)
         try:
             disk.truncate(handle, 0)

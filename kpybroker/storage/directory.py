@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.storage.formatting import (
@@ -37,8 +37,7 @@ __all__ = [
 LOCK = ".lock"
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(NamedTuple):
     """An opened directory; `lock` is the handle that keeps others out."""
 
     path: str

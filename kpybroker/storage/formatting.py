@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from kpybroker.errors import Damage
 from kpybroker.wire.snapshot import (
@@ -36,8 +36,7 @@ RESERVED_IDS = 100
 """Uuids below this number have meanings of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """With what an empty directory is formatted.
 
     voter: the controller endpoint (name, host, port) of the one voter, written down as `--standalone` does; None where
