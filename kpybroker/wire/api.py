@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 NEVER = 1 << 15
@@ -53,17 +54,22 @@ class Api(NamedTuple):
     @property
     def request(self) -> Any:
         """The class of its requests; imported when first asked for."""
-        return importlib.import_module(f"kpybroker.wire.rpc.{self.module}").Request
+        return _messages(self).Request
 
     @property
     def response(self) -> Any:
         """The class of its responses; imported when first asked for."""
-        return importlib.import_module(f"kpybroker.wire.rpc.{self.module}").Response
+        return _messages(self).Response
 
     @property
     def advertised(self) -> tuple[int, int]:
         """The range that ApiVersions shows."""
         return (self.min if self.advertise_from is None else self.advertise_from), self.max
+
+
+@cache
+def _messages(api: Api) -> Any:
+    return importlib.import_module(f"kpybroker.wire.rpc.{api.module}")
 
 
 CLIENT = Audience.CLIENT
