@@ -55,14 +55,13 @@ class Part:
     _key: int | None = None
     _parsers: dict[int, Callable[[Buffer, int], Any]]
     _builders: dict[int, Callable[[Any, list[Any], list[int]], None]]
-    __hash__ = None  # type: ignore[assignment]  # mutable: the way to say so at runtime
 
     def __init__(self, **values: Any) -> None:
         from kpybroker.wire.layout import make_init
 
-        cls = type(self)
-        cls.__init__ = make_init(cls)  # type: ignore[method-assign]  # made on first use: most classes are never built
-        cls.__init__(self, **values)
+        made = make_init(type(self))  # on first use: most classes are never built
+        type.__setattr__(type(self), "__init__", made)
+        made(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
