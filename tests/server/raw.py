@@ -1,0 +1,60 @@
+"""A bare socket to a node: frames as bytes, so that they may be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from struct import pack, unpack
+from typing import Any
+
+from kpybroker.server.node import Node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.frame import encode_request, parse_response_header
+from kpybroker.wire.message import parse
+
+
+class Raw:
+    """Sends bytes, reads frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def send_frame(self, body: bytes) -> None:
+        self.send(pack(">i", len(body)) + body)
+
+    def ask(self, correlation_id: int, name: str, request: Any, version: int) -> None:
+        api = api_table.by_name[name]
+        self.send(b"".join(encode_request(correlation_id, api, version, request, "raw")))
+
+    async def frame(self) -> bytes:
+        (size,) = unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def answer(self, name: str, version: int) -> tuple[int, Any]:
+        """Correlation id and response of the next frame."""
+        api = api_table.by_name[name]
+        frame = memoryview(await self.frame())
+        correlation_id, position = parse_response_header(frame, api, version)
+        return correlation_id, parse(api.response, version, frame, position)
+
+    async def closed(self) -> bool:
+        """Whether the broker closes the connection without another byte."""
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+
+@contextlib.asynccontextmanager
+async def raw(node: Node) -> AsyncIterator[Raw]:
+    host, _, port = node.bootstrap.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.close()

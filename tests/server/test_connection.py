@@ -1,0 +1,314 @@
+"""What a connection promises: order, limits, and that a bad frame costs only its own connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from struct import pack
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.rpc import api_versions, create_topics, fetch, list_offsets, metadata, produce
+from tests.conftest import WithBroker
+from tests.server.raw import Raw, raw
+from tests.serving import serving
+
+SOFTWARE = api_versions.Request(client_software_name="raw", client_software_version="1")
+BAD_FRAMES = {
+    "too large": pack(">i", 1 << 30) + b"x" * 64,
+    "negative": pack(">i", -5) + b"x" * 64,
+    "too small for a header": pack(">i", 3) + b"abc",
+    "unknown api key": pack(">ihhih", 10, 9999, 0, 1, -1),
+    "version not served": pack(">ihhih", 10, 0, 99, 1, -1),
+    "client id longer than the frame": pack(">ihhih", 10, 18, 0, 1, 500),
+    "client id not UTF-8": pack(">ihhih", 12, 18, 0, 1, 2) + b"\xff\xfe",
+    "a produce of garbage": pack(">ihhih", 20, 0, 9, 1, -1) + b"\xff" * 10,
+    "an HTTP request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+async def is_alive(peer: Peer) -> bool:
+    return bool((await peer.ask("ApiVersions", SOFTWARE, version=4)).api_keys)
+
+
+@pytest.mark.parametrize("bad", BAD_FRAMES)
+def test_a_bad_frame_costs_its_own_connection_and_one_line(
+    bad: str, with_broker: WithBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        with caplog.at_level(logging.WARNING, logger="kpybroker"):
+            async with raw(node) as other:
+                other.send(BAD_FRAMES[bad])
+                assert await other.closed()
+                host, port = other.writer.get_extra_info("sockname")
+        lines = [r.getMessage() for r in caplog.records if r.name.startswith("kpybroker.server")]
+        assert len(lines) == 1
+        assert f"{host}:{port}" in lines[0]
+        assert await is_alive(peer)
+
+    with_broker(scenario)
+
+
+def test_earlier_replies_are_sent_before_a_bad_frame_closes(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with raw(node) as other:
+            other.ask(1, "ApiVersions", SOFTWARE, 4)
+            other.ask(2, "Metadata", metadata.Request(topics=[]), 12)
+            other.send(BAD_FRAMES["unknown api key"])
+            assert (await other.answer("ApiVersions", 4))[0] == 1
+            assert (await other.answer("Metadata", 12))[0] == 2
+            assert await other.closed()
+
+    with_broker(scenario)
+
+
+def test_a_cut_off_frame_waits_and_harms_nobody(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with raw(node) as other:
+            other.send(pack(">ih", 100, 18))
+            await other.writer.drain()
+            assert await is_alive(peer)
+
+    with_broker(scenario)
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_v0(with_broker: WithBroker) -> None:
+    """KIP-511: error 35 and the range of key 18, so that the client can ask again."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with raw(node) as other:
+            other.send_frame(pack(">hhih", 18, 77, 5, -1) + b"\0whatever this version holds")
+            correlation_id, told = await other.answer("ApiVersions", 0)
+            assert (correlation_id, told.error_code) == (5, 35)
+            row = api_table.by_key[18]
+            assert [(k.api_key, k.min_version, k.max_version) for k in told.api_keys] == [(18, row.min, row.max)]
+            other.ask(6, "ApiVersions", SOFTWARE, 4)
+            assert (await other.answer("ApiVersions", 4))[1].error_code == 0
+
+    with_broker(scenario)
+
+
+def test_frames_arrive_in_any_pieces(with_broker: WithBroker) -> None:
+    """However the stream is cut, every request is answered, in order."""
+
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(cuts=st.lists(st.integers(1, 400), max_size=12), count=st.integers(1, 40))
+    def law(cuts: list[int], count: int) -> None:
+        async def scenario(node: Node) -> None:
+            async with raw(node) as other:
+                stream = b"".join(
+                    pack(">i", len(body)) + body
+                    for body in (pack(">hhih", 18, 0, number, 3) + b"raw" for number in range(count))
+                )
+                at = 0
+                for cut in cuts:
+                    other.send(stream[at : at + cut])
+                    await other.writer.drain()
+                    at += cut
+                other.send(stream[at:])
+                for number in range(count):
+                    assert (await other.answer("ApiVersions", 0))[0] == number
+
+        loop.run_until_complete(scenario(node))
+
+    loop = asyncio.new_event_loop()
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        context = serving(Path(folder))
+        node = loop.run_until_complete(context.__aenter__())
+        law()
+        loop.run_until_complete(context.__aexit__(None, None, None))
+    loop.close()
+
+
+def produced(topic: str, value: bytes, acks: int = 1) -> produce.Request:
+    records = bytes(encode_batch([(None, value)], timestamp_ms=1_700_000_000_000))
+    data = produce.PartitionProduceData(index=0, records=records)
+    return produce.Request(
+        acks=acks, timeout_ms=5000, topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+def fetched(topic: str, offset: int, wait_ms: int) -> fetch.Request:
+    wanted = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return fetch.Request(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
+    )
+
+
+async def make(peer: Peer, topic: str) -> None:
+    wanted = create_topics.CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
+    made = await peer.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=5000))
+    assert made.topics[0].error_code == 0
+
+
+def test_replies_leave_in_request_order(with_broker: WithBroker) -> None:
+    """A Produce waits for its write, the ApiVersions behind it does not; the answers come in order all the same."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with raw(node) as other:
+            for number in range(0, 60, 2):
+                other.ask(number, "Produce", produced("t", b"x"), 9)
+                other.ask(number + 1, "ApiVersions", SOFTWARE, 4)
+            for number in range(0, 60, 2):
+                correlation_id, told = await other.answer("Produce", 9)
+                assert correlation_id == number
+                assert told.responses[0].partition_responses[0].base_offset == number // 2
+                assert (await other.answer("ApiVersions", 4))[0] == number + 1
+
+    with_broker(scenario)
+
+
+def test_acks_0_takes_no_reply_and_its_refusal_closes(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with raw(node) as other:
+            other.ask(1, "Produce", produced("t", b"x", acks=0), 9)
+            other.ask(2, "ApiVersions", SOFTWARE, 4)
+            assert (await other.answer("ApiVersions", 4))[0] == 2
+            other.ask(3, "Produce", produced("absent", b"x", acks=0), 9)
+            assert await other.closed()
+        partition = node.broker.hosting.find("t", 0)
+        assert partition is not None
+        assert partition.log.end == 1
+
+    with_broker(scenario)
+
+
+async def parked(other: Raw) -> None:
+    """Until the broker has surely seen what was sent: a round trip on the loop for each read."""
+    await other.writer.drain()
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_a_parked_fetch_gives_way_to_another_kind_of_request(with_broker: WithBroker) -> None:
+    """Else every seek of a Java client and every small Spark read waits for max_wait_ms."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with raw(node) as other:
+            other.ask(1, "Fetch", fetched("t", 0, wait_ms=600_000), 12)
+            await parked(other)
+            wanted = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+            topic = list_offsets.ListOffsetsTopic(name="t", partitions=[wanted])
+            other.ask(2, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]), 9)
+            assert (await other.answer("Fetch", 12))[0] == 1
+            assert (await other.answer("ListOffsets", 9))[0] == 2
+
+    with_broker(scenario)
+
+
+def test_fetchers_on_one_socket_do_not_chase_each_other(with_broker: WithBroker) -> None:
+    """A parked Fetch does not give way to a Fetch or a Produce: four of them take four waits, not a busy loop."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await make(peer, "other")
+        async with raw(node) as one:
+            for number in range(4):
+                one.ask(number, "Fetch", fetched("t", 0, wait_ms=50), 12)
+            one.ask(4, "Produce", produced("other", b"x"), 9)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            for number in range(4):
+                assert (await one.answer("Fetch", 12))[0] == number
+            assert loop.time() - began >= 4 * 0.05 - 0.01  # a lower bound: each waited its whole time
+            assert (await one.answer("Produce", 9))[0] == 4
+
+    with_broker(scenario)
+
+
+def test_a_parked_fetch_is_woken_by_a_produce_of_another_connection(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with raw(node) as other:
+            other.ask(1, "Fetch", fetched("t", 0, wait_ms=600_000), 12)
+            await parked(other)
+            await peer.ask("Produce", produced("t", b"hello"), version=9)
+            told = (await other.answer("Fetch", 12))[1]
+            assert b"hello" in bytes(told.responses[0].partitions[0].records)
+
+    with_broker(scenario)
+
+
+def test_connections_beyond_the_limit_are_refused_and_room_is_made_again(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with raw(node) as second:
+            second.ask(1, "ApiVersions", SOFTWARE, 4)
+            assert (await second.answer("ApiVersions", 4))[0] == 1
+            async with raw(node) as third:
+                assert await third.closed()
+        for _ in range(200):
+            async with raw(node) as again:
+                again.ask(2, "ApiVersions", SOFTWARE, 4)
+                try:
+                    assert (await again.answer("ApiVersions", 4))[0] == 2
+                except (asyncio.IncompleteReadError, ConnectionResetError):
+                    continue  # the second one's end has not been seen yet
+                break
+        else:
+            raise AssertionError("no room was made")
+
+    with_broker(scenario, {"max.connections": "2"})
+
+
+def test_a_frame_at_the_limit_is_served_and_one_byte_more_is_not(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        limit = 4096
+        head = pack(">hhih", 18, 0, 1, limit - 10)
+        async with raw(node) as other:
+            other.send_frame(head + b"c" * (limit - 10))
+            assert (await other.answer("ApiVersions", 0))[0] == 1
+            other.send_frame(head + b"c" * (limit - 10) + b"!")
+            assert await other.closed()
+
+    with_broker(scenario, {"socket.request.max.bytes": "4096"})
+
+
+def test_large_frames_wait_for_memory_and_all_are_served(with_broker: WithBroker) -> None:
+    """queued.max.request.bytes far below what ten connections send at once."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+
+        async def one(number: int) -> None:
+            async with raw(node) as other:
+                for _ in range(3):
+                    other.ask(number, "Produce", produced("t", b"x" * 300_000), 9)
+                for _ in range(3):
+                    told = (await other.answer("Produce", 9))[1]
+                    assert told.responses[0].partition_responses[0].error_code == 0
+
+        await asyncio.gather(*[one(number) for number in range(10)])
+        partition = node.broker.hosting.find("t", 0)
+        assert partition is not None
+        assert partition.log.end == 30
+
+    with_broker(scenario, {"queued.max.request.bytes": "400000"})
+
+
+def test_a_stop_answers_parked_fetches(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with raw(node) as other:
+            other.ask(1, "Fetch", fetched("t", 0, wait_ms=600_000), 12)
+            await parked(other)
+            await node.server.stop()
+            assert (await other.answer("Fetch", 12))[0] == 1
+            assert await other.closed()
+
+    with_broker(scenario)
