@@ -83,6 +83,8 @@ class Quorum:
                 self._voters.learn(base.control)
                 self.image = Image().apply(base.records, base.end - 1, base.epoch)
             self.log = open_log(self._world, self._config, self.path, base.end if base else 0)
+            if base is None and self.log.end == 0 and not self._config.controller_quorum_voters:
+                raise Damage("there is neither a snapshot, as formatting leaves one, nor a log")
             self.image = await replay_log(self.log, self.image, self._voters, self._snapshots)
             check_level(self.image, self.path)
             self._voters.check(self.path)

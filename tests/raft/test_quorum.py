@@ -227,6 +227,23 @@ def test_snapshots_are_written_and_the_log_before_them_goes(tmp_path: Path) -> N
     assert node.image() == image, "an unreadable snapshot is passed over for the one before it"
 
 
+def test_a_snapshot_without_its_log_is_enough(tmp_path: Path) -> None:
+    node = Node(tmp_path / "data", SMALL_SNAPSHOTS)
+
+    async def play(quorum: Quorum) -> None:
+        for number in range(12):
+            quorum.append(topic(f"t{number}"))
+            await quorum.settle()
+
+    node(play)
+    newest = max(path.name for path in node.path.glob("*.checkpoint"))
+    for path in [*node.path.glob("*.log"), *node.path.glob("*index"), node.path / "leader-epoch-checkpoint"]:
+        path.unlink()
+    records, _ = decode_snapshot((node.path / newest).read_bytes(), newest)
+    assert node.image() == Image().apply(records, 0, 0)
+    assert node.image().offset > int(newest[:20])
+
+
 def test_a_batch_has_a_limit(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         end = quorum.end
@@ -310,9 +327,10 @@ def other_identity(node: Node) -> None:
             rewrite(f"{METADATA_DIRECTORY}/quorum-state", '"data_version":1', '"data_version":7'),
             ["quorum-state", "data_version 7"],
         ),
+        (lambda node: shutil.rmtree(node.path), ["neither a snapshot", "nor a log", "restore"]),
         (other_identity, ["1-_SxAiFjWQ3qCp-YBk6xYKQ", "quorum of one"]),
     ],
-    ids=["garbled", "newer", "another voter"],
+    ids=["garbled", "newer", "gone", "another voter"],
 )
 def test_a_log_that_cannot_be_used_is_refused_by_name(
     node: Node, change: Callable[[Node], None], words: list[str]
