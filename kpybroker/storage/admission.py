@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Batch, encode_batch, read_records
+from kpybroker.wire.batch import CONTROL, CRC_FROM, LOG_APPEND_TIME, TRANSACTIONAL, Batch, encode_batch, read_records
+from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import CODEC_BY_NAME, Codec
 
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
@@ -48,7 +49,7 @@ def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
             ErrorCode.MESSAGE_TOO_LARGE,
             f"batch of {batch.size_bytes} bytes, max.message.bytes is {settings.max_message_bytes}",
         )
-    if not batch.crc_ok():
+    if crc32c(batch.view[CRC_FROM:]) != batch.crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC of the batch is not {batch.crc:#010x}")
     if batch.size_bytes > settings.segment_bytes:
         raise KafkaError(

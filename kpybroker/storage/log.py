@@ -43,6 +43,10 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
+_tuple = tuple.__new__
+"""A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
+
+
 class Log(ReadSide):
     """One partition's log on one disk. Not for several threads."""
 
@@ -177,30 +181,32 @@ class Log(ReadSide):
 
         A client's batch is validated: it comes alone. Raises KafkaError, and then nothing was appended.
         """
-        self.require_online()
-        batch = batches[0]
+        if self.offline is not None:
+            self.require_online()
+        settings, batch = self._settings, batches[0]
         stamped = -1
         if client:
             if len(batches) != 1:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
-            check_header(batch, self._settings, now_ms)
+            check_header(batch, settings, now_ms)
             if batch.producer_id >= 0 and (earlier := self.producers.check(batch)) is not None:
-                stamped = earlier.timestamp if batch_time_is_ours(self._settings) else -1
+                stamped = earlier.timestamp if batch_time_is_ours(settings) else -1
                 return Appended(earlier.first_offset, earlier.last_offset, stamped, duplicate=True)
             if not self._simple:
-                batch = change(batch, self._settings, now_ms)
+                batch = change(batch, settings, now_ms)
                 batches = [batch]
                 stamped = now_ms if batch.log_append_time else -1
         base_offset = self.end
         try:
             for batch in batches:
-                if self._should_roll(batch, self.end + batch.last_offset_delta, now_ms):
+                end = self.end
+                if self.segments.active.needs_roll(batch, end + batch.last_offset_delta, settings, now_ms):
                     self.roll()
-                batch.patch(self.end, leader_epoch)
+                batch.patch(end, leader_epoch)
                 self._queue_batch(batch)
         except (OSError, Damage) as error:
             raise self.refusal(error) from error
-        return Appended(base_offset, self.end - 1, stamped)
+        return _tuple(Appended, (base_offset, self.end - 1, stamped, False))
 
     def append_replicated(self, batches: list[Batch]) -> None:
         """Queue a leader's batches as they are: offsets and epochs were assigned by it. Raises KafkaError, Damage."""
@@ -208,17 +214,9 @@ class Log(ReadSide):
         for batch in batches:
             if batch.base_offset < self.end or not batch.crc_ok():
                 raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
-            if self._should_roll(batch, batch.last_offset, self.world.wall_ms()):
+            if self.segments.active.needs_roll(batch, batch.last_offset, self._settings, self.world.wall_ms()):
                 self.roll()
             self._queue_batch(batch)
-
-    def _should_roll(self, batch: Batch, last_offset: int, now_ms: int) -> bool:
-        segment, settings = self.segments.active, self._settings
-        if not segment.size_bytes:
-            return False
-        if segment.should_roll(batch.size_bytes, last_offset, settings.segment_bytes, settings.segment_index_bytes):
-            return True
-        return segment.waited_ms(batch.max_timestamp, now_ms) > settings.segment_ms - segment.roll_jitter_ms
 
     def _queue_batch(self, batch: Batch) -> None:
         if batch.leader_epoch > self.epochs.latest:
@@ -226,7 +224,7 @@ class Log(ReadSide):
         self.segments.active.add(batch, self._settings.index_interval_bytes)
         if batch.producer_id >= 0:
             self.producers.update(batch)
-        self.end = self.producers.end_offset = batch.next_offset
+        self.end = batch.base_offset + batch.last_offset_delta + 1
         self._queue.append(batch.view)
 
     def flush(self) -> None:

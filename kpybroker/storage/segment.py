@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.index import OffsetIndex, TimeIndex
@@ -223,15 +224,14 @@ class Segment:
 
     def add(self, batch: Batch, index_interval_bytes: int) -> None:
         """Count a batch that goes to the end of the segment, offsets assigned."""
-        position = self.size_bytes
+        position, size = self.size_bytes, batch.size_bytes
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp
-            self.max_timestamp_offset = batch.last_offset
+            self.max_timestamp_offset = batch.base_offset + batch.last_offset_delta
         if position == 0:
             self.first_timestamp = batch.max_timestamp
         if self.since_entry_bytes > index_interval_bytes:
             self._add_entry(batch.last_offset, position)
-        size = batch.size_bytes
         self.size_bytes = position + size
         self.since_entry_bytes += size
 
@@ -244,22 +244,27 @@ class Segment:
         if len(index.entries) - index.saved_bytes > _SAVE_ENTRIES * OffsetIndex.entry_bytes:
             self.save_indexes()
 
-    def should_roll(self, batch_bytes: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch of that size, ending at that offset, needs a new segment."""
+    def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
+        """Whether a batch that will end at `last_offset` belongs into a new segment. Raises OSError."""
+        size = self.size_bytes
+        if not size:
+            return False
+        first = self.first_timestamp
+        if first is None:
+            first = self._read_first_timestamp()
+        waited_ms = batch.max_timestamp - first if first >= 0 else now_ms - self.created_ms
         return (
-            self.size_bytes + batch_bytes > segment_bytes
+            size + batch.size_bytes > settings.segment_bytes
+            or waited_ms > settings.segment_ms - self.roll_jitter_ms
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
-            or (self.index_entries + 1) * TimeIndex.entry_bytes >= index_bytes
+            or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
         )
 
-    def waited_ms(self, batch_timestamp: int, now_ms: int) -> int:
-        """How long the segment has been filling, by its records' clock, or the wall where they have none."""
-        if self.first_timestamp is None:
-            header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
-            self.first_timestamp = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
-        if self.first_timestamp >= 0:
-            return batch_timestamp - self.first_timestamp
-        return now_ms - self.created_ms
+    def _read_first_timestamp(self) -> int:
+        header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
+        found = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
+        self.first_timestamp = found
+        return found
 
     def seal(self) -> None:
         """No more batches come: the time index ends with the largest timestamp, and both indexes are saved."""

@@ -33,7 +33,7 @@ PREFIX = Struct(">qi")
 _ASSIGNED = Struct(">qii")
 _UINT32 = Struct(">I")
 _CRC_AT = 17
-_CRC_FROM = 21
+CRC_FROM = 21
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
 _INT16 = Struct(">h")
@@ -138,7 +138,7 @@ class Batch:
         return bool(self.attributes & LOG_APPEND_TIME)
 
     def crc_ok(self) -> bool:
-        return crc32c(self.view[_CRC_FROM:]) == self.crc
+        return crc32c(self.view[CRC_FROM:]) == self.crc
 
     def patch(self, base_offset: int, leader_epoch: int) -> None:
         """Assign base offset and leader epoch in place; the CRC does not cover them."""
@@ -152,7 +152,7 @@ class Batch:
         self.max_timestamp = now_ms
         _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
         _INT64.pack_into(self.view, _MAX_TIMESTAMP_AT, now_ms)
-        self.crc = crc32c(self.view[_CRC_FROM:])
+        self.crc = crc32c(self.view[CRC_FROM:])
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
 
 
@@ -323,7 +323,7 @@ def encode_batch(
     header = (attributes, last, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, last + 1)
     HEADER.pack_into(out, 0, base_offset, len(out) - PREFIX_BYTES, leader_epoch, 2, 0, *header)
     with memoryview(out) as whole:
-        _UINT32.pack_into(out, _CRC_AT, crc32c(whole[_CRC_FROM:]))
+        _UINT32.pack_into(out, _CRC_AT, crc32c(whole[CRC_FROM:]))
     return out
 
 
