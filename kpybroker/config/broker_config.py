@@ -118,6 +118,8 @@ class BrokerConfig:
     _log_settings: dict[frozenset[tuple[str, str]], LogSettings] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    described_topics: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `describe` has said of topics under these settings."""
 
     @classmethod
     def parse(cls, properties: Mapping[str, str] = NO_SETTINGS, source: str = "configuration") -> BrokerConfig:

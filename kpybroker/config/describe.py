@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,6 +13,7 @@ from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_K
 
 UNKNOWN_KIND = 0
 LISTENER_PREFIX = "listener.name."
+KEPT_MAX = 1000
 
 
 class Source(IntEnum):
@@ -81,8 +82,17 @@ class BrokerLayers:
         return found[first:]
 
 
-def describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> list[Described]:
-    """Every setting of a topic with these overrides, by name."""
+def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Sequence[Described]:
+    """Every setting of a topic with these overrides, by name. Kept, for many topics have the same overrides."""
+    kept = config.described_topics.get(key := frozenset(overrides.items()))
+    if kept is None:
+        kept = _describe_topic(BrokerLayers(config, config.dynamic_broker, config.dynamic_default), overrides)
+        if len(config.described_topics) < KEPT_MAX:
+            config.described_topics[key] = kept
+    return kept
+
+
+def _describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> Sequence[Described]:
     entries = []
     for key in TOPIC_KEYS.values():
         if key.internal:

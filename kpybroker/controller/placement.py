@@ -24,6 +24,8 @@ def place_replicas(
     The first broker is drawn, so that many topics of one partition spread too. At least one candidate is live, and
     there are at least `replication_factor` candidates.
     """
+    if len(candidates) == replication_factor == 1 and not candidates[0].fenced:
+        return [(candidates[0].node_id,)] * count
     live = _interleave([candidate for candidate in candidates if not candidate.fenced], random)
     spare = _interleave([candidate for candidate in candidates if candidate.fenced], random)
     assert live, "a leader must be live"

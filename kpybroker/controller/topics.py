@@ -33,6 +33,8 @@ class _Made:
 
     normal_names: dict[str, str] = field(default_factory=dict)
     partitions: int = 0
+    settings: dict[tuple[tuple[str, str | None], ...], dict[str, str]] = field(default_factory=dict)
+    """Overrides as asked -> as checked: many topics of a request have the same."""
     records: list[Any] = field(default_factory=list)
 
 
@@ -64,7 +66,9 @@ def _count(topic: NewTopic, config: BrokerConfig) -> int:
 
 def _create(state: ControllerState, config: BrokerConfig, random: Random, topic: NewTopic, made: _Made) -> TopicResult:
     _check_name(state, topic.name, made)
-    settings = _settings(config, topic)
+    settings = made.settings.get(topic.configs)
+    if settings is None:
+        settings = made.settings[topic.configs] = _settings(config, topic)
     placed = _assign(state, config, random, topic)
     count = len(placed)
     if state.partition_count + made.partitions + count > config.max_partitions:

@@ -8,7 +8,6 @@ from kpybroker.call import Call
 from kpybroker.config.describe import describe_topic
 from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.describe_configs import layers
 from kpybroker.wire.rpc.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -19,12 +18,14 @@ from kpybroker.wire.rpc.create_topics import (
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
+    from kpybroker.config import BrokerConfig
 
 
-async def handle(broker: Broker, call: Call, request: Request) -> Response:
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     command = CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
     results = await broker.controller.ask(command, request.timeout_ms)
-    return Response(topics=[_result(broker, result) for result in results])
+    settings = _Settings(broker.config)
+    return Response(topics=[_result(settings, result) for result in results])
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
@@ -46,7 +47,28 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _result(broker: Broker, result: TopicResult) -> CreatableTopicResult:
+class _Settings(dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]]):
+    """By a topic's overrides, what is said of its settings: the same for most topics of a request."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def __missing__(self, overrides: frozenset[tuple[str, str]]) -> list[CreatableTopicConfigs]:
+        said = self[overrides] = [
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in describe_topic(self._config, dict(overrides))
+        ]
+        return said
+
+
+def _result(settings: _Settings, result: TopicResult) -> CreatableTopicResult:
     made = result.error_code is ErrorCode.NONE
     return CreatableTopicResult(
         name=result.name or "",
@@ -55,14 +77,5 @@ def _result(broker: Broker, result: TopicResult) -> CreatableTopicResult:
         error_message=result.error_message,
         num_partitions=result.num_partitions,
         replication_factor=result.replication_factor,
-        configs=[
-            CreatableTopicConfigs(
-                name=entry.name,
-                value=entry.value,
-                read_only=entry.read_only,
-                config_source=entry.source,
-                is_sensitive=entry.sensitive,
-            )
-            for entry in (describe_topic(layers(broker), result.configs) if made else ())
-        ],
+        configs=settings[frozenset(result.configs.items())] if made else [],
     )

@@ -78,7 +78,7 @@ def _describe(broker: Broker, kind: int, name: str) -> Sequence[Described]:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
             if image.topic(name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return describe_topic(layers(broker), image.config(ResourceType.TOPIC, name))
+            return describe_topic(broker.config, image.config(ResourceType.TOPIC, name))
         case ResourceType.BROKER:
             if not name:
                 return describe_default_broker(layers(broker))

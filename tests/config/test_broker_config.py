@@ -63,7 +63,7 @@ def test_a_broker_describes_itself_as_the_oracle_does() -> None:
     shown = layers(STATIC)
     entries = {
         "BROKER": describe_broker(shown),
-        "TOPIC": describe_topic(shown, {"retention.ms": "5000"}),
+        "TOPIC": describe_topic(shown.config, {"retention.ms": "5000"}),
         "GROUP": describe_group(shown, {}),
         "CLIENT_METRICS": describe_client_metrics({}),
     }
@@ -135,7 +135,7 @@ def test_descriptions_follow_the_layers() -> None:
     assert (by_name["no.such"].value, by_name["no.such"].sensitive, by_name["no.such"].read_only) == (None, True, True)
     assert by_name["listener.name.plaintext.max.connections"].value == "5"
     assert by_name["max.connections"].source is Source.DEFAULT_CONFIG
-    topic = {entry.name: entry for entry in describe_topic(shown, {})}["retention.ms"]
+    topic = {entry.name: entry for entry in describe_topic(shown.config, {})}["retention.ms"]
     assert (topic.value, topic.source) == ("-1", Source.DYNAMIC_BROKER_CONFIG)
     assert [entry.name for entry in describe_default_broker(shown)] == ["log.retention.ms"]
 

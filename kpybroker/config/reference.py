@@ -1,0 +1,68 @@
+"""The page about settings, made from the tables: which do something here, and which are only accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.key import ConfigKey
+from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
+
+INTRODUCTION = """# Configuration
+
+Made by `python -m kpybroker.config.reference > docs/configuration.md`; a test holds it against the code.
+
+Names, types, defaults and ranges are those of Apache Kafka 4.3, and settings with the prefix `kpybroker.` are our own.
+Broker settings are given in a property file (`kpybroker serve --config`) or on the command line (`--set name=value`);
+a name that is not known is refused. Those that are *cluster-wide* or *per-broker* can also be changed while the broker
+runs (`kafka-configs`, IncrementalAlterConfigs); per-broker ones of listeners and TLS take effect at the next start.
+Topic settings are given when a topic is created, or changed later, and take effect at once.
+"""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    broker = [key for key in BROKER_KEYS.values() if not key.internal]
+    topic = list(TOPIC_KEYS.values())
+    others = [*GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## Topic settings\n",
+            *_table([key for key in topic if key.effect]),
+            "\n## Broker settings\n",
+            *_table([key for key in broker if key.effect]),
+            "\n## Accepted without effect\n",
+            "These are known, checked, kept and shown, so that property files and tools work. They change nothing",
+            "here: what they are about is not served, or does not exist in this broker.\n",
+            "**Topics:** " + _names(key for key in topic if not key.effect) + "\n",
+            "**Brokers:** " + _names(key for key in broker if not key.effect) + "\n",
+            "**Groups and client metrics:** " + _names(key for key in others if not key.effect) + "\n",
+        ]
+    )
+
+
+def _table(keys: Iterable[ConfigKey]) -> Iterable[str]:
+    yield "| setting | type | default | range | changes | remark |"
+    yield "|---|---|---|---|---|---|"
+    for key in keys:
+        falls_back = [name for name, _ in TOPIC_SYNONYMS.get(key.name, ())] if key.name in TOPIC_KEYS else []
+        remarks = [key.doc or "", f"broker: {', '.join(f'`{name}`' for name in falls_back)}" if falls_back else ""]
+        default = "" if key.default is None else f"`{key.default}`" if key.default else "(empty)"
+        cells = (
+            f"`{key.name}`",
+            key.kind.name.lower(),
+            default,
+            str(key.check or ""),
+            key.mode.value if key.name in BROKER_KEYS and not falls_back else "",
+            " ".join(remark for remark in remarks if remark),
+        )
+        yield "| " + " | ".join(cells) + " |"
+
+
+def _names(keys: Iterable[ConfigKey]) -> str:
+    return ", ".join(f"`{key.name}`" for key in keys)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
