@@ -11,7 +11,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kpybroker.errors import Damage
 from kpybroker.wire.snapshot import (
@@ -119,7 +119,7 @@ def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, i
     return [control_record(KRAFT_VERSION, version), control_record(KRAFT_VOTERS, voters)]
 
 
-def read_bootstrap(world: World, path: str) -> list[object] | None:
+def read_bootstrap(world: World, path: str) -> list[Any] | None:
     """The metadata records that a new cluster begins with; None without such a file. Raises Damage."""
     where = f"{path}/{BOOTSTRAP_CHECKPOINT}"
     if not world.disk.exists(where):

@@ -269,7 +269,7 @@ def test_a_record_that_is_not_known_is_damage() -> None:
 
 def test_a_change_costs_what_it_touches() -> None:
     """The rest is shared, not copied: one topic changes among many, and the others are the same objects."""
-    many = []
+    many: list[Any] = []
     for number in range(1, 500):
         many.append(stored.TopicRecord(name=f"t{number}", topic_id=uuid_of(number)))
         many.append(stored.PartitionRecord(topic_id=uuid_of(number), partition_id=0, leader=1, replicas=[1], isr=[1]))
