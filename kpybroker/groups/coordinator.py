@@ -15,6 +15,7 @@ from kpybroker.groups.commands import DropTopics, ListGroups
 from kpybroker.groups.hashing import partition_of
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.state_log import GroupLog
 from kpybroker.machine import Runner, StateLog
 from kpybroker.world import World
 
@@ -94,7 +95,7 @@ class GroupCoordinator:
                 return
             self.resign(partition)
         machine = GroupMachine(self._settings, self._new_id)
-        led = self._led[partition] = Led(epoch, machine, Runner(machine, state_log, self._world))
+        led = self._led[partition] = Led(epoch, machine, Runner(machine, GroupLog(state_log), self._world))
         led.loading = self._start(self._load(partition, led))
 
     async def _load(self, partition: int, led: Led) -> None:

@@ -1,0 +1,287 @@
+"""The coordinator finds machines, loads them, gives them up; answers leave when what they rest on has committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.groups.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
+from kpybroker.groups.coordinator import GroupCoordinator, settings_of
+from kpybroker.groups.offsets import Committed
+from kpybroker.groups.records import commit_record
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.machine import Stored
+from kpybroker.wire.rpc import join_group
+from tests.groups.stage import join
+
+TIMEOUT_MS = 1_000
+PARTITIONS = 3
+GROUP_OF = {0: "c", 1: "a", 2: "b"}
+"""A group for each partition: the hash of one letter is its code."""
+
+
+class MemoryLog:
+    """A StateLog in memory that commits when told, or at once."""
+
+    def __init__(
+        self, *, commits: bool = True, refuses: KafkaError | Damage | None = None, unreadable: bool = False
+    ) -> None:
+        self.records: list[Stored] = []
+        self.commits = commits
+        self.committed = 0
+        self.refuses = refuses
+        self.unreadable = unreadable
+        self.may_load = asyncio.Event()
+        self.may_load.set()
+        self._callback: Callable[[], None] = lambda: None
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    def append(self, records: Sequence[Stored]) -> int:
+        if self.refuses is not None:
+            raise self.refuses
+        self.records += records
+        if self.commits:
+            self.committed = self.end
+        return self.end
+
+    def commit(self) -> None:
+        self.committed = self.end
+        self._callback()
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    async def replay(self) -> AsyncIterator[Stored]:
+        await self.may_load.wait()
+        if self.unreadable:
+            raise Damage("a sector went bad")
+        for record in self.records:
+            yield Stored(record.key, record.value, record.timestamp_ms, record.offset)
+
+
+class Clock:
+    """As much of a World as a coordinator asks for."""
+
+    network: Any = None
+    disk: Any = None
+
+    def __init__(self) -> None:
+        self.random = Random(7)
+
+    def wall_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+def coordinator() -> GroupCoordinator:
+    return GroupCoordinator(Clock(), GroupSettings(), lambda: PARTITIONS)
+
+
+def run(play: Callable[[GroupCoordinator], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        groups = coordinator()
+        await play(groups)
+        groups.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 10))
+
+
+def commit(group: str, offset: int = 1, topic_id: bytes = bytes(16)) -> CommitOffsets:
+    return CommitOffsets(group, "", None, -1, -1, [("t", topic_id, [PartitionCommit(0, offset, -1, "")])], True)
+
+
+def stored_commit(group: str, topic_id: bytes, topic: str = "t") -> Stored:
+    record = commit_record(group, (topic, 0), Committed(1, -1, "", 0, -1, topic_id))
+    record.timestamp_ms, record.offset = 0, 0
+    return record
+
+
+def refusal(groups: GroupCoordinator, group: str) -> ErrorCode | None:
+    try:
+        groups.runner(group)
+    except KafkaError as refused:
+        return refused.code
+    return None
+
+
+def test_groups_are_found_by_their_hash() -> None:
+    groups = coordinator()
+    assert {groups.partition_for(group): group for group in "abc"} == GROUP_OF
+
+
+def test_a_group_needs_an_id_but_offsets_do_not() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        groups.become_leader(0, MemoryLog(), 0)
+        await groups.loaded()
+        assert refusal(groups, "") is ErrorCode.INVALID_GROUP_ID
+        assert groups.runner("", may_be_empty=True)
+
+    run(play)
+
+
+def test_it_answers_only_while_it_leads_and_has_loaded() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        assert refusal(groups, "a") is ErrorCode.NOT_COORDINATOR
+        log = MemoryLog()
+        log.may_load.clear()
+        groups.become_leader(1, log, 5)
+        await asyncio.sleep(0)
+        assert refusal(groups, "a") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert refusal(groups, "b") is ErrorCode.NOT_COORDINATOR
+        with pytest.raises(KafkaError, match="LOAD_IN_PROGRESS"):
+            await groups.list(ListGroups(), TIMEOUT_MS)
+        log.may_load.set()
+        await groups.loaded()
+        assert refusal(groups, "a") is None
+        groups.become_leader(1, MemoryLog(unreadable=True), 5)  # nothing new
+        assert refusal(groups, "a") is None
+        groups.resign(1)
+        groups.resign(1)
+        assert refusal(groups, "a") is ErrorCode.NOT_COORDINATOR
+
+    run(play)
+
+
+def test_damage_takes_one_partition_out() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        garbage = MemoryLog()
+        garbage.records.append(Stored(b"\x00\x01\x00", b"", 0, 0))
+        for partition, log in enumerate([MemoryLog(unreadable=True), garbage, MemoryLog()]):
+            groups.become_leader(partition, log, 0)
+        await groups.loaded()
+        assert refusal(groups, GROUP_OF[0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert refusal(groups, GROUP_OF[1]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert refusal(groups, GROUP_OF[2]) is None
+        assert await groups.list(ListGroups(), TIMEOUT_MS) == []
+
+    run(play)
+
+
+def test_what_was_committed_is_there_for_the_next_leader() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        log = MemoryLog()
+        groups.become_leader(1, log, 0)
+        await groups.loaded()
+        assert await groups.runner("a").ask(commit("a", 7), TIMEOUT_MS) == [ErrorCode.NONE]
+        groups.become_leader(1, log, 1)
+        await groups.loaded()
+        [(topic, [(partition, committed)])] = await groups.runner("a").ask(FetchOffsets("a", None), TIMEOUT_MS)
+        assert (topic, partition, committed.offset) == ("t", 0, 7)
+        assert [each.group_id for each in await groups.list(ListGroups(), TIMEOUT_MS)] == ["a"]
+
+    run(play)
+
+
+def test_an_answer_waits_for_the_commit_and_so_does_who_reads_it() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        log = MemoryLog(commits=False)
+        groups.become_leader(1, log, 0)
+        await groups.loaded()
+        runner = groups.runner("a")
+        written = asyncio.create_task(runner.ask(commit("a"), TIMEOUT_MS))
+        read = asyncio.create_task(runner.ask(FetchOffsets("a", None), TIMEOUT_MS))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not written.done()
+        assert not read.done()
+        log.commit()
+        assert await written == [ErrorCode.NONE]
+        assert len(await read) == 1
+        with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
+            await runner.ask(commit("a", 2), 1)
+
+    run(play)
+
+
+def test_whoever_waits_hears_that_another_broker_leads() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        groups.become_leader(1, MemoryLog(), 0)
+        await groups.loaded()
+        runner = groups.runner("a")
+        first = await runner.ask(join(group="a", version=3), TIMEOUT_MS)
+        assert isinstance(first, join_group.Response)
+        assert (first.error_code, first.generation_id) == (0, 1)  # after the pause for others
+        parked = asyncio.create_task(runner.ask(join(group="a", version=3), TIMEOUT_MS))
+        await asyncio.sleep(0)
+        groups.resign(1)
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+            await parked
+
+    run(play)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "code"),
+    [
+        (KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS), "COORDINATOR_NOT_AVAILABLE"),
+        (KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER), "NOT_COORDINATOR"),
+        (KafkaError(ErrorCode.MESSAGE_TOO_LARGE), "UNKNOWN_SERVER_ERROR"),
+        (KafkaError(ErrorCode.NOT_COORDINATOR), "NOT_COORDINATOR"),
+        (Damage("disk full"), "COORDINATOR_NOT_AVAILABLE: disk full"),
+    ],
+)
+def test_a_log_that_refuses_is_told_to_the_asker_and_forgotten(refuses: KafkaError | Damage, code: str) -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        log = MemoryLog(refuses=refuses)
+        groups.become_leader(1, log, 0)
+        await groups.loaded()
+        with pytest.raises(KafkaError, match=f"^{code}$"):
+            await groups.runner("a").ask(commit("a"), TIMEOUT_MS)
+        log.refuses = None
+        assert await groups.runner("a").ask(FetchOffsets("a", None), TIMEOUT_MS) == []
+        assert await groups.list(ListGroups(), TIMEOUT_MS) == []
+        assert await groups.runner("a").ask(commit("a"), TIMEOUT_MS) == [ErrorCode.NONE]
+
+    run(play)
+
+
+def test_offsets_of_deleted_topics_go_also_where_a_partition_was_loading() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        loading, loaded = MemoryLog(), MemoryLog()
+        kept = stored_commit("a", b"\x01" * 16)
+        gone = stored_commit("a", b"\x02" * 16, "u")
+        loading.append([kept, gone])
+        loading.may_load.clear()
+        groups.become_leader(1, loading, 0)
+        groups.become_leader(2, loaded, 0)
+        await asyncio.sleep(0)
+        while refusal(groups, "b") is not None:
+            await asyncio.sleep(0)
+        await groups.runner("b").ask(commit("b", topic_id=b"\x02" * 16), TIMEOUT_MS)
+        groups.on_topics_deleted({"t": b"\x02" * 16, "u": b"\x02" * 16})
+        loading.may_load.set()
+        await groups.loaded()
+        while len(loaded.records) < 2:
+            await asyncio.sleep(0)
+        assert loaded.records[-1].value is None
+        [(topic, _)] = await groups.runner("a").ask(FetchOffsets("a", None), TIMEOUT_MS)
+        assert topic == "t"  # made again under another id since
+
+    run(play)
+
+
+def test_settings_come_from_the_configuration() -> None:
+    config = BrokerConfig.parse(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": "somewhere",
+            "group.initial.rebalance.delay.ms": "11",
+            "group.min.session.timeout.ms": "12",
+            "group.max.session.timeout.ms": "13",
+            "group.max.size": "14",
+            "offset.metadata.max.bytes": "15",
+            "offsets.retention.minutes": "16",
+            "offsets.retention.check.interval.ms": "17",
+            "message.max.bytes": "1000",
+        }
+    )
+    settings = settings_of(config)
+    assert settings == GroupSettings(11, 12, 13, 14, 15, 16 * 60_000, 17, 939)
