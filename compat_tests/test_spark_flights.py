@@ -10,9 +10,9 @@ from oracle.target import Target
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_every_flight_goes_through_and_every_total_agrees(target: Target) -> None:
+def test_every_flight_goes_through_and_every_total_agrees(target: Target, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_examples.flights_demo", "--bootstrap", target.bootstrap]
-    quick = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    quick = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1", "TMPDIR": str(tmp_path)}
     run = subprocess.run(command, cwd=ROOT, env=quick, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "336,776 flights went through" in run.stdout

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -40,11 +40,25 @@ JULY = [pd.Timestamp("2013-07-01", tz="UTC"), pd.Timestamp("2013-08-01", tz="UTC
 console = Console(highlight=False)
 
 
+def run(bootstrap: str | None) -> bool:
+    """Find or start the broker, and a new folder for what will be kept of the run."""
+    with ExitStack() as stack:
+        if bootstrap:
+            require_broker(bootstrap)
+        workdir = Path(tempfile.mkdtemp(prefix="flights-demo-"))
+        if not bootstrap:
+            data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flights-demo-broker-")))
+            bootstrap = stack.enter_context(local_broker(data, workdir / "broker.log"))
+        agreed = main(bootstrap, workdir)
+    console.print(f"Parquet and logs are in {workdir}")
+    return agreed
+
+
 def main(bootstrap: str, workdir: Path) -> bool:
     """Run it all against a broker, with checkpoint, Parquet and logs in `workdir`; whether everything agrees."""
     table = flights()
-    run = uuid.uuid4().hex[:6]  # several runs on one broker keep out of each other's way
-    source, stream_sink, batch_sink = f"flights-{run}", f"totals-stream-{run}", f"totals-batch-{run}"
+    name = uuid.uuid4().hex[:6]  # several runs on one broker keep out of each other's way
+    source, stream_sink, batch_sink = f"flights-{name}", f"totals-stream-{name}", f"totals-batch-{name}"
     create_topics(bootstrap, [source, stream_sink, batch_sink])
     send(bootstrap, source, table)
     stream(bootstrap, source, stream_sink, workdir, len(table))
@@ -198,18 +212,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap", help="the broker to use, host:port; without it one is started")
     bootstrap = parser.parse_args().bootstrap
-    workdir = Path(tempfile.mkdtemp(prefix="flights-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `with`, and nothing stays behind
     try:
-        if bootstrap:
-            require_broker(bootstrap)
-            agreed = main(bootstrap, workdir)
-        else:
-            with local_broker(workdir / "broker") as bootstrap:
-                agreed = main(bootstrap, workdir)
+        sys.exit(not run(bootstrap))
     except ConfigError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    console.print(f"Parquet and logs are in {workdir}")
-    sys.exit(not agreed)

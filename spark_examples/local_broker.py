@@ -11,20 +11,20 @@ from kpybroker.errors import ConfigError
 
 
 @contextlib.contextmanager
-def local_broker(data_dir: Path) -> Iterator[str]:
+def local_broker(data_dir: Path, log: Path) -> Iterator[str]:
     """Start `kpybroker dev` on a free port with its data under `data_dir`; yields the bootstrap address."""
     command = [sys.executable, "-m", "kpybroker", "dev", "--port", "0", "--data-dir", str(data_dir)]
     with (
-        data_dir.with_name(f"{data_dir.name}.log").open("ab") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as broker,
+        log.open("ab") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as broker,
     ):
         try:
-            yield _bootstrap(broker, log.name)
+            yield _bootstrap(broker, log)
         finally:
             broker.send_signal(signal.SIGTERM)
 
 
-def _bootstrap(broker: subprocess.Popen[str], log: str) -> str:
+def _bootstrap(broker: subprocess.Popen[str], log: Path) -> str:
     assert broker.stdout is not None
     for line in broker.stdout:
         if line.startswith("kpybroker ready "):
