@@ -210,7 +210,14 @@ class Aiokafka:
     strategies: tuple[Strategy, ...] = ("eager",)
 
     def producer(
-        self, bootstrap: str, *, codec: Codec = "none", acks: Acks = "all", linger_ms: int = 5, patience_s: float = 60
+        self,
+        bootstrap: str,
+        *,
+        codec: Codec = "none",
+        acks: Acks = "all",
+        linger_ms: int = 5,
+        patience_s: float = 60,
+        batch_bytes: int = 1 << 20,
     ) -> AiokafkaProducer:
         return AiokafkaProducer(
             {
@@ -219,7 +226,7 @@ class Aiokafka:
                 "acks": "all" if acks in ("all", "idempotent") else int(acks),
                 "enable_idempotence": acks == "idempotent",
                 "linger_ms": linger_ms,
-                "max_batch_size": 1 << 20,
+                "max_batch_size": batch_bytes,
                 "max_request_size": LARGEST_BYTES,
                 "request_timeout_ms": int(patience_s * 1000),
             }

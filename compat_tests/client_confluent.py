@@ -168,7 +168,14 @@ class Confluent:
     strategies: tuple[Strategy, ...] = ("eager", "cooperative")
 
     def producer(
-        self, bootstrap: str, *, codec: Codec = "none", acks: Acks = "all", linger_ms: int = 5, patience_s: float = 60
+        self,
+        bootstrap: str,
+        *,
+        codec: Codec = "none",
+        acks: Acks = "all",
+        linger_ms: int = 5,
+        patience_s: float = 60,
+        batch_bytes: int = 1 << 20,
     ) -> ConfluentProducer:
         return ConfluentProducer(
             {
@@ -178,7 +185,7 @@ class Confluent:
                 "enable.idempotence": acks == "idempotent",
                 "linger.ms": linger_ms,
                 "message.max.bytes": LARGEST_BYTES,
-                "batch.size": LARGEST_BYTES,
+                "batch.size": batch_bytes,
                 "message.timeout.ms": int(patience_s * 1000),
                 "retry.backoff.ms": 50,
                 "reconnect.backoff.max.ms": 500,

@@ -150,7 +150,14 @@ class KafkaPython:
     strategies: tuple[Strategy, ...] = ("eager", "cooperative")
 
     def producer(
-        self, bootstrap: str, *, codec: Codec = "none", acks: Acks = "all", linger_ms: int = 5, patience_s: float = 60
+        self,
+        bootstrap: str,
+        *,
+        codec: Codec = "none",
+        acks: Acks = "all",
+        linger_ms: int = 5,
+        patience_s: float = 60,
+        batch_bytes: int = 1 << 20,
     ) -> KafkaPythonProducer:
         producer = kafka.KafkaProducer(
             bootstrap_servers=bootstrap,
@@ -159,7 +166,7 @@ class KafkaPython:
             acks="all" if acks in ("all", "idempotent") else int(acks),
             enable_idempotence=acks == "idempotent",
             linger_ms=linger_ms,
-            batch_size=1 << 20,
+            batch_size=batch_bytes,
             max_request_size=LARGEST_BYTES,
             delivery_timeout_ms=int(patience_s * 1000),
             request_timeout_ms=min(10_000, int(patience_s * 1000) - linger_ms - 1),

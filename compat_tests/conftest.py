@@ -43,13 +43,16 @@ def target_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def target(target_name: str) -> Iterator[Running]:
+def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running]:
     """The broker under test."""
     java()
     broker = start_target(target_name)
     yield broker
     code = broker.stop()
-    broker.remove()
+    if request.session.testsfailed:
+        print(f"\nkept for a look: {broker.directory}")
+    else:
+        broker.remove()
     assert code == EXIT_CODES[target_name], f"{target_name} stopped with {code}"
 
 

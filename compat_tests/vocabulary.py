@@ -94,7 +94,14 @@ class Client(Protocol):
     strategies: tuple[Strategy, ...]
 
     def producer(
-        self, bootstrap: str, *, codec: Codec = "none", acks: Acks = "all", linger_ms: int = 5, patience_s: float = 60
+        self,
+        bootstrap: str,
+        *,
+        codec: Codec = "none",
+        acks: Acks = "all",
+        linger_ms: int = 5,
+        patience_s: float = 60,
+        batch_bytes: int = 1 << 20,
     ) -> Producer: ...
 
     def can_send(self, message: Message) -> bool:

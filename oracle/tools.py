@@ -112,7 +112,7 @@ def _tools() -> list[Tools]:
 
 
 def tool(name: str, *args: str, bootstrap: str = "", stdin: str = "", timeout_s: float = TIMEOUT_S) -> Ran:
-    """Run one of Kafka's tools by its usual name. `--bootstrap-server` is added when `bootstrap` is given."""
+    """Run one of Kafka's tools by its usual name. `--bootstrap-server` stands first when `bootstrap` is given."""
     shared = _tools()
     if not shared or not shared[-1].alive:
         shared.append(Tools())

@@ -1,0 +1,50 @@
+"""Kafka's DumpLogSegments over every file of a data directory."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from oracle.tools import tool
+
+INTERNAL = {"__consumer_offsets": "--offsets-decoder", "__transaction_state": "--transaction-log-decoder"}
+METADATA = "__cluster_metadata-0"
+AT_ONCE = 50
+COMPLAINTS = re.compile(
+    r"isvalid: false|Mismatches in|Found timestamp mismatch|Found out of order|Index timestamp|"
+    r"Indexed offset|is corrupt|Exception|Failed to|does not match|Could not|unparseable|isn't|Ignoring|Non-zero"
+)
+READABLE = {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"}
+
+
+def dump(files: list[Path], *options: str) -> str:
+    """What the tool says of the files; AssertionError if it complains about one."""
+    names = ",".join(str(file) for file in files)
+    said = tool("kafka-dump-log", *options, "--files", names)
+    text = said.ok()
+    complaint = COMPLAINTS.search(text + said.err)
+    assert complaint is None, f"{complaint} in the dump of {names}:\n{text[-3000:]}\n{said.err[-3000:]}"
+    assert text.count("Dumping ") == len(files), text[:1000]
+    return text
+
+
+def dump_everything(data: Path) -> Counter[str]:
+    """Dump every log, index and snapshot with the decoder it needs; how many files of each kind there were."""
+    kinds: Counter[str] = Counter()
+    for directory in sorted(path for path in data.iterdir() if path.is_dir()):
+        if directory.name.endswith("-delete"):
+            continue
+        files = sorted(path for path in directory.iterdir() if path.suffix in READABLE)
+        topic = directory.name.rpartition("-")[0]
+        for start in range(0, len(files), AT_ONCE):
+            some = files[start : start + AT_ONCE]
+            if directory.name == METADATA:
+                plain = [file for file in some if file.suffix not in (".log", ".checkpoint")]
+                dump([file for file in some if file not in plain], "--cluster-metadata-decoder")
+                if plain:
+                    dump(plain)
+            elif topic in INTERNAL:
+                dump(some, INTERNAL[topic])
+            else:
+                dump(some, "--deep-iteration", "--print-data-log")
+        kinds.update(file.suffix for file in files)
+    return kinds
