@@ -11,7 +11,7 @@ from kpybroker.controller import commands
 from kpybroker.controller.internal_topics import offsets_topic
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.names import invalid_topic_name
-from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.machine import Runner
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
@@ -84,6 +84,8 @@ class Broker:
     @classmethod
     async def open(cls, world: World, config: BrokerConfig) -> Broker:
         """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
+        if len(config.log_dirs) > 1 or config.metadata_log_dir != config.log_dirs[0]:
+            raise ConfigError("log.dirs, metadata.log.dir: this version keeps everything in one directory; name one")
         wanted = Format(FINALIZED_AT_FORMAT, _voter(config))
         directories = open_directories(world, config.log_dirs, config.node_id, wanted)
         log_dir = LogDirectory(world, directories[0].path, config)

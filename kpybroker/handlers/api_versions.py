@@ -45,5 +45,6 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in broker.image.features.items()
+            if name in features  # a directory that Kafka formatted has features that are not served here
         ],
     )

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.batch import encode_batch
-from kpybroker.wire.rpc import api_versions, create_topics, fetch, list_offsets, metadata, produce
+from kpybroker.wire.rpc import api_versions, list_offsets, metadata
+from tests.asking import fetched, make, produced
 from tests.conftest import WithBroker
 from tests.server.raw import Raw, raw
 from tests.serving import serving
@@ -127,31 +127,6 @@ def test_frames_arrive_in_any_pieces(with_broker: WithBroker) -> None:
         law()
         loop.run_until_complete(context.__aexit__(None, None, None))
     loop.close()
-
-
-def produced(topic: str, value: bytes, acks: int = 1) -> produce.Request:
-    records = bytes(encode_batch([(None, value)], timestamp_ms=1_700_000_000_000))
-    data = produce.PartitionProduceData(index=0, records=records)
-    return produce.Request(
-        acks=acks, timeout_ms=5000, topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])]
-    )
-
-
-def fetched(topic: str, offset: int, wait_ms: int) -> fetch.Request:
-    wanted = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    return fetch.Request(
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        session_epoch=-1,
-        topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
-    )
-
-
-async def make(peer: Peer, topic: str) -> None:
-    wanted = create_topics.CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
-    made = await peer.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=5000))
-    assert made.topics[0].error_code == 0
 
 
 def test_replies_leave_in_request_order(with_broker: WithBroker) -> None:
