@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A code per partition; offsets that are not there are forgotten without error."""
-    known = {}
+    known: dict[str, set[int]] = {}
     for topic in request.topics:
         image = broker.image.topic(topic.name)
-        partitions = 0 if image is None else len(image.partitions)
-        known[topic.name] = [each.partition_index for each in topic.partitions if each.partition_index < partitions]
-    try:
-        subscribed = await broker.groups.runner(request.group_id).ask(
-            DeleteOffsets(request.group_id, list(known.items())), broker.config.offsets_commit_timeout_ms
+        there = range(0 if image is None else len(image.partitions))
+        known.setdefault(topic.name, set()).update(
+            each.partition_index for each in topic.partitions if each.partition_index in there
         )
+    command = DeleteOffsets(request.group_id, [(topic, sorted(partitions)) for topic, partitions in known.items()])
+    try:
+        subscribed = await broker.groups.runner(request.group_id).ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
         return Response(error_code=refusal.code)
 

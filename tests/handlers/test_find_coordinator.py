@@ -1,0 +1,63 @@
+"""FindCoordinator over a socket, at every version."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.rpc import find_coordinator as rpc
+from tests.conftest import WithBroker
+from tests.handlers.grouping import member
+
+API = api_table.by_name["FindCoordinator"]
+TRANSACTION, SHARE = 1, 2
+
+
+def found(reply: rpc.Response, version: int) -> rpc.Response | rpc.Coordinator:
+    return reply.coordinators[0] if version >= 4 else reply
+
+
+def test_every_version_finds_the_broker_that_metadata_shows(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for version in range(API.min, API.max + 1):
+            reply = await peer.ask("FindCoordinator", rpc.Request(key="g", coordinator_keys=["g"]), version=version)
+            answer = found(reply, version)
+            assert (answer.error_code, answer.node_id) == (0, node.broker.node_id)
+            assert f"{answer.host}:{answer.port}" == node.bootstrap
+
+    with_broker(scenario)
+
+
+def test_the_first_question_makes_the_topic_and_a_group_can_join_at_once(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        assert node.broker.image.topic("__consumer_offsets") is None
+        reply = await peer.ask("FindCoordinator", rpc.Request(coordinator_keys=["g", "h", "😀"]))
+        assert [(each.key, each.error_code) for each in reply.coordinators] == [("g", 0), ("h", 0), ("😀", 0)]
+        topic = node.broker.image.topic("__consumer_offsets")
+        assert topic is not None
+        assert len(topic.partitions) == 2
+        assert await member(peer, "g")
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(
+    ("key_type", "code"),
+    [
+        (TRANSACTION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (SHARE, ErrorCode.INVALID_REQUEST),
+        (9, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_is_not_served_is_refused_for_good(with_broker: WithBroker, key_type: int, code: ErrorCode) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for version in range(1, API.max + 1):
+            asked = rpc.Request(key="x", key_type=key_type, coordinator_keys=["x"])
+            answer = found(await peer.ask("FindCoordinator", asked, version=version), version)
+            assert (answer.error_code, answer.node_id) == (code, -1)
+            assert "does not serve" in (answer.error_message or "")
+
+    with_broker(scenario)
