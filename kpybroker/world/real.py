@@ -21,6 +21,14 @@ _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _NOWAIT_UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
+_locked: dict[int, tuple[int, int]] = {}
+"""Handle and identity of every file that this process has locked."""
+
+
+def _identity(of: os.stat_result) -> tuple[int, int]:
+    return of.st_dev, of.st_ino
+
+
 class RealListener:
     """A listening socket, or one per address of its host; all on the same port."""
 
@@ -94,6 +102,7 @@ class RealDisk:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def close(self, handle: int) -> None:
+        _locked.pop(handle, None)
         os.close(handle)
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
@@ -203,16 +212,19 @@ class RealDisk:
         return found.f_blocks * found.f_frsize
 
     def lock(self, path: str) -> int:
+        # A POSIX lock, which Java's FileLock sees, does not conflict inside a process, and closing any handle of the
+        # file would release it: the file must not even be opened twice.
+        if os.path.exists(path) and _identity(os.stat(path)) in _locked.values():
+            raise BlockingIOError(errno.EAGAIN, "locked by another broker of this process", path)
         handle = self.open(path, create=True)
         try:
-            # flock also conflicts inside this process; lockf is the one that Java's FileLock sees
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(handle)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise BlockingIOError(error.errno, "locked by another process", path) from error
             raise
+        _locked[handle] = _identity(os.fstat(handle))
         return handle
 
     async def sync(self, handle: int) -> None:

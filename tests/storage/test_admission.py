@@ -1,0 +1,130 @@
+"""What a client may append, and how a topic changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from struct import pack_into
+
+import pytest
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.log import Log
+from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.wire.checksum import crc32c
+from kpybroker.wire.compression import Codec
+from tests.storage.workshop import WORLD, batch_of
+
+NOW = 1_700_000_000_000
+
+
+def make(path: Path, **changed: object) -> Log:
+    settings = replace(LogSettings(), **changed)  # type: ignore[arg-type]
+    return Log.open(WORLD, str(path / "t-0"), "t", 0, settings, clean=True)
+
+
+def refusal_of(log: Log, batches: list[Batch]) -> KafkaError:
+    with pytest.raises(KafkaError) as refusal:
+        log.append(batches, 0, NOW)
+    assert log.end == 0, "a refused batch leaves nothing"
+    return refusal.value
+
+
+def changed(at: int, form: str, value: int, *, with_crc: bool = True) -> Batch:
+    """A good batch with one field overwritten."""
+    content = encode_batch(
+        [(b"k", b"v"), (b"k", b"w")], timestamp_ms=NOW, producer_id=5, producer_epoch=0, base_sequence=0
+    )
+    pack_into(form, content, at, value)
+    if with_crc:
+        pack_into(">I", content, 17, crc32c(memoryview(content)[21:]))
+    return Batch(memoryview(content))
+
+
+@pytest.mark.parametrize(
+    ("batch", "code"),
+    [
+        (lambda: changed(0, ">q", 5), ErrorCode.INVALID_RECORD),
+        (lambda: changed(17, ">I", 5, with_crc=False), ErrorCode.CORRUPT_MESSAGE),
+        (lambda: changed(23, ">i", 5), ErrorCode.INVALID_RECORD),
+        (lambda: changed(57, ">i", 5), ErrorCode.INVALID_RECORD),
+        (lambda: changed(57, ">i", -1), ErrorCode.INVALID_RECORD),
+        (lambda: changed(21, ">h", 0x20), ErrorCode.INVALID_RECORD),
+        (lambda: changed(21, ">h", 0x10), ErrorCode.INVALID_TXN_STATE),
+        (lambda: changed(21, ">h", 0x08), ErrorCode.INVALID_TIMESTAMP),
+        (lambda: changed(21, ">h", 0x05), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (lambda: changed(53, ">i", -1), ErrorCode.INVALID_RECORD),
+        (lambda: changed(35, ">q", NOW + 3_600_001), ErrorCode.INVALID_TIMESTAMP),
+    ],
+)
+def test_a_header_that_cannot_be_is_refused(tmp_path: Path, batch: Callable[[], Batch], code: ErrorCode) -> None:
+    assert refusal_of(make(tmp_path), [batch()]).code == code
+
+
+def test_a_client_sends_one_batch(tmp_path: Path) -> None:
+    two = [batch_of([Record(0, NOW, b"k", b"v")]) for _ in range(2)]
+    assert refusal_of(make(tmp_path), two).code == ErrorCode.INVALID_RECORD
+
+
+def test_sizes_have_limits(tmp_path: Path) -> None:
+    batch = batch_of([Record(0, NOW, b"k", b"v" * 1000)])
+    exact = make(tmp_path / "1", max_message_bytes=batch.size_bytes)
+    exact.append([batch], 0, NOW)
+    fresh = batch_of([Record(0, NOW, b"k", b"v" * 1000)])
+    small = make(tmp_path / "2", max_message_bytes=batch.size_bytes - 1)
+    assert refusal_of(small, [fresh]).code == ErrorCode.MESSAGE_TOO_LARGE
+    short = make(tmp_path / "3", segment_bytes=batch.size_bytes - 1)
+    assert refusal_of(short, [fresh]).code == ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_old_records_are_refused_where_the_topic_says_so(tmp_path: Path) -> None:
+    log = make(tmp_path, message_timestamp_before_max_ms=1000)
+    refusal = refusal_of(log, [batch_of([Record(0, NOW - 1001, b"k", b"v")])])
+    assert refusal.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in refusal.records] == [0]
+    log.append([batch_of([Record(0, NOW - 1000, b"k", b"v")])], 0, NOW)
+
+
+def test_a_compacted_topic_needs_keys(tmp_path: Path) -> None:
+    log = make(tmp_path, cleanup_policy=frozenset({"compact"}))
+    for codec in Codec:
+        records = [Record(0, NOW, b"k", b"v"), Record(0, NOW, None, b"v"), Record(0, NOW, None, b"w")]
+        refusal = refusal_of(log, [batch_of(records, codec=codec)])
+        assert refusal.code == ErrorCode.INVALID_RECORD
+        assert [index for index, _ in refusal.records] == [1, 2]
+
+
+def test_the_brokers_clock_can_stamp(tmp_path: Path) -> None:
+    log = make(tmp_path, message_timestamp_type="LogAppendTime")
+    appended = log.append([batch_of([Record(0, 5, b"k", b"v")] * 3)], 0, NOW)
+    assert appended.log_append_time_ms == NOW
+    log.flush()
+    (stored,) = split(bytes(log.read(0, 1000, upper=3, min_one=True) or b""))
+    assert stored.crc_ok()
+    assert stored.log_append_time
+    assert [record.timestamp for record in read_records(stored)] == [NOW] * 3
+    assert log.offset_for_timestamp(NOW) == (0, NOW, 0)
+
+
+@pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_topic_can_choose_its_codec(tmp_path: Path, name: str) -> None:
+    log = make(tmp_path, compression_type=name)
+    records = [Record(0, NOW + index, b"k%d" % index, b"v" * 50, (("h", None),)) for index in range(20)]
+    log.append([batch_of(records, codec=Codec.GZIP, producer_id=9, producer_epoch=1, base_sequence=0)], 4, NOW)
+    log.flush()
+    (stored,) = split(bytes(log.read(0, 10_000, upper=20, min_one=True) or b""))
+    assert stored.crc_ok()
+    assert stored.codec == {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[name]
+    assert (stored.producer_id, stored.producer_epoch, stored.base_sequence, stored.leader_epoch) == (9, 1, 0, 4)
+    assert [record[1:] for record in read_records(stored)] == [record[1:] for record in records]
+
+
+def test_a_repeated_batch_has_the_first_ones_offsets(tmp_path: Path) -> None:
+    log = make(tmp_path)
+    for _ in range(2):
+        for sequence in range(3):
+            batch = batch_of([Record(0, NOW, b"k", b"v")], producer_id=9, producer_epoch=0, base_sequence=sequence)
+            assert log.append([batch], 0, NOW)[:2] == (sequence, sequence)
+    assert log.end == 3

@@ -1,0 +1,191 @@
+"""A log directory is what Kafka would have left, after a clean stop and after any other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.errors import Damage
+from kpybroker.storage.log import Log
+from kpybroker.storage.log_dir import LogDirectory
+from tests.storage.workshop import SMALL, WORLD, everything, plain
+
+CONFIG = BrokerConfig.parse()
+IDS = {"a": b"a" * 16, "b": b"b" * 16, "a-b.c_d": b"c" * 16}
+
+
+def opened(path: Path) -> LogDirectory:
+    return LogDirectory(WORLD, str(path), CONFIG)
+
+
+def filled(directory: LogDirectory, topic: str, count: int = 12, settings: LogSettings = SMALL) -> Log:
+    log = directory.open_log(topic, IDS[topic], 0, settings)
+    for number in range(count):
+        log.append([plain(size=100 + number)], 0, 1000)
+    log.flush()
+    log.high_watermark = log.last_stable = log.end
+    return log
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await scenario()
+
+    asyncio.run(whole())
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def test_a_clean_stop_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        assert not directory.clean
+        logs = [filled(directory, topic) for topic in IDS]
+        logs[0].advance_start(5)
+        contents = [everything(log) for log in logs]
+        directory.broker_epoch = 13
+        await directory.close()
+        assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":13}'
+        assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\na 0 5\n"
+        for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+            assert (tmp_path / name).read_text() == "0\n3\na 0 12\nb 0 12\na-b.c_d 0 12\n"
+
+        again = opened(tmp_path)
+        assert again.clean
+        assert again.previous_epoch == 13
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        found = [again.open_log(topic, topic_id, 0, SMALL) for topic, topic_id in IDS.items()]
+        assert [(log.start, log.high_watermark, log.end) for log in found] == [(5, 12, 12), (0, 12, 12), (0, 12, 12)]
+        assert [everything(log) for log in found] == contents
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert caplog.records == []
+
+
+def test_partition_metadata_is_kafkas(tmp_path: Path) -> None:
+    opened(tmp_path).open_log("a", bytes.fromhex("f6ea83001e5146baa3b781e2f3d2b248"), 0, SMALL)
+    assert names(tmp_path / "a-0") == ["partition.metadata"], "a partition without records has no segment files"
+    assert (tmp_path / "a-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: 9uqDAB5RRrqjt4Hi89KySA"
+
+
+def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path) -> None:
+    filled(opened(tmp_path), "a").advance_start(7)
+    again = opened(tmp_path)
+    assert not again.clean
+    log = again.open_log("a", IDS["a"], 0, SMALL)
+    assert (log.start, log.end) == (7, 12)
+
+
+def test_a_checkpoint_moves_the_recovery_point_over_full_segments(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        log = filled(directory, "a", 40)
+        assert len(log.segments) > 2
+        await directory.checkpoint()
+        assert log.synced_end == 40
+        rows = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+        assert rows == "0\n1\na 0 40\n"
+
+    run(scenario)
+
+
+def test_a_damaged_partition_is_offline_and_the_rest_serves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        filled(directory, "a")
+        filled(directory, "b")
+        await directory.close()
+        (tmp_path / "a-0" / "partition.metadata").write_text("version: 9\n" + "x" * 60)
+        again = opened(tmp_path)
+        with pytest.raises(Damage, match=r"a-0/partition\.metadata"):
+            again.open_log("a", IDS["a"], 0, SMALL)
+        assert again.open_log("b", IDS["b"], 0, SMALL).end == 12
+        assert list(again.damaged) == [("a", 0)]
+        await again.close()
+        assert not (tmp_path / ".kafka_cleanshutdown").exists(), "in doubt, the next start recovers"
+        assert "a 0 12" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+
+    run(scenario)
+
+
+def test_a_deleted_partition_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        log = filled(directory, "a")
+        directory.delete_log(log)
+        assert [name for name in names(tmp_path) if name.startswith("a-0")] != ["a-0"]
+        assert directory.open_log("a", b"z" * 16, 0, SMALL).end == 0
+        await directory.checkpoint()
+        assert [name for name in names(tmp_path) if name.startswith("a-")] == ["a-0"]
+
+    run(scenario)
+
+
+def test_what_a_deletion_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        filled(opened(tmp_path), "a")
+        (tmp_path / "a-0").rename(tmp_path / f"a-0.{'0' * 32}-delete")
+        directory = opened(tmp_path)
+        await directory.checkpoint()
+        assert not [name for name in names(tmp_path) if name.startswith("a-")]
+
+    run(scenario)
+
+
+def test_a_topic_made_again_does_not_inherit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        filled(directory, "a")
+        await directory.close()
+        log = opened(tmp_path).open_log("a", b"z" * 16, 0, SMALL)
+        assert (log.end, log.topic_id) == (0, b"z" * 16)
+
+    run(scenario)
+
+
+def test_partitions_of_no_topic_are_set_aside(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    for topic in IDS:
+        filled(first, topic)
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    opened(tmp_path).keep_only({("a", IDS["a"]), ("a-b.c_d", IDS["a-b.c_d"])})
+    kept = [name for name in names(tmp_path) if not name.endswith("checkpoint")]
+    assert kept[:3] == ["__cluster_metadata-0", "a-0", "a-b.c_d-0"]
+    assert kept[3].startswith("b-0.")
+    assert kept[3].endswith("-stray")
+
+
+def test_files_stay_within_the_limit(tmp_path: Path) -> None:
+    directory = LogDirectory(WORLD, str(tmp_path), BrokerConfig.parse({"kpybroker.max.open.files": "16"}))
+    logs = [directory.open_log("a", IDS["a"], number, SMALL) for number in range(60)]
+    for _ in range(3):
+        for log in logs:
+            for _ in range(3):
+                log.append([plain(size=90)], 0, 1000)
+            log.flush()
+            assert len(directory.pool) <= 16
+    for log in logs:
+        assert len(everything(log)) == log.size_bytes
+        assert len(directory.pool) <= 16
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint"])
+def test_a_torn_checkpoint_means_recovery(tmp_path: Path, name: str) -> None:
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        filled(directory, "a")
+        await directory.close()
+        (tmp_path / name).write_text("0\n3\na 0 1")
+        again = opened(tmp_path)
+        assert not again.clean
+        assert again.open_log("a", IDS["a"], 0, SMALL).end == 12
+
+    run(scenario)

@@ -1,0 +1,113 @@
+"""An idempotent producer's batches are taken once and in order; a snapshot keeps what that needs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.producers import BATCHES_KEPT, ProducerStates
+from kpybroker.wire.batch import Batch, Record, encode_batch, split
+
+FROM_KAFKA = bytes.fromhex(
+    "0001bd540d320000000200000000000000000000000000000000000000000000000000000000"
+    "01a1fc82c1b3ffffffffffffffffffffffff0000000000000003000000000000000000000000000100000000"
+    "000001a1fc83140fffffffffffffffffffffffff"
+)
+"""A snapshot as Apache Kafka 4.3.1 wrote it: producers 0 and 3, one record each at offsets 0 and 1."""
+
+
+def batch(
+    sequence: int, count: int = 1, *, offset: int = 0, producer: int = 7, epoch: int = 0, time: int = 1000
+) -> Batch:
+    content = encode_batch(
+        [Record(0, time, None, b"v")] * count,
+        base_offset=offset,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    return split(content)[0]
+
+
+def code_of(states: ProducerStates, of: Batch) -> ErrorCode:
+    with pytest.raises(KafkaError) as refusal:
+        states.check(of)
+    return refusal.value.code
+
+
+def test_the_last_five_batches_are_known_again() -> None:
+    states = ProducerStates()
+    for number in range(8):
+        assert states.check(batch(number * 2, 2)) is None
+        states.update(batch(number * 2, 2, offset=100 + number * 2))
+    for number in range(8 - BATCHES_KEPT, 8):
+        repeated = states.check(batch(number * 2, 2))
+        assert repeated is not None
+        assert (repeated.first_offset, repeated.last_offset) == (100 + number * 2, 101 + number * 2)
+    assert code_of(states, batch(4, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_gaps_and_old_epochs_are_refused() -> None:
+    states = ProducerStates()
+    assert states.check(batch(41)) is None, "an unknown producer begins anywhere"
+    states.update(batch(41, epoch=3))
+    assert code_of(states, batch(43, epoch=3)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(states, batch(42, epoch=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_of(states, batch(1, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.check(batch(0, epoch=4)) is None
+    assert states.check(batch(42, epoch=3)) is None
+
+
+def test_sequences_wrap() -> None:
+    states = ProducerStates()
+    states.update(batch(2**31 - 2, 4))
+    known = states.get(7)
+    assert known is not None
+    assert known.last_sequence == 1
+    assert states.check(batch(2, 1)) is None
+    assert states.check(batch(2**31 - 2, 4)) is not None
+
+
+def test_producers_expire_by_their_records_time() -> None:
+    states = ProducerStates()
+    states.update(batch(0, time=1000))
+    states.update(batch(0, producer=8, time=2000))
+    states.expire(2000, 1000)
+    assert [one.producer_id for one in states] == [8]
+
+
+def test_a_snapshot_is_kafkas_bytes() -> None:
+    states = ProducerStates()
+    states.load_snapshot(FROM_KAFKA, 2, 0, 1000)
+    assert [(one.producer_id, one.last_sequence, one.batches[0].last_offset) for one in states] == [
+        (0, 0, 0),
+        (3, 0, 1),
+    ]
+    assert states.build_snapshot() == FROM_KAFKA
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=40))
+@settings(deadline=None, max_examples=30)
+def test_a_snapshot_keeps_the_newest_batch_of_each(of: list[tuple[int, int]]) -> None:
+    states, offset = ProducerStates(), 0
+    for producer, count in of:
+        known = states.get(producer)
+        states.update(batch(known.last_sequence + 1 if known else 0, count, offset=offset, producer=producer))
+        offset += count
+    again = ProducerStates()
+    again.load_snapshot(states.build_snapshot(), offset, 0, 1 << 40)
+    assert [(one.producer_id, one.producer_epoch, one.last_timestamp, one.batches[-1:]) for one in states] == [
+        (one.producer_id, one.producer_epoch, one.last_timestamp, one.batches) for one in again
+    ]
+
+
+@given(st.integers(0, len(FROM_KAFKA) - 1), st.integers(1, 255))
+@settings(deadline=None, max_examples=30)
+def test_a_changed_snapshot_is_damage(at: int, change: int) -> None:
+    changed = bytearray(FROM_KAFKA)
+    changed[at] ^= change
+    for content in (bytes(changed), FROM_KAFKA[:at]):
+        with pytest.raises(Damage):
+            ProducerStates().load_snapshot(content, 2, 0, 1000)

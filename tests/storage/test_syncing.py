@@ -1,0 +1,131 @@
+"""Group commit: callers share a sync, and nobody is told more than is true."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kpybroker.errors import Damage
+from kpybroker.storage.log import Log
+from kpybroker.world.real import RealDisk, RealWorld
+from tests.storage.workshop import SMALL, plain
+
+
+class SlowDisk(RealDisk):
+    """A disk whose syncs end when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs: list[asyncio.Future[None]] = []
+
+    async def sync(self, handle: int) -> None:
+        self.syncs.append(asyncio.get_running_loop().create_future())
+        await self.syncs[-1]
+        self.sync_blocking(handle)
+
+
+def slow_log(path: Path) -> tuple[Log, SlowDisk]:
+    world = RealWorld(1)
+    world.disk = disk = SlowDisk()
+    return Log.open(world, str(path / "t-0"), "t", 0, SMALL, clean=True), disk
+
+
+def write(log: Log, count: int = 1) -> None:
+    for _ in range(count):
+        log.append([plain()], 0, 1000)
+    log.flush()
+
+
+def test_callers_share_the_next_sync(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        write(log)
+        first = asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        write(log)
+        later = [asyncio.create_task(log.sync()) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert len(disk.syncs) == 1, "one at a time"
+        disk.syncs[0].set_result(None)
+        await first
+        assert log.synced_end == 1, "what was written during a sync is not counted by it"
+        while len(disk.syncs) < 2:
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in later)
+        disk.syncs[1].set_result(None)
+        await asyncio.gather(*later)
+        assert log.synced_end == 2
+        assert len(disk.syncs) == 2
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_who_leaves_does_not_take_the_others_along(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        write(log)
+        first, second = asyncio.create_task(log.sync()), asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        first.cancel()
+        while len(disk.syncs) < 2:
+            await asyncio.sleep(0)
+        disk.syncs[1].set_result(None)
+        await second
+        assert log.synced_end == 1
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_a_truncation_meanwhile_is_not_taken_for_synced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        write(log, 3)
+        syncing = asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        log.truncate_to(1)
+        write(log, 2)
+        assert log.end == 3
+        disk.syncs[0].set_result(None)
+        while len(disk.syncs) < 2:
+            await asyncio.sleep(0)
+        assert log.synced_end <= 1
+        disk.syncs[1].set_result(None)
+        await syncing
+        assert log.synced_end == 3
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_sync_takes_the_log_offline(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        write(log)
+        both = [asyncio.create_task(log.sync()) for _ in range(2)]
+        await asyncio.sleep(0)
+        disk.syncs[0].set_exception(OSError(5, "Input/output error"))
+        for task in both:
+            with pytest.raises(Damage, match="Input/output error"):
+                await task
+        assert log.offline is not None
+        assert log.synced_end == 0
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_full_segments_are_synced_with_their_indexes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = Log.open(RealWorld(1), str(tmp_path / "t-0"), "t", 0, SMALL, clean=True)
+        write(log, 60)
+        assert len(log.segments) > 2
+        assert log.syncing.has_sealed
+        await log.sync()
+        assert log.synced_end == log.end
+        assert not log.syncing.has_sealed
+
+    asyncio.run(scenario())

@@ -1,0 +1,82 @@
+"""Codecs: Kafka's framings round trip, and no input makes more output than was allowed."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zlib
+
+import cramjam
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.compression import Codec, compress, decompress
+
+codecs = st.sampled_from(Codec)
+PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+LIMIT = 1 << 20
+BOMB = bytes(8 * LIMIT)
+some = settings(max_examples=25, deadline=None)
+
+
+@given(codecs, st.binary(max_size=500), st.integers(0, 400))
+@some
+def test_what_is_compressed_is_found_again(codec: Codec, data: bytes, times: int) -> None:
+    plain = data * times
+    assert decompress(codec, compress(codec, plain), len(plain)) == plain
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_more_than_the_limit_is_refused_before_it_is_made(codec: Codec) -> None:
+    with pytest.raises(KafkaError) as refusal:
+        decompress(codec, compress(codec, BOMB), LIMIT)
+    assert refusal.value.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert len(decompress(codec, compress(codec, BOMB), len(BOMB))) == len(BOMB)
+
+
+@given(st.sampled_from(PACKED), st.binary(max_size=300), st.data())
+@some
+def test_mutated_bytes_are_read_or_refused(codec: Codec, plain: bytes, data: st.DataObject) -> None:
+    packed = bytearray(compress(codec, plain))
+    for _ in range(data.draw(st.integers(0, 3))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    packed = packed[: data.draw(st.integers(0, len(packed)))]
+    with contextlib.suppress(KafkaError):
+        assert len(decompress(codec, packed, 10_000)) <= 10_000
+
+
+TEXT = b"the same again and again, " * 5000
+"""More than one LZ4 block and more than one snappy block."""
+
+
+@pytest.mark.parametrize(
+    ("codec", "packed"),
+    [
+        (Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))),
+        (Codec.LZ4, bytes(cramjam.lz4.compress(TEXT))),
+        (Codec.GZIP, gzip.compress(TEXT[:70_000]) + gzip.compress(TEXT[70_000:])),
+        (Codec.ZSTD, zstandard.ZstdCompressor().compressobj().compress(b"") or zstandard.compress(TEXT)),
+        (Codec.ZSTD, zstandard.compress(TEXT[:70_000]) + zstandard.compress(TEXT[70_000:])),
+    ],
+    ids=["raw snappy", "linked lz4 blocks", "gzip members", "zstd", "zstd frames"],
+)
+def test_other_framings_are_read(codec: Codec, packed: bytes) -> None:
+    assert decompress(codec, packed, len(TEXT)) == TEXT
+
+
+def test_what_is_written_is_what_java_reads() -> None:
+    assert compress(Codec.SNAPPY, TEXT)[:16].hex() == "82534e41505059000000000100000001"
+    lz4 = compress(Codec.LZ4, TEXT)
+    assert lz4[:4].hex() == "04224d18"
+    assert lz4[4] & 0x20, "Java reads independent blocks only"
+    assert zlib.decompress(compress(Codec.GZIP, TEXT), 31) == TEXT
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    for function in (lambda: compress(5, b""), lambda: decompress(7, b"", 1)):
+        with pytest.raises(KafkaError) as refusal:
+            function()
+        assert refusal.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

@@ -1,0 +1,109 @@
+"""The real World keeps what its interface promises."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kpybroker.world import World
+from kpybroker.world.real import RealDisk, RealWorld, real_world
+
+
+def test_it_is_a_world() -> None:
+    world: World = real_world()
+    assert world.wall_ms() > 1_700_000_000_000
+    assert RealWorld(5).random.random() == RealWorld(5).random.random()
+
+
+def test_buffers_are_written_as_one(tmp_path: Path) -> None:
+    disk = RealDisk()
+    handle = disk.open(str(tmp_path / "f"), create=True)
+    parts = [bytes([at % 251]) * (at % 7) for at in range(3000)]
+    assert disk.pwritev(handle, parts, 5) == sum(map(len, parts))
+    assert disk.pwritev(handle, [memoryview(b"abc")], 0) == 3
+    content = disk.pread(handle, 1 << 20, 0)
+    assert content == b"abc\0\0" + b"".join(parts) == (tmp_path / "f").read_bytes()
+    assert disk.size(handle) == len(content) == disk.path_size(str(tmp_path / "f"))
+    disk.truncate(handle, 3)
+    assert disk.pread_nowait(handle, 10, 0) == b"abc"
+    assert disk.pread_nowait(handle, 2, 1) == b"bc"
+    assert disk.pread_nowait(handle, 10, 3) == b""
+    assert asyncio.run(disk.cold_read(handle, 10, 1)) == b"bc"
+    disk.close(handle)
+    disk.shutdown()
+
+
+def test_a_lock_is_taken_once(tmp_path: Path) -> None:
+    disk = RealDisk()
+    path = str(tmp_path / ".lock")
+    handle = disk.lock(path)
+    with pytest.raises(BlockingIOError, match="locked by another broker of this process"):
+        disk.lock(path)
+    as_java = (
+        "import fcntl, sys\n"
+        "try:\n"
+        "    fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except OSError:\n"
+        "    sys.exit(3)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 3
+    disk.close(handle)
+    again = disk.lock(path)
+    assert fcntl.fcntl(again, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    disk.close(again)
+
+
+def test_work_off_the_loop_keeps_its_order(tmp_path: Path) -> None:
+    disk = RealDisk()
+    done: list[int] = []
+
+    async def scenario() -> None:
+        handle = disk.open(str(tmp_path / "f"), create=True)
+        await asyncio.gather(*(disk.off_loop(lambda at=at: done.append(at)) for at in range(50)))  # type: ignore[misc]
+        await disk.sync(handle)
+        await disk.sync_directory(str(tmp_path))
+        disk.close(handle)
+
+    asyncio.run(scenario())
+    assert done == list(range(50))
+    disk.shutdown()
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])
+def test_port_zero_is_one_port_for_all_addresses(host: str) -> None:
+    async def scenario() -> None:
+        network = RealWorld().network
+        listener = await network.listen(Echo, host, 0)
+        assert listener.port > 0
+        transport, _ = await network.connect(asyncio.Protocol, "127.0.0.1", listener.port)
+        transport.close()
+        listener.close()
+        with pytest.raises(OSError, match="Connect"):
+            await network.connect(asyncio.Protocol, "127.0.0.1", listener.port)
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    async def scenario() -> None:
+        network = RealWorld().network
+        listener = await network.listen(Echo, "127.0.0.1", 0)
+        with pytest.raises(OSError, match="in use"):
+            await network.listen(Echo, "127.0.0.1", listener.port)
+        listener.close()
+
+    asyncio.run(scenario())
