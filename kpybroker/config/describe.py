@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kpybroker.config.broker_config import BrokerConfig
-from kpybroker.config.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
+from kpybroker.config.broker_keys import BROKER_KEYS, BROKER_SYNONYMS, CHANGEABLE_KEYS
 from kpybroker.config.key import ConfigKey, Mode
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
 
@@ -135,8 +135,8 @@ def _broker_entry(layers: BrokerLayers, key: ConfigKey) -> Described:
 
 def _unlisted(layers: BrokerLayers, name: str) -> Described:
     """A setting of one listener, or one nobody here knows: that may be a secret of a plug-in, so it is not shown."""
-    key = BROKER_KEYS.get(_without_prefix(name))
-    names = (name,) if key is None else (name, key.name)
+    key = CHANGEABLE_KEYS.get(_without_prefix(name))
+    names = dict.fromkeys((name,) if key is None else (name, key.name))
     synonyms = layers.synonyms(name, names)
     if key is None:
         return Described(name, None, synonyms[0].source, True, True, synonyms=tuple(synonyms))
@@ -148,7 +148,7 @@ def describe_default_broker(layers: BrokerLayers) -> list[Described]:
     entries = []
     for name, value in layers.dynamic_default.items():
         source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
-        key = BROKER_KEYS.get(_without_prefix(name))
+        key = CHANGEABLE_KEYS.get(_without_prefix(name))
         shown = None if _sensitive(name) else value
         synonyms = [Synonym(name, shown, source)]
         if key is None:
@@ -210,5 +210,5 @@ def _without_prefix(name: str) -> str:
 
 
 def _sensitive(name: str) -> bool:
-    key = BROKER_KEYS.get(_without_prefix(name))
+    key = CHANGEABLE_KEYS.get(_without_prefix(name))
     return key is None or key.sensitive

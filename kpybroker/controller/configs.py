@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.key import ConfigKey, Kind, Mode
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from kpybroker.controller.commands import (
@@ -152,7 +152,7 @@ def _not_null(name: str, value: str | None) -> str:
 def _keys(kind: int) -> Mapping[str, ConfigKey]:
     return {
         ResourceType.TOPIC.value: TOPIC_KEYS,
-        ResourceType.BROKER.value: BROKER_KEYS,
+        ResourceType.BROKER.value: CHANGEABLE_KEYS,
         ResourceType.CLIENT_METRICS.value: CLIENT_METRICS_KEYS,
         ResourceType.GROUP.value: GROUP_KEYS,
     }.get(kind, {})
@@ -229,9 +229,9 @@ def check_topic_configs(config: BrokerConfig, settings: Mapping[str, str]) -> No
 def check_broker_configs(settings: Mapping[str, str], current: Mapping[str, str], *, default: bool) -> None:
     """Check dynamic broker settings; unknown names belong to plug-ins, as in Kafka. Raises INVALID_REQUEST."""
     new = [name for name in settings if settings[name] != current.get(name)]
-    known = [name for name in new if name in BROKER_KEYS]
+    known = [name for name in new if name in CHANGEABLE_KEYS]
     _none_of(
-        [name for name in known if BROKER_KEYS[name].mode is Mode.READ_ONLY],
+        [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.READ_ONLY],
         "Cannot update these configs dynamically",
     )
     _none_of(
@@ -239,10 +239,10 @@ def check_broker_configs(settings: Mapping[str, str], current: Mapping[str, str]
         "These security configs can be dynamically updated only per-listener using the listener prefix",
     )
     for name in known:
-        _parse(BROKER_KEYS[name], settings[name], ErrorCode.INVALID_REQUEST)
+        _parse(CHANGEABLE_KEYS[name], settings[name], ErrorCode.INVALID_REQUEST)
     if default:
         _none_of(
-            [name for name in known if BROKER_KEYS[name].mode is Mode.PER_BROKER],
+            [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.PER_BROKER],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
     if settings.get("log.retention.ms", "-1").strip() == "0":

@@ -140,6 +140,16 @@ def test_descriptions_follow_the_layers() -> None:
     assert [entry.name for entry in describe_default_broker(shown)] == ["log.retention.ms"]
 
 
+def test_what_exists_only_while_the_broker_runs_is_shown_where_it_was_set() -> None:
+    name = "leader.replication.throttled.rate"
+    assert name not in {entry.name for entry in describe_broker(layers())}
+    shown = {entry.name: entry for entry in describe_broker(layers(default={name: "1000"}))}[name]
+    assert (shown.value, shown.read_only, shown.sensitive) == ("1000", False, False)
+    assert [synonym.source for synonym in shown.synonyms] == [Source.DYNAMIC_DEFAULT_BROKER_CONFIG]
+    with pytest.raises(ConfigError, match="unknown setting"):
+        BrokerConfig.parse({name: "1000"})
+
+
 def test_secrets_are_never_shown() -> None:
     shown = layers({"ssl.key.password": "hush"}, broker={"listener.name.x.ssl.key.password": "hush"})
     assert "hush" not in repr([dataclasses.astuple(entry) for entry in describe_broker(shown)])

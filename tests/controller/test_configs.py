@@ -160,6 +160,7 @@ def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, co
         ("1", "log.retention.ms", "x", "Not a number of type LONG"),
         ("1", "log.retention.ms", "0", "unlimited (-1)"),
         ("", "min.insync.replicas", "0", "at least 1"),
+        ("1", "leader.replication.throttled.rate", "-1", "at least 0"),
         ("1", "ssl.key.password", "hush", "per-listener"),
         ("", "ssl.keystore.type", "JKS", "per-listener"),
         ("", "listeners", "PLAINTEXT://:1234", "broker id must be specified: [listeners]"),
