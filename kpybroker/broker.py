@@ -18,7 +18,7 @@ from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Top
 from kpybroker.metrics import Metrics
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
@@ -29,7 +29,6 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 ANSWERS_LIMIT = 512
 CONTROLLER_TIMEOUT_MS = 30_000
 SUPPORTED_FEATURES = {"metadata.version": (30, 30), "kraft.version": (0, 1)}

@@ -26,20 +26,22 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition import Partition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
+ADMIN_CLIENT = "__admin_client"
+"""The client id that may produce to internal topics."""
 
 
 class ProduceReply(Reply):
     """Waits for the flush, and with acks=all for the high watermark, of every partition appended to."""
 
-    __slots__ = ("_acks", "_timeout_ms", "_timer", "_waiting", "result")
+    __slots__ = ("_timer", "_waiting", "request", "result")
 
     parallel = True
 
-    def __init__(self, result: Response, acks: int, timeout_ms: int) -> None:
+    def __init__(self, request: Request, result: Response) -> None:
         super().__init__()
+        self.request = request
         self.result = result
-        self._acks = acks
-        self._timeout_ms = timeout_ms
         self._waiting: list[tuple[Partition, int, PartitionProduceResponse]] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -48,6 +50,13 @@ class ProduceReply(Reply):
 
     def settle(self) -> None:
         """After a flush: complete, or wait on for what has not been reached."""
+        for partition, end, _ in self._waiting:
+            if partition.log.high_watermark < end or partition.offline is not None:
+                self._settle_slowly()
+                return
+        self._finish()
+
+    def _settle_slowly(self) -> None:
         if self.done:
             return
         left = []
@@ -57,27 +66,26 @@ class ProduceReply(Reply):
                 continue
             if partition.offline is not None:
                 _refuse(answer, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline))
-            elif partition.log.written_end < end and partition.log.end < end:
-                _refuse(answer, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the batch could not be written"))
             else:
                 left.append(item)
-        self._waiting, before = left, self._waiting
+        self._waiting = left
         if not left:
-            if self._timer is not None:
-                self._timer.cancel()
-            self.complete(self.result if self._acks != ACKS_NONE else None)
+            self._finish()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, self._time_out)
+            timeout_s = max(self.request.timeout_ms, 0) / 1000
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
             for partition, end, _ in left:
                 partition.when_committed(end, self)
-        else:
-            assert len(left) <= len(before)
 
     def _time_out(self) -> None:
         for _, _, answer in self._waiting:
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-        self._waiting = []
-        self.complete(self.result if self._acks != ACKS_NONE else None)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.complete(self.result if self.request.acks != ACKS_NONE else None)
 
     def abandon(self) -> None:
         if self._timer is not None:
@@ -87,30 +95,29 @@ class ProduceReply(Reply):
 
 def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
     """Append what can be appended; refusals are per partition."""
-    acks = request.acks
-    result = Response(responses=[])
-    reply = ProduceReply(result, acks, max(request.timeout_ms, 0))
+    result = Response()
+    reply = ProduceReply(request, result)
+    refusal = None
+    if request.acks not in ACKS or request.transactional_id is not None:
+        refusal = _refusal_of_all(request)
     refused = False
-    refusal = _refuse_all(request)
     for topic in request.topic_data:
-        answers = []
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+        result.responses.append(told)
         for data in topic.partition_data:
             answer = PartitionProduceResponse(index=data.index)
-            answers.append(answer)
+            told.partition_responses.append(answer)
             try:
                 if refusal is not None:
                     raise refusal
                 if name is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-                _append(broker, call, reply, name, data, answer, acks)
+                _append(broker, call, reply, name, data, answer)
             except KafkaError as error:
                 _refuse(answer, error)
                 refused = True
-        result.responses.append(
-            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
-        )
-    if acks == ACKS_NONE and refused:
+    if refused and request.acks == ACKS_NONE:
         raise MalformedFrame(f"a produce with acks=0 was refused: {_first_error(result)}")
     broker.hosting.woken.append(reply)
     return reply
@@ -123,33 +130,26 @@ def _append(
     topic: str,
     data: PartitionProduceData,
     answer: PartitionProduceResponse,
-    acks: int,
 ) -> None:
     partition = broker.hosting.leads(topic, data.index)
     if data.records is None:
         raise KafkaError(ErrorCode.INVALID_RECORD, "no records were sent")
-    batches = split(data.records)
-    if len(batches) != 1:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"a produce carries one batch per partition, not {len(batches)}")
-    if batches[0].is_transactional:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
-    if acks == ACKS_ALL:
-        partition.require_in_sync(partition.log.settings.min_insync_replicas)
-    if broker.is_internal(topic) and call.client_id != "__admin_client":
+    storage = partition.log
+    if partition.is_internal and call.client_id != ADMIN_CLIENT:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
-    appended = partition.append(batches, broker.world.wall_ms())
+    if reply.request.acks == ACKS_ALL:
+        partition.require_in_sync(storage.settings.min_insync_replicas)
+    appended = partition.append(split(data.records), broker.world.wall_ms())
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time_ms
-    answer.log_start_offset = partition.log.start
+    answer.log_start_offset = storage.start
     reply.wait_for(partition, appended.last_offset + 1, answer)
 
 
-def _refuse_all(request: Request) -> KafkaError | None:
-    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+def _refusal_of_all(request: Request) -> KafkaError:
+    if request.acks not in ACKS:
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    if request.transactional_id is not None:
-        return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
-    return None
+    return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
 
 
 def _refuse(answer: PartitionProduceResponse, refusal: KafkaError) -> None:

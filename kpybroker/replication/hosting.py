@@ -45,7 +45,8 @@ class Hosting:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.leader_id != self.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        partition.require_online()
+        if partition.offline is not None:
+            partition.require_online()
         return partition
 
     def retire(self, topic: str, index: int) -> Partition | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 WAITERS_LIMIT = 100_000
 """Produces waiting for the high watermark, per partition."""
 
@@ -42,6 +43,7 @@ class Partition:
         "_sync",
         "fetches",
         "index",
+        "is_internal",
         "isr",
         "leader_epoch",
         "leader_id",
@@ -59,6 +61,7 @@ class Partition:
         self.topic_id = topic_id
         self.index = index
         self.log = storage
+        self.is_internal = topic in INTERNAL_TOPICS
         self.leader_id = -1
         self.leader_epoch = -1
         self.isr: tuple[int, ...] = ()
@@ -115,7 +118,8 @@ class Partition:
 
     def append(self, batches: list[Batch], now_ms: int, *, client: bool = True) -> Appended:
         """Validate and queue; what is queued is written by the flush that ends the read event. Raises KafkaError."""
-        self.require_online()
+        if self.offline is not None:
+            self.require_online()
         try:
             appended = self.log.append(batches, self.leader_epoch, now_ms, client=client)
         except Damage as damage:

@@ -156,23 +156,26 @@ class Connection(asyncio.BufferedProtocol):
         return waiting >= 4 + int(_SIZE(self._buffer, self._position)[0])
 
     def _run_frames(self) -> None:
+        if not self._may_run():
+            return
         view, end, position = self._view, self._filled, self._position
-        limit = self._server.frame_limit_bytes
-        dispatch = self._server.dispatch
-        while end - position >= 4 and self._may_run():
+        limit, dispatch, replies = self._server.frame_limit_bytes, self._server.dispatch, self._replies
+        while end - position >= 4:
             size = _SIZE(view, position)[0]
             if not _HEADER_BYTES_MIN <= size <= limit:
                 self.refuse_frame(f"frame size {size} is not between {_HEADER_BYTES_MIN} and {limit} bytes")
                 return
             stop = position + 4 + size
             if stop > end:
-                break
-            frame = view[position + 4 : stop]
-            self._position = position = stop
+                return
+            self._position = stop
             try:
-                dispatch(self, frame)
+                dispatch(self, view[position + 4 : stop])
             except MalformedFrame as malformed:
                 self.refuse_frame(str(malformed))
+                return
+            position = stop
+            if self._blocker is not None or self._closing or len(replies) >= REPLIES_LIMIT:
                 return
 
     def refuse_frame(self, why: str) -> None:
