@@ -214,6 +214,9 @@ class Scenes:
     def records(self) -> None:
         for version in versions("InitProducerId"):
             request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60000)
+            # The first question fetches a block of ids; until it is there the answer is an error.
+            while self.ask("InitProducerId", version, request).error_code:
+                pass
             producer = self.ask("InitProducerId", version, request, "an idempotent producer")
         first, count = 0, 3
         for version in versions("Produce"):
