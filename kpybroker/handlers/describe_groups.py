@@ -29,7 +29,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     groups = []
     for group_id in request.groups:
         described = await _describe(broker, call, group_id)
-        described.authorized_operations = operations
+        described.authorized_operations = NOT_ASKED if described.error_code else operations
         groups.append(described)
     return Response(groups=groups)
 

@@ -32,7 +32,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     found = await _find(broker, call, request.key_type, request.key)
     return Response(
         error_code=found.error_code,
-        error_message=found.error_message,
+        error_message=found.error_message or ErrorCode.NONE.name,  # so Kafka says in these versions
         node_id=found.node_id,
         host=found.host,
         port=found.port,
@@ -50,7 +50,7 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message
         )
-    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message=None)
+    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message="")
 
 
 def _refusal(key_type: int) -> KafkaError | None:

@@ -36,7 +36,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     for topic in request.topics:
         image = broker.image.topic_by_id(topic.topic_id) if by_id else broker.image.topic(topic.name)
         answered, commits, accepted = _sort(topic, image, by_id)
-        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answered))
+        if answered:
+            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answered))
         if image is not None and commits:
             known.append((image.name, image.id, commits))
             answers += accepted

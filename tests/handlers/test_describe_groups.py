@@ -28,6 +28,7 @@ def test_every_version_describes(with_broker: WithBroker) -> None:
             assert found.authorized_operations == (3400 if version >= 3 else -(2**31))
             unknown = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE
             assert (missing.error_code, missing.group_id, missing.group_state) == (unknown, "missing", "Dead")
+            assert missing.authorized_operations == (3400 if 3 <= version < 6 else -(2**31))
             assert missing.error_message == ("Group missing not found." if version >= 6 else None)
 
     with_broker(scenario)
