@@ -11,9 +11,9 @@ FILE_NAME = "leader-epoch-checkpoint"
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both growing; every change is written at once, atomically, not synced."""
+    """(epoch, start offset) pairs, both growing; a change is written at once where not said otherwise, not synced."""
 
-    __slots__ = ("_disk", "_path", "_unsaved", "entries", "latest")
+    __slots__ = ("_disk", "_path", "entries", "latest", "saved")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -21,24 +21,25 @@ class LeaderEpochs:
         self.entries: list[tuple[int, int]] = []
         self.latest = -1
         """The newest epoch, -1 without one."""
-        self._unsaved = False
+        self.saved = -1
+        """The newest epoch as the file has it; -2 where the next batch has to write the file anyway."""
 
     def load(self) -> None:
         """Raises Damage when the file is not one."""
         self.entries = sorted((int(epoch), int(start)) for epoch, start in read_rows(self._disk, self._path, 2))
         self._changed()
-        self._unsaved = False
+        self.saved = self.latest
 
     def save_if_changed(self) -> None:
-        if self._unsaved:
+        if self.saved != self.latest:
             self.save()
 
     def save(self) -> None:
-        self._unsaved = False
+        self.saved = self.latest
         write_rows(self._disk, self._path, [f"{epoch} {start}" for epoch, start in self.entries])
 
     def _changed(self) -> None:
-        self._unsaved = True
+        self.saved = -2
         self.latest = self.entries[-1][0] if self.entries else -1
 
     def assign(self, epoch: int, start: int, *, save: bool = True) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.admission import batch_time_is_ours, change, changes_batches, check_header
-from kpybroker.storage.checkpoint_files import replace_file
+from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.read_side import ReadSide
@@ -61,6 +61,7 @@ class Log(ReadSide):
         "garbage",
         "high_watermark",
         "last_stable",
+        "made",
         "on_start_moved",
         "partition",
         "pool",
@@ -93,6 +94,8 @@ class Log(ReadSide):
         self.topic = topic
         self.partition = partition
         self.topic_id: bytes | None = None
+        self.made = True
+        """There is a directory; a partition that never had a batch may do without."""
         self.segments: Segments = of.segments
         self.epochs = of.epochs
         self.producers: ProducerStates = of.producers
@@ -127,22 +130,30 @@ class Log(ReadSide):
         log_start: int = 0,
         pool: FilePool | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        lazy: bool = False,
     ) -> Log:
-        """Load, and recover unless `clean`. Makes the directory if need be. Raises Damage."""
+        """Load, and recover unless `clean`. Raises Damage.
+
+        The directory is made if need be: at once, or with the first batch if `lazy`.
+        """
         origin = Origin(clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms)
         if pool is None:
             pool = FilePool(64)
         try:
             if world.disk.exists(directory):
                 loaded = load(world.disk, pool, directory, settings, origin)
+                made = True
             else:
-                world.disk.mkdir(directory)
+                made = not lazy
+                if made:
+                    world.disk.mkdir(directory)
                 loaded = empty(world.disk, pool, directory, log_start)
                 loaded.segments.active.created_ms = origin.now_ms
         except OSError as error:
             raise Damage(f"{directory}: {error}") from error
         opened = cls(world, pool, directory, topic, partition, settings, loaded)
         opened.producer_expiration_ms = producer_expiration_ms
+        opened.made = made
         if not clean:
             opened.changed = True
             opened.syncing.recovered(loaded.segments, min(recovery_point, loaded.end))
@@ -219,13 +230,23 @@ class Log(ReadSide):
             self._queue_batch(batch)
 
     def _queue_batch(self, batch: Batch) -> None:
-        if batch.leader_epoch > self.epochs.latest:
-            self.epochs.assign(batch.leader_epoch, batch.base_offset)
+        if batch.leader_epoch != self.epochs.saved:
+            if not self.made:
+                self._make()
+            self.epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
+            self.epochs.save_if_changed()
         self.segments.active.add(batch, self._settings.index_interval_bytes)
         if batch.producer_id >= 0:
             self.producers.update(batch)
         self.end = batch.base_offset + batch.last_offset_delta + 1
         self._queue.append(batch.view)
+
+    def _make(self) -> None:
+        """Raises OSError."""
+        self.world.disk.mkdir(self.directory)
+        if self.topic_id is not None:
+            write_topic_id(self.world.disk, self.directory, self.topic_id)
+        self.made = True
 
     def flush(self) -> None:
         """Write all that is queued, in one call. Raises Damage; the log is then offline."""
@@ -288,8 +309,8 @@ class Log(ReadSide):
     # syncing, cutting, closing
 
     def begin_epoch(self, epoch: int) -> None:
-        """This replica leads from here on: the epoch begins at `end`."""
-        self.epochs.assign(epoch, self.end)
+        """This replica leads from here on: the epoch begins at `end`. Written with the first batch of it."""
+        self.epochs.assign(epoch, self.end, save=False)
 
     async def sync(self) -> None:
         """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage."""

@@ -86,7 +86,9 @@ class LogDirectory:
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
-        """The partition's log, made when it is not there. What another topic of the name left is deleted.
+        """The partition's log; what is not there yet is made by its first batch.
+
+        What a deleted topic of the same name left is deleted.
 
         Raises Damage; the partition is then in `damaged`.
         """
@@ -114,22 +116,20 @@ class LogDirectory:
                 self._discard(name, "-delete")
             elif found is None:
                 write_topic_id(disk, directory, topic_id)
-        made = name not in self._present
+        is_new = name not in self._present
         opened = Log.open(
             self._world,
             directory,
             topic,
             partition,
             settings,
-            clean=self.clean or made,
-            recovery_point=0 if made else self._recovery_points.get(key, 0),
-            log_start=0 if made else self._starts.get(key, 0),
+            clean=self.clean or is_new,
+            recovery_point=0 if is_new else self._recovery_points.get(key, 0),
+            log_start=0 if is_new else self._starts.get(key, 0),
             pool=self.pool,
             producer_expiration_ms=self._config.producer_id_expiration_ms,
+            lazy=True,
         )
-        if made:
-            self._present.add(name)
-            write_topic_id(disk, directory, topic_id)
         opened.topic_id = topic_id
         opened.high_watermark = max(opened.start, min(self._high_watermarks.get(key, 0), opened.end))
         opened.last_stable = opened.high_watermark
@@ -143,6 +143,8 @@ class LogDirectory:
             deleted.offline = f"{deleted.topic}-{deleted.partition} was deleted"
         for segment in deleted.segments:
             segment.retire()
+        if not deleted.made:
+            return
         try:
             self._discard(f"{deleted.topic}-{deleted.partition}", "-delete", deleted.settings.file_delete_delay_ms)
         except OSError as error:

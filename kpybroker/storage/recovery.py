@@ -59,8 +59,9 @@ class Origin:
 
 def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
     """What a new directory holds."""
-    segments = Segments([Segment(disk, pool, directory, start)])
-    return Loaded(segments, LeaderEpochs(disk, directory), ProducerStates(), start, start)
+    epochs = LeaderEpochs(disk, directory)
+    epochs.saved = -2
+    return Loaded(Segments([Segment(disk, pool, directory, start)]), epochs, ProducerStates(), start, start)
 
 
 def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:

@@ -70,9 +70,13 @@ def test_a_clean_stop_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.records == []
 
 
-def test_partition_metadata_is_kafkas(tmp_path: Path) -> None:
-    opened(tmp_path).open_log("a", bytes.fromhex("f6ea83001e5146baa3b781e2f3d2b248"), 0, SMALL)
-    assert names(tmp_path / "a-0") == ["partition.metadata"], "a partition without records has no segment files"
+def test_files_come_with_the_first_record(tmp_path: Path) -> None:
+    log = opened(tmp_path).open_log("a", bytes.fromhex("f6ea83001e5146baa3b781e2f3d2b248"), 0, SMALL)
+    assert names(tmp_path) == [], "a partition that never had a record has no files"
+    log.append([plain()], 0, 1000)
+    log.flush()
+    expected = ["00000000000000000000.log", "leader-epoch-checkpoint", "partition.metadata"]
+    assert names(tmp_path / "a-0") == expected, "index files come when there is something to index"
     assert (tmp_path / "a-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: 9uqDAB5RRrqjt4Hi89KySA"
 
 
@@ -122,7 +126,9 @@ def test_a_deleted_partition_leaves_nothing(tmp_path: Path) -> None:
         log = filled(directory, "a")
         directory.delete_log(log)
         assert [name for name in names(tmp_path) if name.startswith("a-0")] != ["a-0"]
-        assert directory.open_log("a", b"z" * 16, 0, SMALL).end == 0
+        again = directory.open_log("a", b"z" * 16, 0, SMALL)
+        assert again.end == 0
+        again.append([plain()], 0, 1000)
         await directory.checkpoint()
         assert [name for name in names(tmp_path) if name.startswith("a-")] == ["a-0"]
 
