@@ -198,7 +198,7 @@ class Partition:
 
     def fail(self, why: str) -> None:
         """Go offline; everybody who waits is told."""
-        if self.offline is None:
+        if self.offline is None and self.log.offline is None:  # else the log has said so
             log.error("partition %s-%d is offline: %s", self.topic, self.index, why)
         self.offline = why
         self._wake_all()

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
+BUFFERED_LIMIT_BYTES = 512 * 1024 * 1024
+"""Receive buffers of all connections together, where queued.max.request.bytes sets no limit."""
 YIELDS_TO = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 23})
 """A parked Fetch gives way to these keys: ListOffsets, Metadata, OffsetForLeaderEpoch and the group APIs."""
 
@@ -125,7 +127,9 @@ class Server:
         One large frame is always let through, or a limit below its size would stop everything.
         """
         limit = self.broker.config.queued_max_request_bytes
-        if limit <= 0 or self.buffered_bytes <= 0 or self.buffered_bytes + size_bytes <= limit:
+        if limit <= 0:
+            limit = BUFFERED_LIMIT_BYTES
+        if self.buffered_bytes <= 0 or self.buffered_bytes + size_bytes <= limit:
             return True
         if connection not in self._wants_memory:
             self._wants_memory.append(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -40,6 +41,8 @@ class ReadSide:
         """Take the log offline; returns what to raise."""
         if self.offline is None:
             self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                self.offline += "; free space and start the broker again: what was acknowledged is kept"
             log.error("log %s is offline", self.offline)
         return Damage(self.offline)
 
