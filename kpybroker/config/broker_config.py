@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.key import Mode
@@ -25,8 +25,7 @@ CACHED_LOG_SETTINGS_MAX = 1000
 NO_SETTINGS: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(NamedTuple):
     """One voter of controller.quorum.voters: id@host:port."""
 
     node_id: int
@@ -67,15 +66,8 @@ class BrokerConfig:
     metadata_log_segment_ms: int
     metadata_max_retention_bytes: int
     metadata_max_retention_ms: int
-    metadata_max_idle_interval_ms: int
-    controller_quorum_election_timeout_ms: int
-    controller_quorum_election_backoff_max_ms: int
-    controller_quorum_fetch_timeout_ms: int
 
     socket_request_max_bytes: int
-    socket_send_buffer_bytes: int
-    socket_receive_buffer_bytes: int
-    socket_listen_backlog_size: int
     connections_max_idle_ms: int
     max_connections: int
     max_connections_per_ip: int
@@ -87,11 +79,8 @@ class BrokerConfig:
 
     log_retention_check_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
     log_initial_task_delay_ms: int
-    replica_high_watermark_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
-    producer_id_expiration_check_interval_ms: int
 
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
@@ -101,19 +90,13 @@ class BrokerConfig:
     offsets_commit_timeout_ms: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int
-    offsets_topic_compression_codec: int
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
-    transaction_max_timeout_ms: int
-    transactional_id_expiration_ms: int
 
     fsync: str
     max_open_files: int
-    max_in_flight_requests: int
-    max_in_flight_bytes: int
     max_partitions: int
-    max_decompressed_bytes: int
 
     _log_settings: dict[frozenset[tuple[str, str]], LogSettings] = field(
         default_factory=dict, init=False, repr=False, compare=False

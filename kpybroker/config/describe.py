@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.broker_keys import BROKER_KEYS, BROKER_SYNONYMS, CHANGEABLE_KEYS
@@ -30,8 +30,7 @@ class Source(IntEnum):
     GROUP_CONFIG = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(NamedTuple):
     """A setting that gives, or would give, the value; strongest first."""
 
     name: str
@@ -39,8 +38,7 @@ class Synonym:
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(NamedTuple):
     """One setting as a client sees it. `value` is None where there is none, and where it is secret."""
 
     name: str
@@ -53,8 +51,7 @@ class Described:
     doc: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerLayers:
+class BrokerLayers(NamedTuple):
     """The settings of a broker, layer by layer: its own dynamic ones, the cluster's, the file's."""
 
     config: BrokerConfig

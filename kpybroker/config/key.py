@@ -7,9 +7,8 @@ broker reads it) or `idle` (known and validated, so that clients and property fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kpybroker.errors import ConfigError
 
@@ -54,8 +53,7 @@ class Check(Protocol):
     def __str__(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(NamedTuple):
     """A closed range; `low` alone where `high` is None. `also` is one more value allowed outside of it."""
 
     low: float
@@ -78,8 +76,7 @@ class Between:
         return text if self.also is None else f"{text} or {self.also}"
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(NamedTuple):
     """One of these words; each element of a LIST must be one."""
 
     words: tuple[str, ...]
@@ -101,8 +98,7 @@ class OneOf:
         return f"[{', '.join(self.words)}]"
 
 
-@dataclass(frozen=True, slots=True)
-class NotEmpty:
+class NotEmpty(NamedTuple):
     """A string or list with something in it, where it is set at all."""
 
     def refuse(self, value: Value) -> str | None:
@@ -112,8 +108,7 @@ class NotEmpty:
         return "not empty"
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
+class Replicas(NamedTuple):
     """`*`, or partition:broker pairs, of a replication throttle."""
 
     def refuse(self, value: Value) -> str | None:
@@ -130,8 +125,7 @@ class Replicas:
         return "[partitionId]:[brokerId],... or *"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     """A row of the tables. `default` is the text Kafka shows; None means no value. `doc` is our own remark."""
 
     name: str

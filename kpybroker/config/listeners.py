@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kpybroker.errors import ConfigError
 
@@ -16,8 +16,7 @@ PORT_MAX = 65535
 LISTENERS_MAX = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """One listener. An empty host means every interface (to listen) or the broker's own address (to advertise); port 0
     is picked when the broker binds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.config.key import INT, LONG, STRING, ConfigKey, at_least, one_of, used
+from kpybroker.config.key import INT, STRING, ConfigKey, at_least, one_of, used
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
     used(
@@ -20,31 +20,10 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         doc="Log segments and indexes kept open at once; the one used least recently is closed first.",
     ),
     used(
-        "kpybroker.max.in.flight.requests",
-        INT,
-        "1000",
-        at_least(1),
-        doc="Requests of one connection that may wait for their answer before it is read no further.",
-    ),
-    used(
-        "kpybroker.max.in.flight.bytes",
-        LONG,
-        "536870912",
-        at_least(1 << 20),
-        doc="Bytes of requests and answers held for all connections; above it, reading pauses.",
-    ),
-    used(
         "kpybroker.max.partitions",
         INT,
         "200000",
         at_least(1),
         doc="Partitions of the cluster; a CreateTopics or CreatePartitions beyond it is refused.",
-    ),
-    used(
-        "kpybroker.max.decompressed.bytes",
-        INT,
-        "1073741824",
-        at_least(1 << 20),
-        doc="Decompressed size of one record batch, where the broker has to open it.",
     ),
 )

@@ -46,8 +46,8 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     used("request.timeout.ms", INT, "30000"),
     idle("socket.connection.setup.timeout.max.ms", LONG, "30000"),
     idle("socket.connection.setup.timeout.ms", LONG, "10000"),
-    used("socket.listen.backlog.size", INT, "50", at_least(1)),
-    used("socket.receive.buffer.bytes", INT, "102400"),
+    idle("socket.listen.backlog.size", INT, "50", at_least(1)),
+    idle("socket.receive.buffer.bytes", INT, "102400"),
     used("socket.request.max.bytes", INT, "104857600", at_least(1)),
-    used("socket.send.buffer.bytes", INT, "102400"),
+    idle("socket.send.buffer.bytes", INT, "102400"),
 )

@@ -110,7 +110,7 @@ def create_partitions(
                     f"The cluster may have {config.max_partitions} partitions (kpybroker.max.partitions).",
                 )
             records.extend(_grow(state, random, topic))
-            results.append(TopicResult(topic.name, num_partitions=topic.count))
+            results.append(TopicResult(topic.name, num_partitions=topic.total))
         except KafkaError as refusal:
             results.append(TopicResult(topic.name, error_code=refusal.code, error_message=refusal.message))
     return [] if command.validate_only else records, results
@@ -118,7 +118,7 @@ def create_partitions(
 
 def _added(state: ControllerState, topic: NewPartitions) -> int:
     known = state.topics.get(topic.name)
-    return 0 if known is None else max(0, topic.count - len(known.partitions))
+    return 0 if known is None else max(0, topic.total - len(known.partitions))
 
 
 def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[Any]:
@@ -126,14 +126,14 @@ def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[
     if known is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     now = len(known.partitions)
-    if topic.count == now:
+    if topic.total == now:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {now} partition(s).")
-    if topic.count < now:
+    if topic.total < now:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {topic.name} currently has {now} partition(s); {topic.count} would not be an increase.",
+            f"The topic {topic.name} currently has {now} partition(s); {topic.total} would not be an increase.",
         )
-    added = topic.count - now
+    added = topic.total - now
     replication_factor = len(known.partitions[0].replicas)
     if topic.assignments is None:
         placed = place(state, random, count=added, replication_factor=replication_factor)

@@ -6,13 +6,16 @@ A command is refused as a whole by a KafkaError; what is refused per item has it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from kpybroker.errors import ErrorCode
 from kpybroker.machine import Tick
 
 ZERO_UUID = bytes(16)
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
 class ResourceType(IntEnum):
@@ -35,15 +38,13 @@ class AlterOp(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
+class Bootstrap(NamedTuple):
     """Write the feature levels of a freshly formatted node; does nothing where some are there. Answer: None."""
 
     features: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerEndpoint:
+class BrokerEndpoint(NamedTuple):
     """Where a broker can be reached. `security_protocol` by Kafka's codes: 0 is PLAINTEXT."""
 
     name: str
@@ -52,8 +53,7 @@ class BrokerEndpoint:
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBroker:
+class RegisterBroker(NamedTuple):
     """A broker starts (KIP-631). It stays fenced until BrokerHeartbeat asks otherwise. Answer: its epoch (int).
 
     `previous_epoch` is the epoch of its last clean stop, -1 for none: leaderships it cannot be sure of get a new epoch.
@@ -68,8 +68,7 @@ class RegisterBroker:
     previous_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(NamedTuple):
     """A registered broker wants to be fenced, unfenced, or to stop in good order. Answer: BrokerState."""
 
     node_id: int
@@ -78,16 +77,14 @@ class BrokerHeartbeat:
     want_shut_down: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerState:
+class BrokerState(NamedTuple):
     """How the controller sees a broker."""
 
     fenced: bool
     should_shut_down: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic to create. -1 means the default. `assignments`: (partition, brokers), instead of the two numbers."""
 
     name: str
@@ -97,16 +94,14 @@ class NewTopic:
     configs: tuple[tuple[str, str | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopics:
+class CreateTopics(NamedTuple):
     """Answer: list[TopicResult] in the order asked; what is asked for twice is refused, once."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TopicResult:
+class TopicResult(NamedTuple):
     """What became of one topic. `configs` are the overrides it now has (empty where refused)."""
 
     name: str | None
@@ -115,35 +110,31 @@ class TopicResult:
     error_message: str | None = None
     num_partitions: int = -1
     replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = NO_CONFIGS
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopics:
+class DeleteTopics(NamedTuple):
     """Topics by name (id zero) or by id (name None). Answer: list[TopicResult] as of CreateTopics."""
 
     topics: tuple[tuple[str | None, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
-    """Grow a topic to `count` partitions; `assignments` has the brokers of each new one, or is None to place them."""
+class NewPartitions(NamedTuple):
+    """Grow a topic to `total` partitions; `assignments` has the brokers of each new one, or is None to place them."""
 
     name: str
-    count: int
+    total: int
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartitions:
+class CreatePartitions(NamedTuple):
     """Answer: list[TopicResult] as of CreateTopics."""
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceConfigs:
+class ReplaceConfigs(NamedTuple):
     """Settings of one resource: exactly these, all others are reset (AlterConfigs)."""
 
     resource_type: int
@@ -151,16 +142,14 @@ class ReplaceConfigs:
     configs: tuple[tuple[str, str | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigs:
+class AlterConfigs(NamedTuple):
     """Answer: list[ConfigResult] in the order asked. One resource's changes are made together or not at all."""
 
     resources: tuple[ReplaceConfigs, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeConfigs:
+class ChangeConfigs(NamedTuple):
     """Changes of one resource's settings: (name, AlterOp code, value)."""
 
     resource_type: int
@@ -168,24 +157,23 @@ class ChangeConfigs:
     changes: tuple[tuple[str, int, str | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigs:
+class IncrementalAlterConfigs(NamedTuple):
     """Answer: list[ConfigResult] in the order asked. One resource's changes are made together or not at all."""
 
     resources: tuple[ChangeConfigs, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigResult:
+class ConfigResult(NamedTuple):
+    """What became of one resource."""
+
     resource_type: int
     resource_name: str
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateProducerIds:
+class AllocateProducerIds(NamedTuple):
     """A block of producer ids nobody else has (KIP-730). Answer: ProducerIdBlock."""
 
     node_id: int
@@ -194,6 +182,8 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
+    """Producer ids `first` to `first + count - 1`."""
+
     first: int
     count: int
 

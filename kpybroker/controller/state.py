@@ -32,6 +32,8 @@ class PartitionState:
 
 @dataclass(slots=True)
 class TopicState:
+    """One topic; partitions by index."""
+
     name: str
     topic_id: bytes
     partitions: dict[int, PartitionState] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -152,7 +151,7 @@ def test_what_exists_only_while_the_broker_runs_is_shown_where_it_was_set() -> N
 
 def test_secrets_are_never_shown() -> None:
     shown = layers({"ssl.key.password": "hush"}, broker={"listener.name.x.ssl.key.password": "hush"})
-    assert "hush" not in repr([dataclasses.astuple(entry) for entry in describe_broker(shown)])
+    assert "hush" not in repr(describe_broker(shown))
 
 
 def test_every_setting_says_what_it_does_or_that_it_does_nothing() -> None:

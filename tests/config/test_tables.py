@@ -14,6 +14,7 @@ from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.key import Between, ConfigKey, OneOf
 from kpybroker.config.own_keys import OWN_KEYS
+from kpybroker.config.reference import page
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
 
 HERE = Path(__file__).parent
@@ -97,7 +98,7 @@ READ_BY_THE_VIEW = {
 
 def test_what_is_marked_as_used_has_a_reader() -> None:
     read = _attributes_read()
-    synonyms = {name for synonyms in TOPIC_SYNONYMS.values() for name, _ in synonyms}
+    synonyms = {name for topic, names in TOPIC_SYNONYMS.items() for name, _ in names if TOPIC_KEYS[topic].effect}
     keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
     unread = [
         key.name
@@ -113,3 +114,8 @@ def test_what_the_view_offers_is_marked_as_used() -> None:
     for key in BROKER_KEYS.values():
         if key.attribute in offered:
             assert key.effect, f"{key.name} has an attribute, but is marked as without effect"
+
+
+def test_the_page_about_settings_is_of_this_code() -> None:
+    found = (PACKAGE.parent / "docs" / "configuration.md").read_text()
+    assert found == page(), "make it anew: python -m kpybroker.config.reference > docs/configuration.md"

@@ -63,7 +63,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(COMMANDS, max_size=12), st.lists(st.integers(1, 3), max_size=2))
 def test_replay_equals_live_and_the_image_agrees(commands: list[Command], restarts: list[int]) -> None:
     stage = Stage(brokers=3)
@@ -96,7 +96,7 @@ def _try(stage: Stage, command: Command) -> None:
 
 
 @given(st.lists(COMMANDS, max_size=5))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_deciding_changes_nothing(commands: list[Command]) -> None:
     stage = Stage(brokers=2)
     for command in commands:

@@ -198,7 +198,7 @@ def test_grow(grown: NewPartitions, code: E, said: str | None) -> None:
     answered, message = stage.code(CreatePartitions((grown,)))
     assert answered is code
     assert said is None or said in (message or "")
-    assert len(stage.state.topics["a"].partitions) == (grown.count if code is E.NONE else 3)
+    assert len(stage.state.topics["a"].partitions) == (grown.total if code is E.NONE else 3)
 
 
 def test_growing_a_topic_twice_in_one_request_is_refused() -> None:
