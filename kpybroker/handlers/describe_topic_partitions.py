@@ -59,7 +59,13 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
             broker.check_topic_name(name)
         except KafkaError as refusal:
             code = refusal.code
-        return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, partitions=[])
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=code,
+            name=name,
+            is_internal=broker.is_internal(name),
+            partitions=[],
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        )
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=image.id,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 _EMPTY = b""
+NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""Refused before the log is asked; Kafka then sends an empty list of aborted transactions, and null after that."""
 
 
 class FetchReply(Reply):
@@ -254,7 +256,7 @@ def _refused(want: Want, refusal: KafkaError) -> PartitionData:
         high_watermark=-1,
         last_stable_offset=-1,
         log_start_offset=-1,
-        aborted_transactions=None,
+        aborted_transactions=[] if refusal.code in NOT_THERE else None,
         records=_EMPTY,
     )
 

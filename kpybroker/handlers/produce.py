@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.replication.partition import Partition
 
+NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
+"""Refused before the log's state mattered: its start is not told, as Kafka does not."""
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 ADMIN_CLIENT = "__admin_client"
@@ -139,10 +141,11 @@ def _append(
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
     if reply.request.acks == ACKS_ALL:
         partition.require_in_sync(storage.settings.min_insync_replicas)
-    appended = partition.append(split(data.records), broker.world.wall_ms())
+    batches = split(data.records)
+    answer.log_start_offset = storage.start
+    appended = partition.append(batches, broker.world.wall_ms())
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time_ms
-    answer.log_start_offset = storage.start
     reply.wait_for(partition, appended.last_offset + 1, answer)
 
 
@@ -156,7 +159,8 @@ def _refuse(answer: PartitionProduceResponse, refusal: KafkaError) -> None:
     answer.error_code = refusal.code
     answer.base_offset = -1
     answer.log_append_time_ms = -1
-    answer.log_start_offset = -1
+    if refusal.code in NOT_LOOKED_AT:
+        answer.log_start_offset = -1
     answer.error_message = refusal.message
     if refusal.code == ErrorCode.INVALID_RECORD and refusal.records:
         answer.record_errors = [

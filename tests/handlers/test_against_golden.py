@@ -1,0 +1,192 @@
+"""Asked the same in the same order, this broker answers as Apache Kafka did.
+
+The scenes that recorded tests/golden (oracle/record.py) are played once against a live broker, and every answer is
+compared with the recorded one, field by field. What depends on chance, on the machine or on the cluster is named in
+`CHANCE`; what differs on purpose has its line, with the reason, in `OURS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire.api import API, Api, by_key, by_name
+from kpybroker.wire.batch import split
+from kpybroker.wire.message import build, parse
+from oracle.scenes import Scenes
+from tests.serving import serving
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+AS_RECORDED = {"node.id": "1", "offsets.topic.num.partitions": "4"}
+SCENES_TIMEOUT_S = 30
+
+CHANCE = {
+    "cluster_id",
+    "finalized_features_epoch",  # an offset of the metadata log
+    "leader",  # JoinGroup's, a member id; no other message has a field of this name
+    "log_dir",
+    "member_id",
+    "port",
+    "producer_id",
+    "session_id",
+    "topic_id",
+    "usable_bytes",
+}
+"""Fields that no two recordings share."""
+
+PROSE = {"error_message", "documentation"}
+"""Sentences for people: ours are our own, codes are what clients act on."""
+
+OURS = {
+    ("DescribeLogDirs", "total_bytes"): "the size of the volume is not known to the World yet; -1 says so (KIP-827)",
+    ("Produce", "log_append_time_ms"): "for a duplicate Kafka tells the batch's own time even where the topic keeps "
+    "the producers' times, and clients then take it for the broker's; ours says -1 as for the first",
+    ("ApiVersions", "api_keys"): "only what is served is shown; test_api_versions.py compares the rows that are",
+    ("ApiVersions", "finalized_features"): "only what is served; test_api_versions.py",
+    ("ApiVersions", "supported_features"): "only what is served; test_api_versions.py",
+    ("CreateTopics", "min.insync.replicas"): "Kafka sets it for the cluster once it finalizes eligible leader replicas",
+    ("DescribeConfigs", "min.insync.replicas"): "as in CreateTopics",
+    ("DescribeConfigs", "listeners"): "another port, and Kafka has a listener for its controller",
+}
+
+UNORDERED = {
+    "DeleteRecords",
+    "DeleteTopics",
+    "DescribeConfigs",
+    "ListConfigResources",
+    "ListGroups",
+    "OffsetCommit",
+}
+"""APIs whose answers Kafka gives in the order of a hash table, or with refusals first; ours is the order asked."""
+
+
+class Exchange(NamedTuple):
+    """One request and its response, as plain values."""
+
+    version: int
+    note: str
+    request: Any
+    response: Any
+
+
+def plain(value: Any) -> Any:
+    """A message as dicts, lists and values."""
+    if isinstance(value, memoryview | bytearray):
+        return bytes(value)
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if hasattr(type(value), "__slots__") and not isinstance(value, int | str | bytes | float):
+        return {name: plain(getattr(value, name)) for name in type(value).__slots__}
+    return value
+
+
+def comparable(api: Api, value: Any, name: str = "") -> Any:
+    """What both brokers must agree on: without chance, prose and what differs on purpose, lists in one order."""
+    if name in CHANCE or name in PROSE or (api.name, name) in OURS:
+        return None
+    if name == "records" and value:
+        return [told_of(batch) for batch in split(memoryview(bytearray(value)))]
+    if isinstance(value, list):
+        entries = [comparable(api, each) for each in value]
+        return sorted(entries, key=repr) if api.name in UNORDERED else entries
+    if isinstance(value, dict):
+        if (api.name, value.get("name")) in OURS:
+            return value["name"]
+        return {key: comparable(api, inner, key) for key, inner in value.items()}
+    return value
+
+
+def told_of(batch: Any) -> dict[str, Any]:
+    """A batch but for the id of its producer, which the CRC covers."""
+    return {
+        "base_offset": batch.base_offset,
+        "leader_epoch": batch.leader_epoch,
+        "attributes": batch.attributes,
+        "base_sequence": batch.base_sequence,
+        "producer_epoch": batch.producer_epoch,
+        "body": bytes(batch.view[57:]),
+    }
+
+
+def differences(kafkas: Any, ours: Any, path: str = "") -> Iterator[str]:
+    if isinstance(kafkas, dict) and isinstance(ours, dict):
+        for name, value in kafkas.items():
+            yield from differences(value, ours[name], f"{path}.{name}")
+    elif isinstance(kafkas, list) and isinstance(ours, list) and len(kafkas) == len(ours):
+        for index, (one, other) in enumerate(zip(kafkas, ours, strict=True)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif kafkas != ours:
+        yield f"{path}: Kafka says {kafkas!r}, ours is {ours!r}"
+
+
+async def play(node: Node) -> dict[str, list[Exchange]]:
+    """Play all scenes; what was said, by API."""
+    loop = asyncio.get_running_loop()
+    said: dict[str, list[Exchange]] = defaultdict(list)
+    host, _, port = node.bootstrap.rpartition(":")
+    peer = await Peer.dial(node.broker.world.network, host, int(port), client_id="golden")
+
+    def ask(name: str, version: int, request: Any, note: str = "") -> Any:
+        api = by_name[name]
+        as_sent = parse(api.request, version, build(request, version))
+        response = asyncio.run_coroutine_threadsafe(peer.ask(name, request, version=version), loop).result(
+            SCENES_TIMEOUT_S
+        )
+        if note:
+            said[name].append(Exchange(version, note, plain(as_sent), plain(response)))
+        return response
+
+    try:
+        await asyncio.to_thread(Scenes(ask).all)
+    finally:
+        peer.close()
+    return said
+
+
+def recorded(api: Api) -> list[Exchange]:
+    return [
+        Exchange(
+            told["version"],
+            told["note"],
+            plain(parse(api.request, told["version"], memoryview(bytes.fromhex(told["request"])))),
+            plain(parse(api.response, told["version"], memoryview(bytes.fromhex(told["response"])))),
+        )
+        for told in json.loads((GOLDEN / f"{api.module}.json").read_text())
+    ]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Exchange]]:
+    """What this broker answered."""
+
+    async def whole() -> dict[str, list[Exchange]]:
+        async with serving(tmp_path_factory.mktemp("golden") / "data", AS_RECORDED) as node:
+            return await play(node)
+
+    return asyncio.run(asyncio.wait_for(whole(), 2 * SCENES_TIMEOUT_S))
+
+
+@pytest.mark.parametrize("api", API, ids=lambda api: api.name)
+def test_answers_are_kafkas(api: Api, live: dict[str, list[Exchange]]) -> None:
+    kafkas = recorded(api)
+    ours = live[api.name]
+    assert [(e.version, e.note) for e in ours] == [(e.version, e.note) for e in kafkas]
+    found = []
+    for theirs, own in zip(kafkas, ours, strict=True):
+        at = f"v{theirs.version}, {theirs.note}: "
+        asked = differences(comparable(api, theirs.request), comparable(api, own.request), "request")
+        told = differences(comparable(api, theirs.response), comparable(api, own.response), "response")
+        found += [at + difference for difference in (*asked, *told)]
+    assert not found, "\n".join(found)
+
+
+def test_served_rows_are_compared() -> None:
+    assert {name for name, _ in OURS} | UNORDERED <= {api.name for api in by_key.values()}
