@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.describe import Source
 from kpybroker.config.topic_keys import TOPIC_KEYS
@@ -66,26 +64,27 @@ def test_synonyms_remarks_and_single_settings_are_told_where_asked_for(with_brok
     with_broker(scenario, {"log.retention.ms": "5000"})
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "code"),
-    [
-        (ResourceType.TOPIC, "nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (ResourceType.TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (ResourceType.BROKER, "7", ErrorCode.INVALID_REQUEST),
-        (ResourceType.BROKER, "x", ErrorCode.INVALID_REQUEST),
-        (ResourceType.BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
-        (ResourceType.BROKER_LOGGER, "1", ErrorCode.NONE),
-        (ResourceType.CLIENT_METRICS, "", ErrorCode.INVALID_REQUEST),
-        (ResourceType.CLIENT_METRICS, "any", ErrorCode.NONE),
-        (ResourceType.GROUP, "", ErrorCode.INVALID_REQUEST),
-        (ResourceType.GROUP, "any", ErrorCode.NONE),
-        (99, "x", ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_what_can_be_described(with_broker: WithBroker, kind: int, name: str, code: ErrorCode) -> None:
+DESCRIBED = [
+    (ResourceType.TOPIC, "nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (ResourceType.TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (ResourceType.BROKER, "7", ErrorCode.INVALID_REQUEST),
+    (ResourceType.BROKER, "x", ErrorCode.INVALID_REQUEST),
+    (ResourceType.BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
+    (ResourceType.BROKER_LOGGER, "1", ErrorCode.NONE),
+    (ResourceType.CLIENT_METRICS, "", ErrorCode.INVALID_REQUEST),
+    (ResourceType.CLIENT_METRICS, "any", ErrorCode.NONE),
+    (ResourceType.GROUP, "", ErrorCode.INVALID_REQUEST),
+    (ResourceType.GROUP, "any", ErrorCode.NONE),
+    (99, "x", ErrorCode.INVALID_REQUEST),
+]
+
+
+def test_what_can_be_described(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, _node: Node) -> None:
-        (result,) = (await peer.ask("DescribeConfigs", rpc.Request(resources=[of(kind, name)]))).results
-        assert (result.error_code, result.resource_type, result.resource_name) == (code, kind, name)
-        assert bool(result.configs) == (code is ErrorCode.NONE)
+        asked = [of(kind, name) for kind, name, _ in DESCRIBED]
+        results = (await peer.ask("DescribeConfigs", rpc.Request(resources=asked))).results
+        assert [(r.resource_type, r.resource_name, r.error_code) for r in results] == DESCRIBED
+        for result in results:
+            assert bool(result.configs) == (result.error_code == ErrorCode.NONE)
 
     with_broker(scenario)
