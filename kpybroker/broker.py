@@ -72,7 +72,12 @@ class Broker:
             late_code=ErrorCode.REQUEST_TIMED_OUT,
             on_bug=lambda bug: self.fail(f"bug in the controller: {bug}"),
         )
-        self.groups = GroupCoordinator(world, settings_of(config), self._offsets_partitions)
+        self.groups = GroupCoordinator(
+            world,
+            settings_of(config),
+            self._offsets_partitions,
+            on_bug=lambda bug: self.fail(f"bug in the group coordinator: {bug!r}"),
+        )
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
         self._internal: dict[str, asyncio.Task[None]] = {}

@@ -57,10 +57,21 @@ class Led:
 
 
 class GroupCoordinator:
-    """Finds the machine of a group. `partitions` tells how many `__consumer_offsets` has, or will have."""
+    """Finds the machine of a group.
 
-    def __init__(self, world: World, settings: GroupSettings, partitions: Callable[[], int]) -> None:
+    - partitions: tells how many `__consumer_offsets` has, or will have.
+    - on_bug: called with what a machine raised, which has then stopped; not for damage, which takes its partition out.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        settings: GroupSettings,
+        partitions: Callable[[], int],
+        on_bug: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self._world = world
+        self._on_bug = on_bug
         self._settings = settings
         self._partitions = partitions
         self._led: dict[int, Led] = {}
@@ -95,7 +106,9 @@ class GroupCoordinator:
                 return
             self.resign(partition)
         machine = GroupMachine(self._settings, self._new_id)
-        led = self._led[partition] = Led(epoch, machine, Runner(machine, GroupLog(state_log), self._world))
+        led = self._led[partition] = Led(
+            epoch, machine, Runner(machine, GroupLog(state_log), self._world, on_bug=self._bug)
+        )
         led.loading = self._start(self._load(partition, led))
 
     async def _load(self, partition: int, led: Led) -> None:
@@ -109,6 +122,10 @@ class GroupCoordinator:
         log.info("loaded %d groups from __consumer_offsets-%d", len(led.machine.stored), partition)
         if led.deleted_meanwhile:
             await self._drop(led, led.deleted_meanwhile)
+
+    def _bug(self, bug: BaseException) -> None:
+        if self._on_bug is not None and not isinstance(bug, Damage):
+            self._on_bug(bug)
 
     def resign(self, partition: int) -> None:
         """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
@@ -127,7 +144,9 @@ class GroupCoordinator:
 
     async def loaded(self) -> None:
         """Wait until every partition led now has been replayed, or has failed to."""
-        await asyncio.gather(*[led.loading for led in self._led.values() if led.loading is not None])
+        loading = [led.loading for led in self._led.values() if led.loading is not None]
+        if loading:
+            await asyncio.wait(loading)
 
     # -- all partitions -------------------------------------------------------------------------------------------
 

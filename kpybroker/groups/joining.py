@@ -36,7 +36,7 @@ class Joining:
             settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms
         ):
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if sum(len(protocol.metadata) for protocol in request.protocols) > settings.max_batch_bytes:
+        if sum(len(each.name) + len(each.metadata) + 8 for each in request.protocols) > settings.max_batch_bytes:
             return ErrorCode.INVALID_REQUEST  # could never be part of a group record
         return None
 

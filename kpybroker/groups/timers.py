@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from kpybroker.groups.turn import Turn
 
+SWEEP_FROM = 1024
+
 
 class Timer:
     """One deadline of one owner; `fire(turn)` is called once when it has passed."""
@@ -27,13 +29,14 @@ class Timer:
 
 
 class Timers:
-    """All deadlines of one machine."""
+    """All deadlines of one machine. Cancelled ones take room only until they are as many as the others."""
 
-    __slots__ = ("_heap", "_sequence")
+    __slots__ = ("_heap", "_sequence", "_sweep_at")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
         self._sequence = 0
+        self._sweep_at = SWEEP_FROM
 
     def clear(self) -> None:
         """Forget everything; timers set before must not be set again."""
@@ -49,6 +52,25 @@ class Timers:
         timer.queued_ms = at_ms
         self._sequence += 1
         heapq.heappush(self._heap, (at_ms, self._sequence, timer))
+        if len(self._heap) >= self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        live = []
+        for entry in self._heap:
+            at_ms, _, timer = entry
+            if timer.queued_ms != at_ms:
+                continue
+            if timer.at_ms is None:
+                timer.queued_ms = None
+            else:
+                live.append(entry)
+        heapq.heapify(live)
+        self._heap[:] = live
+        self._sweep_at = max(SWEEP_FROM, 2 * len(live))
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def deadline_ms(self) -> int | None:
         """When `fire_due` should be called next; may be early, is never late."""

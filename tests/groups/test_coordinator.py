@@ -165,6 +165,25 @@ def test_damage_takes_one_partition_out() -> None:
     run(play)
 
 
+def test_a_bug_in_a_machine_is_told_and_damage_is_not() -> None:
+    async def play(_: GroupCoordinator) -> None:
+        bugs: list[BaseException] = []
+        groups = GroupCoordinator(Clock(), GroupSettings(), lambda: PARTITIONS, bugs.append)
+        for partition, log in enumerate([MemoryLog(unreadable=True), MemoryLog()]):
+            groups.become_leader(partition, log, 0)
+        await groups.loaded()
+        assert bugs == []
+        nonsense: Any = CommitOffsets("a", "", None, "no number", -1, [], True)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            await groups.runner("a").ask(nonsense, TIMEOUT_MS)
+        assert [type(bug) for bug in bugs] == [TypeError]
+        with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+            await groups.runner("a").ask(FetchOffsets("a", None), TIMEOUT_MS)
+        groups.close()
+
+    run(play)
+
+
 def test_what_was_committed_is_there_for_the_next_leader() -> None:
     async def play(groups: GroupCoordinator) -> None:
         log = MemoryLog()

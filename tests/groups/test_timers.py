@@ -55,3 +55,21 @@ def test_a_step_fires_only_so_many() -> None:
     timers.fire_due(Turn(10), 100, 1 << 20)
     assert len(fired) == 5
     assert timers.deadline_ms() is None
+
+
+def test_cancelled_timers_do_not_pile_up() -> None:
+    timers = Timers()
+    fired: list[int] = []
+    kept = Timer(lambda turn: fired.append(turn.now_ms))
+    timers.set(kept, 500_000)
+    for number in range(20_000):
+        timer = Timer(lambda turn: fired.append(-1))
+        timers.set(timer, 1_000_000 - number)
+        if number % 2:
+            timer.cancel()
+        else:
+            timers.set(timer, 10)  # earlier: the first entry is of no use any more
+            timer.cancel()
+    assert len(timers) < 2_048
+    timers.fire_due(Turn(2_000_000), 100, 1 << 20)
+    assert fired == [2_000_000]
