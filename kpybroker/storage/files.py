@@ -40,7 +40,11 @@ class FilePool:
     def closed(self, owner: Openable) -> None:
         self._open.pop(owner, None)
 
-    def _evict(self) -> None:
+    def make_room(self) -> bool:
+        """The process has no handle left: close a file; False when there is none to close."""
+        return self._evict()
+
+    def _evict(self) -> bool:
         for _ in range(2 * len(self._open)):
             owner = next(iter(self._open))
             del self._open[owner]
@@ -49,4 +53,5 @@ class FilePool:
                 self._open[owner] = None
             else:
                 owner.close_files()
-                return
+                return True
+        return False

@@ -50,6 +50,11 @@ class OffsetIndex:
         relative, entries = offset - self.base_offset, self.entries
         return bisect_right(range(len(self)), relative, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[0])
 
+    def back_from(self, offset: int, entries: int) -> tuple[int, int]:
+        """(number, position): how many entries below `offset` there are, at most `entries`, and where the first is."""
+        found = self._count_up_to(offset - 1)
+        return min(found, entries), self.entry(found - entries)[1] if found > entries else 0
+
     def floor(self, offset: int, position: int) -> int:
         """The largest indexed position, at or below `position`, of a batch that ends at or below `offset`."""
         found = self._count_up_to(offset)

@@ -147,6 +147,19 @@ class ProducerStates:
                 known.coordinator_epoch = _MARKER_VALUE.unpack_from(marker.value)[1]
                 known.current_txn_first_offset = -1
 
+    def recall(self, batch: Batch) -> None:
+        """Know again a batch from before the snapshot; they come in the order of their offsets."""
+        known = self._by_id.get(batch.producer_id)
+        if known is None or not known.batches or known.producer_epoch != batch.producer_epoch:
+            return
+        newest = known.batches[-1]
+        if batch.last_offset < newest.last_offset and batch.base_sequence >= 0:
+            delta = batch.last_offset_delta
+            known.batches.insert(
+                -1, Written(batch.base_sequence, batch.last_sequence, batch.last_offset, delta, batch.max_timestamp)
+            )
+            del known.batches[:-BATCHES_KEPT]
+
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers whose newest record is that old, unless a transaction is open."""
         for known in list(self._by_id.values()):

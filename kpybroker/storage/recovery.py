@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
-from kpybroker.storage.checkpoint_files import read_file
 from kpybroker.storage.epochs import LeaderEpochs
 from kpybroker.storage.files import FilePool
+from kpybroker.storage.producer_loading import load_producers
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.segment import (
     INDEX,
@@ -258,45 +258,3 @@ def _delete_segment(disk: Disk, segment: Segment) -> None:
     for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
         if disk.exists(segment.path + suffix):
             disk.unlink(segment.path + suffix)
-
-
-def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """Offsets of the producer snapshots in a directory, growing."""
-    stems = (name[: -len(SNAPSHOT)] for name in disk.list(directory) if name.endswith(SNAPSHOT))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-
-def load_producers(
-    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int
-) -> ProducerStates:
-    """The newest sound snapshot at or below `end`, and the batches behind it.
-
-    Of the others those are kept that were made when a segment began: a truncation may need them.
-    """
-    producers = ProducerStates()
-    bases = frozenset(segment.base_offset for segment in segments)
-    for offset in reversed(snapshot_offsets(disk, directory)):
-        path = f"{directory}/{file_name(offset, SNAPSHOT)}"
-        if producers.snapshot_offset >= 0 and offset in bases:
-            continue
-        if offset <= end and producers.snapshot_offset < 0:
-            try:
-                producers.load_snapshot(read_file(disk, path), offset, now_ms, expiration_ms)
-                continue
-            except Damage as damage:
-                log.warning("%s: %s; producer state is read from the batches before it", path, damage)
-        disk.unlink(path)
-    replay_from = max(producers.end_offset, segments.first.base_offset)
-    for number in range(segments.number_for(replay_from), len(segments)) if replay_from < end else ():
-        segment = segments[number]
-        located = segment.locate(replay_from) if replay_from > segment.base_offset else (0, 0, 0)
-        if located is None:
-            continue
-        walk = segment.walk(located[0], _SCAN_BYTES)
-        for at, _, _, size in walk:
-            batch = walk.header()
-            if batch.producer_id >= 0:
-                producers.update(segment.batch_at(at, size) if batch.is_control else batch)
-    producers.end_offset = end
-    producers.expire(now_ms, expiration_ms)
-    return producers

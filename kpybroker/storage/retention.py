@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kpybroker.storage.recovery import load_producers, snapshot_offsets
+from kpybroker.storage.producer_loading import load_producers, snapshot_offsets
 from kpybroker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, file_name
 from kpybroker.world import Disk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from struct import Struct
 
 from kpybroker.config import LogSettings
@@ -88,9 +89,18 @@ class Segment:
         if self._handle < 0:
             if self.deleted:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
-            self._handle = self._disk.open(self.path + LOG, create=not self.written_bytes)
+            self._handle = self._open()
             self._pool.opened(self)
         return self._handle
+
+    def _open(self) -> int:
+        while True:
+            try:
+                return self._disk.open(self.path + LOG, create=not self.written_bytes)
+            except OSError as error:
+                # connections took the last handles: that is no damage, and an idle file can give way
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._pool.make_room():
+                    raise
 
     @property
     def busy(self) -> bool:

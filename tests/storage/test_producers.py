@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.log import Log
 from kpybroker.storage.producers import BATCHES_KEPT, ProducerStates
 from kpybroker.wire.batch import Batch, Record, encode_batch, split
+from tests.storage.workshop import SMALL, WORLD, reopened
 
 FROM_KAFKA = bytes.fromhex(
     "0001bd540d320000000200000000000000000000000000000000000000000000000000000000"
@@ -111,3 +116,25 @@ def test_a_changed_snapshot_is_damage(at: int, change: int) -> None:
     for content in (bytes(changed), FROM_KAFKA[:at]):
         with pytest.raises(Damage):
             ProducerStates().load_snapshot(content, 2, 0, 1000)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("rolled_at", range(6))
+def test_what_was_in_flight_at_a_stop_is_known_again(tmp_path: Path, rolled_at: int, clean: bool) -> None:
+    settings = replace(SMALL, segment_bytes=1 << 20)
+    log = Log.open(WORLD, str(tmp_path / "t-0"), "t", 0, settings, clean=True)
+    now_ms = WORLD.wall_ms()
+    for sequence in range(20):
+        if sequence == 15 + rolled_at:
+            log.roll()
+        log.append([batch(sequence, time=now_ms)], 0, now_ms)
+        log.append([batch(sequence, time=now_ms, producer=8)], 0, now_ms)
+    log.flush()
+    if clean:
+        log.close()
+    again = reopened(log, clean=clean)
+    for producer in (7, 8):
+        for sequence in range(15, 20):
+            appended = again.append([batch(sequence, time=now_ms, producer=producer)], 0, now_ms)
+            assert appended.duplicate
+            assert appended.base_offset == 2 * sequence + producer - 7

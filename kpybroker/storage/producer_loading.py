@@ -1,0 +1,95 @@
+"""Producer state of a log that was just opened or cut: a snapshot, and the batches around it."""
+
+from __future__ import annotations
+
+import logging
+
+from kpybroker.errors import Damage
+from kpybroker.storage.checkpoint_files import read_file
+from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.segment import SNAPSHOT, Segment, file_name
+from kpybroker.storage.segments import Segments
+from kpybroker.world import Disk
+
+log = logging.getLogger(__name__)
+
+_REPLAY_BYTES = 4 << 20
+_RECALL_BYTES = 8 << 10
+_RECALLED_ENTRIES = 128
+"""Index entries back from a snapshot: at least 512 KiB of small batches, or as many large ones."""
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """Offsets of the producer snapshots in a directory, growing."""
+    stems = (name[: -len(SNAPSHOT)] for name in disk.list(directory) if name.endswith(SNAPSHOT))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def load_producers(
+    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int
+) -> ProducerStates:
+    """The newest sound snapshot at or below `end`, and the batches around it. Raises OSError.
+
+    Of the others those are kept that were made when a segment began: a truncation may need them.
+    """
+    producers = ProducerStates()
+    bases = frozenset(segment.base_offset for segment in segments)
+    for offset in reversed(snapshot_offsets(disk, directory)):
+        path = f"{directory}/{file_name(offset, SNAPSHOT)}"
+        if producers.snapshot_offset >= 0 and offset in bases:
+            continue
+        if offset <= end and producers.snapshot_offset < 0:
+            try:
+                producers.load_snapshot(read_file(disk, path), offset, now_ms, expiration_ms)
+                continue
+            except Damage as damage:
+                log.warning("%s: %s; producer state is read from the batches before it", path, damage)
+        disk.unlink(path)
+    if len(producers):
+        _recall(producers, segments)
+    _replay(producers, segments, end)
+    producers.end_offset = end
+    producers.expire(now_ms, expiration_ms)
+    return producers
+
+
+def _recall(producers: ProducerStates, segments: Segments) -> None:
+    """Know again the batches just before a snapshot, of which it keeps only each producer's newest.
+
+    A client that was cut off by a stop sends all that it had in flight again, up to five batches.
+    """
+    offset = producers.end_offset
+    parts: list[tuple[Segment, int]] = []
+    left = _RECALLED_ENTRIES
+    number = segments.number_for(offset - 1)
+    while number >= 0 and left > 0 and segments[number].base_offset < offset:
+        segment = segments[number]
+        if segment.size_bytes:
+            count, position = segment.index().back_from(offset, left)
+            parts.append((segment, position))
+            left -= count
+        left -= 1
+        number -= 1
+    for segment, position in reversed(parts):
+        walk = segment.walk(position, _RECALL_BYTES)
+        for _, _, next_offset, _ in walk:
+            if next_offset > offset:
+                break
+            producers.recall(walk.header())
+
+
+def _replay(producers: ProducerStates, segments: Segments, end: int) -> None:
+    """Count the batches behind the snapshot."""
+    replay_from = max(producers.end_offset, segments.first.base_offset)
+    if replay_from >= end:
+        return
+    for number in range(segments.number_for(replay_from), len(segments)):
+        segment = segments[number]
+        located = segment.locate(replay_from) if replay_from > segment.base_offset else (0, 0, 0)
+        if located is None:
+            continue
+        walk = segment.walk(located[0], _REPLAY_BYTES)
+        for at, _, _, size in walk:
+            batch = walk.header()
+            if batch.producer_id >= 0:
+                producers.update(segment.batch_at(at, size) if batch.is_control else batch)
