@@ -11,10 +11,7 @@ from pathlib import Path
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
 from spark_examples.flights_stream import print_position
-from spark_examples.session import session
-
-# Compiled once and quickly: these jobs are over before the JVM's second compiler would pay.
-QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+from spark_examples.session import QUICK_JVM, session
 
 
 def main(bootstrap: str, topic: str, directory: Path) -> None:

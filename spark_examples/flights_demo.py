@@ -33,7 +33,7 @@ from kpybroker.errors import ConfigError
 from spark_examples.flights_stream import TOTALS, as_records, daily_totals
 from spark_examples.flights_table import carrier_names, flights, totals_of
 from spark_examples.local_broker import local_broker
-from spark_examples.session import require_broker, session
+from spark_examples.session import QUICK_JVM, require_broker, session
 
 PARTITIONS = 4
 JULY = [pd.Timestamp("2013-07-01", tz="UTC"), pd.Timestamp("2013-08-01", tz="UTC")]
@@ -64,7 +64,7 @@ def main(bootstrap: str, workdir: Path) -> bool:
     stream(bootstrap, source, stream_sink, workdir, len(table))
 
     with console.status("Spark reads by offset, by timestamp, and all of it"):
-        spark = session(bootstrap, log=workdir / "spark.log")
+        spark = session(bootstrap, log=workdir / "spark.log", settings=QUICK_JVM)
         parquet = str(workdir / "totals.parquet")
         totals = daily_totals(read(spark, bootstrap, source))
         write(as_records(totals), bootstrap, batch_sink)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_examples.flights_table import LATE_MINUTES
-from spark_examples.session import session
+from spark_examples.session import QUICK_JVM, session
 
 FLIGHT = "carrier string, year int, month int, day int, dep_delay double, arr_delay double"
 COUNTS = "flights long, departed long, landed long, late long"
@@ -59,7 +59,7 @@ def print_position(query: StreamingQuery) -> None:
 
 
 def main(bootstrap: str, source: str, sink: str, checkpoint: Path) -> None:
-    spark = session(bootstrap)
+    spark = session(bootstrap, settings=QUICK_JVM)
     kafka = {"kafka.bootstrap.servers": bootstrap}
     flights = (
         spark.readStream.format("kafka")
