@@ -8,7 +8,7 @@ from kpybroker.errors import ConfigError
 
 
 def main() -> None:
-    """Run the command line; a problem of settings or arguments is one line on stderr and exit code 2."""
+    """Run the command line: exit code 0, 1 for what could not be done, 2 for arguments and settings; one line each."""
     from kpybroker.cli.arguments import SERVING, run_serving
 
     arguments = sys.argv[1:]
@@ -16,9 +16,9 @@ def main() -> None:
         if arguments and arguments[0] in SERVING:
             run_serving(arguments)
         else:
-            from kpybroker.cli.app import app
+            from kpybroker.cli.commands import run_command
 
-            app(arguments, prog_name="kpybroker")
+            sys.exit(run_command(arguments))
     except ConfigError as problem:
         print(f"kpybroker: {problem}", file=sys.stderr)
         sys.exit(2)

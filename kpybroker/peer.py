@@ -10,7 +10,7 @@ from collections import deque
 from struct import Struct
 from typing import Any, cast
 
-from kpybroker.errors import MalformedFrame
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.wire.message import parse
@@ -19,6 +19,8 @@ from kpybroker.world import Network
 _SIZE = Struct(">i")
 REPLY_LIMIT_BYTES = 256 * 1024 * 1024
 """The largest reply a peer is believed; more is a stream that is not Kafka's."""
+IN_FLIGHT_MAX = 1024
+"""Requests waiting for their replies on one connection; whoever asks more has lost count."""
 
 
 class Peer(asyncio.Protocol):
@@ -31,6 +33,8 @@ class Peer(asyncio.Protocol):
         self._waiting: deque[tuple[int, api_table.Api, int, asyncio.Future[Any]]] = deque()
         self._correlation_id = 0
         self._lost: Exception | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.versions: dict[int, tuple[int, int]] = {}
         """By api key, the range the broker advertises; empty until `negotiate`."""
 
@@ -41,9 +45,19 @@ class Peer(asyncio.Protocol):
         assert isinstance(protocol, Peer)
         return protocol
 
+    @property
+    def is_open(self) -> bool:
+        """Requests may be asked: the connection was made and nothing has ended it."""
+        return self._transport is not None and self._lost is None and not self._transport.is_closing()
+
     async def negotiate(self) -> None:
-        """Ask which versions the broker serves (KIP-35); from then on `ask` takes the highest both know."""
+        """Ask which versions the broker serves (KIP-35); from then on `ask` takes the highest both know.
+
+        Raises KafkaError where the broker refuses to tell.
+        """
         told = await self.ask("ApiVersions", version=0)
+        if told.error_code:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"ApiVersions was answered with code {told.error_code}")
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
 
     def best_version(self, api: api_table.Api) -> int:
@@ -55,13 +69,17 @@ class Peer(asyncio.Protocol):
         return best
 
     async def ask(self, name: str, request: Any = None, *, version: int | None = None) -> Any:
-        """The reply to a request; `request` defaults to an empty one. Raises ConnectionError, MalformedFrame."""
+        """The reply to a request; `request` defaults to an empty one. Raises ConnectionError, MalformedFrame.
+
+        Given up (cancelled, timed out), its reply is dropped when it comes, and the connection stays good.
+        """
         api = api_table.by_name[name]
-        if self._lost is not None or self._transport is None:
+        if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed") from self._lost
+        assert len(self._waiting) < IN_FLIGHT_MAX, "more requests in flight than a connection takes"
         if version is None:
             version = self.best_version(api)
-        self._correlation_id += 1
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._correlation_id, api, version, reply))
         buffers = encode_request(
@@ -70,7 +88,21 @@ class Peer(asyncio.Protocol):
         self._transport.write(b"".join(buffers))
         return await reply
 
+    async def send(self, name: str, request: Any, *, version: int | None = None) -> None:
+        """Send a request that is not answered: a Produce with acks=0. Raises ConnectionError."""
+        api = api_table.by_name[name]
+        if self._transport is None or not self.is_open:
+            raise ConnectionError("the connection is closed") from self._lost
+        version = self.best_version(api) if version is None else version
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        self._transport.write(b"".join(encode_request(self._correlation_id, api, version, request, self._client_id)))
+        if not self._writable.is_set():
+            await self._writable.wait()
+            if self._lost is not None:
+                raise ConnectionError("the connection is closed") from self._lost
+
     def close(self) -> None:
+        """End the connection; what waits for a reply gets ConnectionError."""
         if self._transport is not None:
             self._transport.close()
 
@@ -80,7 +112,15 @@ class Peer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc or ConnectionError("the broker closed the connection"))
+        if self._lost is None:
+            self._fail(exc or ConnectionError("the broker closed the connection"))
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -92,9 +132,12 @@ class Peer(asyncio.Protocol):
                 return
             if len(self._received) < 4 + size:
                 return
-            frame = bytes(self._received[4 : 4 + size])
+            with memoryview(self._received) as received:
+                frame = bytes(received[4 : 4 + size])
             del self._received[: 4 + size]
             self._take(memoryview(frame))
+            if self._lost is not None:
+                return
 
     def _take(self, frame: memoryview) -> None:
         if not self._waiting:
@@ -110,6 +153,7 @@ class Peer(asyncio.Protocol):
         except MalformedFrame as malformed:
             if not reply.done():
                 reply.set_exception(malformed)
+            self._fail(malformed)
             self.close()
             return
         if not reply.done():

@@ -1,11 +1,16 @@
-"""The commands and their options (typer); what a command does is in the module of its family."""
+"""The commands that ask a broker (typer); what a command does is in the module of its family."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 from kpybroker import __version__
+from kpybroker.cli import groups, options, records, topics
 from kpybroker.cli.arguments import run_serving
+from kpybroker.cli.show import show_json, show_line, show_table
+from kpybroker.wire.api import API, NEVER, Api
 
 app = typer.Typer(
     name="kpybroker",
@@ -15,6 +20,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@app.callback()
+def everywhere(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None) -> None:
+    """A Kafka broker in Python: the real protocol, a real log, no JVM."""
 
 
 @app.command(context_settings=PASSED_ON)
@@ -29,7 +39,44 @@ def serve(context: typer.Context) -> None:
     run_serving(["serve", *context.args])
 
 
+app.add_typer(topics.app)
+app.add_typer(groups.app)
+app.command()(records.produce)
+app.command()(records.consume)
+
+
+@app.command()
+def api(
+    as_json: options.Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a table for a README.")] = False,
+) -> None:
+    """Print the APIs that are served, and their versions."""
+    if as_json:
+        show_json([_facts(row) for row in API])
+        return
+    columns = ("KEY", "API", "VERSIONS", "FLEXIBLE", "FOR", "RUNS ON", "NOTE")
+    rows = [tuple(_facts(row).values()) for row in API]
+    if markdown:
+        shown = ["| " + " | ".join(column.lower() for column in columns) + " |", "|---:|---|---|---:|---|---|---|"]
+        shown += ["| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows]
+        show_line("\n".join(shown))
+        return
+    show_table(columns, [(*row[:-1], row[-1] or "") for row in rows])
+
+
+def _facts(row: Api) -> dict[str, str | int | None]:
+    return {
+        "key": row.key,
+        "api": row.name,
+        "versions": f"{row.min}-{row.max}" if row.min != row.max else f"{row.max}",
+        "flexible": None if row.flexible == NEVER else row.flexible,
+        "for": row.audience.value,
+        "runs_on": row.runs_on.value,
+        "note": row.note or None,
+    }
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
-    print(__version__)
+    show_line(__version__)

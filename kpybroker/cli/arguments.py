@@ -28,7 +28,12 @@ def run_serving(arguments: list[str]) -> None:
     serve.add_argument("--config", type=Path, metavar="FILE", help="server.properties, in Kafka's names")
     for command in (dev, serve):
         command.add_argument(
-            "--set", dest="settings", action="append", default=[], metavar="NAME=VALUE", help="a setting by Kafka's name"
+            "--set",
+            dest="settings",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a setting by Kafka's name",
         )
         command.add_argument(
             "--ready-file", type=Path, metavar="PATH", help="when serving, write the ready line's facts here as JSON"

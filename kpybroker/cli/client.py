@@ -1,0 +1,254 @@
+"""The asking side of the commands: a connection per broker, metadata, leaders, patience with what may pass."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.peer import Peer
+from kpybroker.wire.api import by_name
+from kpybroker.wire.rpc import list_offsets
+from kpybroker.wire.rpc import metadata as asking
+from kpybroker.wire.rpc.metadata import MetadataResponseTopic
+from kpybroker.world import Network
+
+T = TypeVar("T")
+Address = tuple[str, int]
+TopicPartition = tuple[str, int]
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+ADDRESSES_MAX = 64
+FIRST_PAUSE_S = 0.05
+LAST_PAUSE_S = 1.0
+EARLIEST, LATEST, LATEST_WITH_TIME = -2, -1, -3
+"""Timestamps that ListOffsets takes for names of places."""
+PASSING = {
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+}
+"""Refusals that the protocol guide calls retriable and that a command waits out, as long as its timeout lasts."""
+
+
+class CommandFailed(Exception):
+    """What was asked cannot be done: one line for people that names the cause and the way out. Exit code 1."""
+
+
+def check(code: int, message: str | None = None) -> None:
+    """Raise KafkaError for any code but NONE."""
+    if code:
+        known = ErrorCode(code) if code in ErrorCode._value2member_map_ else ErrorCode.UNKNOWN_SERVER_ERROR
+        raise KafkaError(known, message or None)
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """`host:port[,host:port...]`, an IPv6 host in brackets. Raises ConfigError."""
+    addresses: list[Address] = []
+    for part in text.split(","):
+        host, _, port = part.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""
+        if not host or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535):
+            raise ConfigError(f"cannot read the address {part.strip()!r}: write host:port, such as {DEFAULT_BOOTSTRAP}")
+        addresses.append((host, int(port)))
+    if len(addresses) > ADDRESSES_MAX:
+        raise ConfigError(f"{len(addresses)} addresses; {ADDRESSES_MAX} are enough to find a cluster")
+    return addresses
+
+
+def nearest_name(wanted: str, known: Iterable[str]) -> str | None:
+    """The existing name that a wrong one may have meant."""
+    found = difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+class Client:
+    """Connections to the brokers of one cluster. `start` first, `close` last; any request may be asked in between."""
+
+    def __init__(self, network: Network, addresses: Sequence[Address], timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self._network = network
+        self._addresses = addresses
+        self._peers: dict[Address, Peer] = {}
+        self._home = addresses[0]
+        self.brokers: dict[int, Address] = {}
+
+    async def start(self) -> None:
+        """Connect to the first address that answers. Raises CommandFailed."""
+        failures: list[str] = []
+        for address in self._addresses:
+            try:
+                await self._peer(address)
+            except ConnectionRefusedError:
+                failures.append(f"nobody listens at {_shown(address)}")
+            except TimeoutError:
+                failures.append(f"{_shown(address)} does not answer within {self.timeout_ms / 1000:g} s")
+            except (ConnectionError, MalformedFrame) as error:
+                failures.append(f"{_shown(address)} does not answer like a Kafka broker ({error})")
+            except OSError as error:
+                failures.append(f"cannot reach {_shown(address)}: {error.strerror or error}")
+            else:
+                self._home = address
+                return
+        raise CommandFailed(
+            f"{'; '.join(failures)}: start a broker with `kpybroker dev`, or name another with --bootstrap"
+        )
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+        self._peers.clear()
+
+    async def _peer(self, address: Address) -> Peer:
+        peer = self._peers.get(address)
+        if peer is not None and peer.is_open:
+            return peer
+        async with asyncio.timeout(self.timeout_ms / 1000):
+            peer = await Peer.dial(self._network, *address, client_id="kpybroker-cli")
+            self._peers[address] = peer
+            await peer.negotiate()
+        return peer
+
+    async def ask(self, name: str, request: Any, *, node: int | None = None, at_most: int | None = None) -> Any:
+        """The reply of broker `node`, or of the one we bootstrapped from; `at_most` caps the version.
+
+        Raises OSError (TimeoutError and ConnectionError among them) and MalformedFrame.
+        """
+        peer = await self._peer(self._home if node is None else self.brokers[node])
+        version = peer.best_version(by_name[name])
+        if at_most is not None:
+            version = min(version, at_most)
+        async with asyncio.timeout(self.timeout_ms / 1000):
+            return await peer.ask(name, request, version=version)
+
+    async def send(self, name: str, request: Any, *, node: int) -> None:
+        """Send what is not answered (a Produce with acks=0), at the pace of the socket. Raises OSError."""
+        peer = await self._peer(self.brokers[node])
+        async with asyncio.timeout(self.timeout_ms / 1000):
+            await peer.send(name, request)
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]], *, resend: bool = True) -> T:
+        """Try again what was refused for a passing reason, until the timeout is over; then raise the last reason.
+
+        `resend`: a lost connection is a passing reason too, because doing it twice does no harm.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self.timeout_ms / 1000
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return await attempt()
+            except KafkaError as refusal:
+                if refusal.code not in PASSING or clock() + pause_s > deadline:
+                    raise
+            except OSError:
+                if not resend or clock() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+    async def metadata(self, names: Iterable[str] | None = None) -> dict[str, MetadataResponseTopic]:
+        """The topics named, or all; error codes are in them. Learns the brokers' addresses on the way."""
+        topics = None if names is None else [asking.MetadataRequestTopic(name=name) for name in names]
+        request = asking.Request(topics=topics, allow_auto_topic_creation=False)
+        told = await self.patiently(lambda: self.ask("Metadata", request))
+        check(told.error_code)
+        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
+        return {topic.name: topic for topic in told.topics if topic.name is not None}
+
+    async def topics(self, names: Sequence[str]) -> dict[str, MetadataResponseTopic]:
+        """Like `metadata`, but every topic must exist and have its leaders. Raises CommandFailed, KafkaError."""
+
+        async def attempt() -> dict[str, MetadataResponseTopic]:
+            found = await self.metadata(names)
+            for name in names:
+                topic = found.get(name)
+                if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise await self._unknown_topic(name)
+                check(topic.error_code, f"topic {name}")
+                for partition in topic.partitions:
+                    check(partition.error_code, f"partition {name}-{partition.partition_index}")
+            return found
+
+        return await self.patiently(attempt)
+
+    async def topic(self, name: str) -> MetadataResponseTopic:
+        """One existing topic. Raises CommandFailed, KafkaError."""
+        return (await self.topics([name]))[name]
+
+    async def _unknown_topic(self, name: str) -> CommandFailed:
+        near = nearest_name(name, await self.metadata())
+        meant = f"did you mean {near}? If not, " if near is not None else ""
+        return CommandFailed(f"there is no topic {name}; {meant}make it with `kpybroker topics create {name}`")
+
+    async def list_offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 where no record is that young.
+
+        Raises CommandFailed, KafkaError.
+        """
+        return {place: offset for place, (offset, _) in (await self.list_offsets_and_times(asked)).items()}
+
+    async def list_offsets_and_times(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Like `list_offsets`, with the timestamp of the record found, or -1."""
+
+        async def attempt() -> dict[TopicPartition, tuple[int, int]]:
+            by_leader: dict[int, dict[str, list[int]]] = {}
+            for name, topic in (await self.topics(sorted({topic for topic, _ in asked}))).items():
+                for partition in topic.partitions:
+                    if (name, partition.partition_index) in asked:
+                        leader = by_leader.setdefault(partition.leader_id, {})
+                        leader.setdefault(name, []).append(partition.partition_index)
+            found: dict[TopicPartition, tuple[int, int]] = {}
+            for node, topics in by_leader.items():
+                told = await self.ask("ListOffsets", _offsets_request(topics, asked, self.timeout_ms), node=node)
+                for answer in told.topics:
+                    for row in answer.partitions:
+                        check(row.error_code, f"partition {answer.name}-{row.partition_index}")
+                        found[answer.name, row.partition_index] = row.offset, row.timestamp
+            return found
+
+        return await self.patiently(attempt) if asked else {}
+
+
+def _offsets_request(
+    topics: dict[str, list[int]], asked: dict[TopicPartition, int], timeout_ms: int
+) -> list_offsets.Request:
+    return list_offsets.Request(
+        replica_id=-1,
+        timeout_ms=timeout_ms,
+        topics=[
+            list_offsets.ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    list_offsets.ListOffsetsPartition(partition_index=index, timestamp=asked[name, index])
+                    for index in indexes
+                ],
+            )
+            for name, indexes in topics.items()
+        ],
+    )
+
+
+def _shown(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,45 @@
+"""How a command that asks a broker ends: an exit code, and one line on stderr where it failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from kpybroker.cli import options
+from kpybroker.cli.app import app
+from kpybroker.cli.client import CommandFailed
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code. Raises ConfigError for settings that cannot be used."""
+    options.forget()
+    try:
+        ended = app(list(arguments), prog_name="kpybroker", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as misuse:
+        return _say_misuse(misuse)
+    except CommandFailed as failure:
+        print(f"kpybroker: {failure}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        # its reader has seen enough; what is left must not be written again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    return ended if isinstance(ended, int) else DONE
+
+
+def _say_misuse(misuse: typer.TyperException) -> int:
+    context = getattr(misuse, "ctx", None)
+    if type(misuse).__name__ == "NoArgsIsHelpError":
+        return MISUSED  # the help has been printed
+    text = " ".join(getattr(misuse, "format_message", misuse.__str__)().split())
+    where = context.command_path if context is not None else "kpybroker"
+    print(f"kpybroker: {text.rstrip('.')}; see `{where} --help`", file=sys.stderr)
+    return MISUSED

@@ -1,0 +1,205 @@
+"""Reading records: from where, up to where, and how they are shown."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, check
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.wire.batch import PREFIX_BYTES, Batch, Record, header_at, read_records, split
+from kpybroker.wire.rpc import fetch
+
+FETCH_BYTES = 1 << 20
+"""Per partition and request; a larger batch comes whole all the same."""
+REPLY_BYTES = 16 << 20
+WAIT_MS = 500
+TIMESTAMP_MAX = 2**63 - 1
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since the epoch, written as such or as ISO 8601 (local time where no zone is given)."""
+    if text.isascii() and text.isdigit():
+        if len(text) > 19 or int(text) > TIMESTAMP_MAX:
+            raise ConfigError(f"{text} is too late for a timestamp in milliseconds")
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"cannot read the time {text!r}: write ISO 8601 such as 2026-07-01T12:00 or milliseconds since the epoch"
+        ) from None
+
+
+async def find_start(
+    client: Client, topic: str, partitions: list[int], place: int | None, time_ms: int
+) -> dict[int, int]:
+    """By partition, where to begin: at an offset (checked against the log), or at EARLIEST, LATEST or a time.
+
+    Raises CommandFailed, KafkaError.
+    """
+    if place is None:
+        found = await client.list_offsets({(topic, partition): time_ms for partition in partitions})
+        ends = {} if -1 not in found.values() else await find_ends(client, topic, partitions)
+        return {partition: ends[partition] if at < 0 else at for (_, partition), at in found.items()}
+    starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+    ends = await find_ends(client, topic, partitions)
+    for partition in partitions:
+        start = starts[topic, partition]
+        if not start <= place <= ends[partition]:
+            raise CommandFailed(
+                f"offset {place} is outside {topic}-{partition}, which holds {start} to {ends[partition] - 1}"
+                if ends[partition] > start
+                else f"offset {place} is outside {topic}-{partition}, which is empty at {start}"
+            )
+    return dict.fromkeys(partitions, place)
+
+
+async def find_ends(client: Client, topic: str, partitions: list[int]) -> dict[int, int]:
+    """By partition, the offset after the last readable record."""
+    found = await client.list_offsets({(topic, partition): LATEST for partition in partitions})
+    return {partition: found[topic, partition] for partition in partitions}
+
+
+def whole_batches(records: memoryview | bytes | None) -> list[Batch]:
+    """The batches of a Fetch's answer; brokers may cut the last one short, and it is left out. Raises KafkaError."""
+    data = memoryview(records or b"")
+    end = 0
+    while len(data) - end >= PREFIX_BYTES:
+        size = header_at(data, end)[1]
+        if size <= PREFIX_BYTES or size > len(data) - end:
+            break
+        end += size
+    return split(data[:end]) if end else []
+
+
+class Reader:
+    """Records of one topic from `positions` on, as they are stored; up to `ends` where that is given, else for ever."""
+
+    def __init__(self, client: Client, topic: str, positions: dict[int, int], ends: dict[int, int] | None) -> None:
+        self._client = client
+        self._topic = topic
+        self.positions = positions
+        self._ends = ends
+
+    def _left(self) -> list[int]:
+        ends = self._ends
+        return sorted(p for p, at in self.positions.items() if ends is None or at < ends[p])
+
+    async def pages(self) -> AsyncIterator[list[tuple[int, Record]]]:
+        """What each round of requests found, as (partition, record), in order within a partition; [] for nothing new.
+
+        Raises CommandFailed, KafkaError, OSError.
+        """
+        while left := self._left():
+            yield await self._client.patiently(functools.partial(self._fetch, left))
+
+    async def _fetch(self, partitions: list[int]) -> list[tuple[int, Record]]:
+        topic = await self._client.topic(self._topic)
+        leaders: dict[int, list[int]] = {}
+        for partition in topic.partitions:
+            if partition.partition_index in partitions:
+                leaders.setdefault(partition.leader_id, []).append(partition.partition_index)
+        answers = await asyncio.gather(
+            *(self._client.ask("Fetch", self._request(topic.topic_id, led), node=node) for node, led in leaders.items())
+        )
+        found: list[tuple[int, Record]] = []
+        for told in answers:
+            check(told.error_code)
+            for row in (row for answered in told.responses for row in answered.partitions):
+                found.extend(self._take(row))
+        return found
+
+    def _request(self, topic_id: bytes, partitions: list[int]) -> fetch.Request:
+        return fetch.Request(
+            max_wait_ms=min(WAIT_MS, self._client.timeout_ms // 2),
+            min_bytes=1,
+            max_bytes=REPLY_BYTES,
+            session_epoch=-1,
+            topics=[
+                fetch.FetchTopic(
+                    topic=self._topic,
+                    topic_id=topic_id,
+                    partitions=[
+                        fetch.FetchPartition(
+                            partition=partition,
+                            fetch_offset=self.positions[partition],
+                            partition_max_bytes=FETCH_BYTES,
+                        )
+                        for partition in partitions
+                    ],
+                )
+            ],
+        )
+
+    def _take(self, row: fetch.PartitionData) -> list[tuple[int, Record]]:
+        """The records of one partition's answer, and its position moved behind them."""
+        partition = row.partition_index
+        at = self.positions[partition]
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise CommandFailed(
+                f"offset {at} of {self._topic}-{partition} is gone (retention or a deletion); begin again later, "
+                "or with --from-beginning"
+            )
+        check(row.error_code, f"reading {self._topic}-{partition} at {at}")
+        found: list[tuple[int, Record]] = []
+        assert not isinstance(row.records, list), "parsed records are one piece"
+        for batch in whole_batches(row.records):
+            if not batch.crc_ok():
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch {batch.base_offset} of {self._topic}-{partition}")
+            if not batch.is_control:
+                for record in read_records(batch):
+                    if record.offset >= at and (self._ends is None or record.offset < self._ends[partition]):
+                        found.append((partition, record))
+            self.positions[partition] = max(self.positions[partition], batch.next_offset)
+        return found
+
+
+Show = Callable[[int, Record], str | bytes]
+
+
+def json_of(topic: str) -> Show:
+    """One JSON object per record; bytes that are not UTF-8 come as `..._base64`."""
+
+    def show(partition: int, record: Record) -> str:
+        shown: dict[str, Any] = {
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            **_text("key", record.key),
+            **_text("value", record.value),
+            "headers": [{"key": name, **_text("value", content)} for name, content in record.headers],
+        }
+        return json.dumps(shown, ensure_ascii=False)
+
+    return show
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if data is None else data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
+
+
+def plain(separator: bytes) -> Show:
+    """The value, behind its key and the separator where it has one; the bytes as they are, `null` for none."""
+
+    def show(_: int, record: Record) -> bytes:
+        value = b"null" if record.value is None else record.value
+        return value if record.key is None else record.key + separator + value
+
+    return show
+
+
+def when(timestamp_ms: int) -> str:
+    """A record's time for people, in UTC; `-` where it has none."""
+    if timestamp_ms < 0:
+        return "-"
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

@@ -1,0 +1,228 @@
+"""What the brokers tell about groups: who coordinates them, their members, how far they have read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct, error
+
+from kpybroker.cli.client import LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc import describe_groups, find_coordinator, list_groups, offset_commit, offset_fetch
+
+NAMES_NOT_IDS = 9
+"""The last version of OffsetFetch and OffsetCommit with topic names, which offsets of deleted topics still have."""
+WITHOUT_MEMBERS = ("Empty", "Dead")
+_COUNT = Struct(">i")
+_LENGTH = Struct(">h")
+
+
+@dataclass(slots=True, frozen=True)
+class Member:
+    """A member of a group and the partitions it was given."""
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Standing:
+    """How far a group is in one partition. committed, end and lag are None where they are not known."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    member: Member | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - self.committed)
+
+
+async def coordinator(client: Client, group: str) -> int:
+    """The node that keeps a group; its address is then known to the client. Raises KafkaError."""
+
+    async def attempt() -> int:
+        request = find_coordinator.Request(key=group, key_type=0, coordinator_keys=[group])
+        told = await client.ask("FindCoordinator", request)
+        found = told.coordinators[0] if told.coordinators else told
+        check(found.error_code, found.error_message or f"the coordinator of {group}")
+        client.brokers[found.node_id] = (found.host, found.port)
+        return int(found.node_id)
+
+    return await client.patiently(attempt)
+
+
+async def list_all(client: Client) -> list[list_groups.ListedGroup]:
+    """The groups of all brokers, by name. Raises KafkaError."""
+    await client.metadata([])
+    found: list[list_groups.ListedGroup] = []
+
+    async def attempt(node: int) -> list[list_groups.ListedGroup]:
+        told = await client.ask("ListGroups", list_groups.Request(), node=node)
+        check(told.error_code)
+        groups: list[list_groups.ListedGroup] = told.groups
+        return groups
+
+    for node in sorted(client.brokers):
+        found += await client.patiently(lambda node=node: attempt(node))  # type: ignore[misc]
+    return sorted(found, key=lambda group: group.group_id)
+
+
+async def find(client: Client, group: str) -> describe_groups.DescribedGroup:
+    """One existing group. Raises CommandFailed, KafkaError."""
+
+    async def attempt() -> describe_groups.DescribedGroup:
+        node = await coordinator(client, group)
+        told = await client.ask("DescribeGroups", describe_groups.Request(groups=[group]), node=node)
+        found: describe_groups.DescribedGroup = told.groups[0]
+        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            found.group_state = "Dead"
+        else:
+            check(found.error_code, found.error_message)
+        return found
+
+    return await client.patiently(attempt)
+
+
+async def must_exist(client: Client, group: str) -> describe_groups.DescribedGroup:
+    """Like `find`, for those who cannot use a group that is not there. Raises CommandFailed."""
+    found = await find(client, group)
+    if found.group_state == "Dead":
+        near = nearest_name(group, [known.group_id for known in await list_all(client)])
+        meant = f"did you mean {near}?" if near is not None else "`kpybroker groups list` shows those there are"
+        raise CommandFailed(f"there is no group {group}; {meant}")
+    return found
+
+
+def must_be_idle(found: describe_groups.DescribedGroup) -> None:
+    """Raise CommandFailed where members would overwrite what we write."""
+    if found.group_state in WITHOUT_MEMBERS:
+        return
+    who = sorted({f"{member.client_id} at {member.client_host.lstrip('/')}" for member in found.members})
+    count = f"{len(found.members)} member{'' if len(found.members) == 1 else 's'}"
+    shown = f" ({', '.join(who[:3])}{', ...' if len(who) > 3 else ''})" if who else ""
+    raise CommandFailed(f"group {found.group_id} is {found.group_state} with {count}{shown}; stop them first")
+
+
+async def committed(client: Client, group: str) -> dict[TopicPartition, int]:
+    """All offsets that a group has committed. Raises KafkaError."""
+
+    async def attempt() -> dict[TopicPartition, int]:
+        request = offset_fetch.Request(
+            group_id=group,
+            topics=None,
+            groups=[offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=None)],
+        )
+        node = await coordinator(client, group)
+        told = await client.ask("OffsetFetch", request, node=node, at_most=NAMES_NOT_IDS)
+        answer = told.groups[0] if told.groups else told
+        check(answer.error_code, f"the offsets of {group}")
+        found: dict[TopicPartition, int] = {}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                check(row.error_code, f"the offset of {topic.name}-{row.partition_index}")
+                if row.committed_offset >= 0:
+                    found[topic.name, row.partition_index] = row.committed_offset
+        return found
+
+    return await client.patiently(attempt)
+
+
+async def commit(client: Client, group: str, offsets: dict[TopicPartition, int]) -> None:
+    """Set offsets of a group without members. Raises CommandFailed, KafkaError."""
+
+    async def attempt() -> None:
+        topics = []
+        for name in sorted({topic for topic, _ in offsets}):
+            partitions = [
+                offset_commit.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
+                for (topic, index), offset in sorted(offsets.items())
+                if topic == name
+            ]
+            topics.append(offset_commit.OffsetCommitRequestTopic(name=name, partitions=partitions))
+        request = offset_commit.Request(group_id=group, topics=topics)
+        told = await client.ask("OffsetCommit", request, node=await coordinator(client, group), at_most=NAMES_NOT_IDS)
+        for topic in told.topics:
+            for row in topic.partitions:
+                if row.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
+                    raise CommandFailed(f"members joined {group} meanwhile; stop them and reset again")
+                check(row.error_code, f"{topic.name}-{row.partition_index}")
+
+    await client.patiently(attempt)
+
+
+def members_of(found: describe_groups.DescribedGroup) -> list[Member]:
+    """The members with their partitions, as far as the group speaks the consumers' protocol."""
+    is_consumers = found.protocol_type == "consumer"
+    return [
+        Member(
+            member.member_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            tuple(parse_assignment(bytes(member.member_assignment))) if is_consumers else (),
+        )
+        for member in found.members
+    ]
+
+
+async def standings(client: Client, group: str, members: Sequence[Member]) -> list[Standing]:
+    """How far the group is, for every partition it has committed or is assigned. Raises KafkaError."""
+    offsets = await committed(client, group)
+    holders = {place: member for member in members for place in member.partitions}
+    known = await client.metadata(sorted({topic for topic, _ in (*offsets, *holders)}))
+    alive = {
+        (name, row.partition_index)
+        for name, topic in known.items()
+        for row in topic.partitions
+        if not topic.error_code and not row.error_code
+    }
+    places = sorted({*offsets, *holders})
+    ends = await client.list_offsets({place: LATEST for place in places if place in alive})
+    return [Standing(*place, offsets.get(place), ends.get(place), holders.get(place)) for place in places]
+
+
+def parse_assignment(data: bytes) -> list[TopicPartition]:
+    """The partitions in a ConsumerProtocolAssignment; [] for bytes that are none.
+
+    Its first fields are the same in every version: an int16 version, an array of (string, array of int32), user data.
+    """
+    found: list[TopicPartition] = []
+    at = _LENGTH.size
+    try:
+        (topics,) = _COUNT.unpack_from(data, at)
+        at += _COUNT.size
+        for _ in range(topics):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size
+            name = data[at : at + max(0, length)].decode()
+            at += max(0, length)
+            (count,) = _COUNT.unpack_from(data, at)
+            at += _COUNT.size
+            if not 0 <= count <= (len(data) - at) // _COUNT.size:
+                return []
+            found += [(name, _COUNT.unpack_from(data, at + _COUNT.size * each)[0]) for each in range(count)]
+            at += _COUNT.size * count
+    except (error, UnicodeDecodeError):
+        return []
+    return found
+
+
+async def delete(client: Client, group: str) -> None:
+    """Delete a group that has no members. Raises KafkaError."""
+    from kpybroker.wire.rpc import delete_groups
+
+    async def attempt() -> None:
+        node = await coordinator(client, group)
+        told = await client.ask("DeleteGroups", delete_groups.Request(groups_names=[group]), node=node)
+        for row in told.results:
+            if row.error_code == ErrorCode.NON_EMPTY_GROUP:
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group} has members; stop them first")
+            check(row.error_code, f"group {group}")
+
+    await client.patiently(attempt, resend=False)

@@ -1,0 +1,176 @@
+"""`kpybroker groups`: list, describe with lag, reset, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kpybroker.cli import group_facts, options, resetting
+from kpybroker.cli.client import Client, CommandFailed
+from kpybroker.cli.consuming import parse_time
+from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.errors import ConfigError
+
+OFFSET_MAX = 2**63 - 1
+
+app = typer.Typer(name="groups", help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="GROUP")]
+
+
+@app.command("list")
+def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
+    """List groups with their states."""
+
+    async def show(client: Client) -> None:
+        found = await group_facts.list_all(client)
+        rows = [(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in found]
+        if as_json:
+            show_json([dict(zip(("group", "state", "type", "protocol"), row, strict=True)) for row in rows])
+        elif rows:
+            show_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows)
+        else:
+            remark("no groups; one appears when its first consumer joins or commits")
+
+    options.run(show)
+
+
+@app.command()
+def describe(
+    name: Name, bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False
+) -> None:
+    """Show members, committed offsets and lag of a group."""
+
+    async def show(client: Client) -> None:
+        found = await group_facts.must_exist(client, name)
+        members = group_facts.members_of(found)
+        standings = await group_facts.standings(client, name, members)
+        if as_json:
+            show_json(_as_json(found.group_id, found.group_state, found.protocol_data, members, standings))
+            return
+        count = f"{len(members)} member{'' if len(members) == 1 else 's'}"
+        lag = sum(row.lag or 0 for row in standings)
+        show_line(f"{name}: {found.group_state}, {count}, lag {lag}")
+        if not standings:
+            return
+        show_table(
+            ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "CLIENT", "HOST"),
+            [
+                (row.topic, row.partition, row.committed, row.end, row.lag)
+                + ((row.member.client_id, row.member.host) if row.member is not None else (None, None))
+                for row in standings
+            ],
+        )
+
+    options.run(show)
+
+
+def _as_json(
+    name: str, state: str, protocol: str, members: list[group_facts.Member], standings: list[group_facts.Standing]
+) -> dict[str, Any]:
+    return {
+        "group": name,
+        "state": state,
+        "protocol": protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [{"topic": topic, "partition": partition} for topic, partition in member.partitions],
+            }
+            for member in members
+        ],
+        "offsets": [
+            {
+                "topic": row.topic,
+                "partition": row.partition,
+                "committed": row.committed,
+                "end": row.end,
+                "lag": row.lag,
+                "member_id": None if row.member is None else row.member.member_id,
+            }
+            for row in standings
+        ],
+    }
+
+
+@app.command()
+def reset(
+    name: Name,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC[:0,1]", help="May be repeated; else --all-topics.")
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has committed.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, max=OFFSET_MAX)] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to-time", metavar="TIME", help="ISO 8601 or milliseconds since the epoch.")
+    ] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option("--shift-by", metavar="N", min=-OFFSET_MAX, max=OFFSET_MAX, help="Forth, or back (-N)."),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this the plan is only shown.")] = False,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Set how far a group without members has read."""
+    target = resetting.Target(
+        to_earliest, to_latest, to_offset, None if to_time is None else parse_time(to_time), shift_by
+    )
+    if bool(topic) == all_topics:
+        raise ConfigError("say which topics: --topic NAME, or --all-topics for those the group has committed")
+    scopes = [resetting.parse_scope(text) for text in topic or []]
+
+    async def move(client: Client) -> None:
+        found = await (group_facts.find(client, name) if scopes else group_facts.must_exist(client, name))
+        group_facts.must_be_idle(found)
+        offsets = await group_facts.committed(client, name)
+        places = await resetting.scope_of(client, scopes, offsets)
+        if not places:
+            raise CommandFailed(f"group {name} has committed nothing; name topics with --topic")
+        moves = await resetting.plan(client, places, offsets, target)
+        if execute:
+            await group_facts.commit(client, name, {(move.topic, move.partition): move.new for move in moves})
+        _show_moves(moves, executed=execute, as_json=as_json)
+
+    options.run(move)
+
+
+def _show_moves(moves: list[resetting.Move], *, executed: bool, as_json: bool) -> None:
+    rows = [(move.topic, move.partition, move.old, move.new, move.end - move.new) for move in moves]
+    if as_json:
+        names = ("topic", "partition", "old", "new", "lag")
+        show_json({"executed": executed, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
+        return
+    show_table(("TOPIC", "PARTITION", "OLD", "NEW", "LAG"), rows)
+    bounded = sum(move.bounded for move in moves)
+    if bounded:
+        remark(f"{bounded} of {len(moves)} offsets lie outside their logs; the nearest ones are taken")
+    if not executed:
+        remark("nothing was changed; add --execute to do it")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Delete groups without members, and their committed offsets."""
+
+    async def remove(client: Client) -> None:
+        for name in names:
+            group_facts.must_be_idle(await group_facts.must_exist(client, name))
+        for name in names:
+            await group_facts.delete(client, name)
+            if not as_json:
+                show_line(f"deleted {name}")
+        if as_json:
+            show_json([{"group": name, "deleted": True} for name in names])
+
+    options.run(remove)

@@ -1,0 +1,95 @@
+"""What every command that asks a broker shares: where the broker is, how to answer, and how a command ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from kpybroker.cli.client import DEFAULT_BOOTSTRAP, Client, CommandFailed, parse_bootstrap
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.world.real import real_world
+
+TIMEOUT_S_MAX = 3600.0
+
+
+_given: dict[str, Any] = {}
+"""What --bootstrap and --timeout said, before the command's name or after it (which wins). One command a process."""
+
+
+def forget() -> None:
+    """Begin another command."""
+    _given.clear()
+
+
+def _remember(parameter: typer.CallbackParam, value: Any) -> Any:
+    if value is not None and parameter.name is not None:
+        _given[parameter.name] = value
+    return value
+
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        envvar="KPYBROKER_BOOTSTRAP",
+        callback=_remember,
+        help=f"A broker of the cluster ({DEFAULT_BOOTSTRAP}).",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=TIMEOUT_S_MAX, callback=_remember, help="Patience (15)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+
+
+def timeout_ms() -> int:
+    """The patience that was asked for."""
+    return int(1000 * _given.get("timeout", 15.0))
+
+
+def run(scenario: Callable[[Client], Awaitable[None]]) -> None:
+    """Connect, run the scenario, disconnect. Refusals and lost connections become CommandFailed: one line."""
+    addresses = parse_bootstrap(_given.get("bootstrap", DEFAULT_BOOTSTRAP))
+    client = Client(real_world().network, addresses, timeout_ms())
+
+    async def whole() -> None:
+        await client.start()
+        with contextlib.closing(client):
+            await scenario(client)
+
+    try:
+        asyncio.run(whole())
+    except KafkaError as refusal:
+        raise CommandFailed(told(refusal)) from refusal
+    except TimeoutError as error:
+        raise CommandFailed(
+            f"the broker did not answer within {timeout_ms() / 1000:g} s; give it longer with --timeout"
+        ) from error
+    except BrokenPipeError:
+        raise  # our own stdout: its reader has seen enough
+    except ConnectionError as error:
+        raise CommandFailed(f"the connection broke: {error}; is the broker still running?") from error
+    except MalformedFrame as error:
+        raise CommandFailed(f"the broker's answer cannot be read: {error}") from error
+
+
+def told(refusal: KafkaError) -> str:
+    """A refusal for people: what the broker said, and what to do where that is known."""
+    said = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
+    hint = HINTS.get(refusal.code)
+    return f"{said}; {hint}" if hint is not None else said
+
+
+HINTS = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists makes that no error",
+    ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with `kpybroker topics alter TOPIC --set`",
+    ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now; try again when its brokers are up",
+    ErrorCode.REQUEST_TIMED_OUT: "give it longer with --timeout",
+    ErrorCode.UNSUPPORTED_VERSION: "this broker is too old or too new for it",
+}

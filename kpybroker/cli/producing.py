@@ -1,0 +1,214 @@
+"""Sending lines: each to its partition, in batches, idempotent where acks allow it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kpybroker.cli.client import Client, CommandFailed, check
+from kpybroker.cli.murmur2 import partition_of
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.batch import Headers, encode_batch
+from kpybroker.wire.compression import Codec
+from kpybroker.wire.rpc import init_producer_id, metadata, produce
+
+Pair = tuple[bytes | None, bytes | None]
+BATCH_BYTES = 256 * 1024
+"""A batch is closed at this size; a single record may be larger."""
+BATCH_RECORDS_MAX = 20_000
+OPEN_BYTES_MAX = 16 * 1024 * 1024
+"""What all partitions together hold back: one request, however many partitions there are."""
+RECORD_OVERHEAD_BYTES = 16
+LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class HowToSend:
+    """What the command's options say. `separator` parts key and value; a value equal to `null_marker` is null."""
+
+    partition: int | None = None
+    acks: int = -1
+    codec: Codec = Codec.NONE
+    separator: bytes | None = None
+    null_marker: bytes | None = None
+    headers: Headers = ()
+
+
+@dataclass(slots=True)
+class Open:
+    """What waits for its partition's next batch."""
+
+    records: list[tuple[bytes | None, bytes | None, Headers]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Lines:
+    """Bytes in, whole lines out, as (key, value). A last line without its newline counts."""
+
+    def __init__(self, how: HowToSend) -> None:
+        self._how = how
+        self._rest = b""
+        self._count = 0
+
+    def feed(self, data: bytes) -> Iterator[Pair]:
+        """The lines that are whole now; those before a bad one come out before CommandFailed is raised."""
+        whole, newline, rest = data.rpartition(b"\n")
+        if not newline:
+            self._rest += data
+            lines = []
+        else:
+            lines = (self._rest + whole).split(b"\n")
+            self._rest = rest
+        if len(self._rest) > LINE_BYTES_MAX:
+            raise CommandFailed(f"line {self._count + 1} is longer than {LINE_BYTES_MAX} bytes; is the input text?")
+        return map(self._parse, lines)
+
+    def end(self) -> Iterator[Pair]:
+        """What came after the last newline."""
+        rest, self._rest = self._rest, b""
+        return map(self._parse, [rest] if rest else [])
+
+    def _parse(self, line: bytes) -> Pair:
+        self._count += 1
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        key: bytes | None = None
+        value: bytes | None = line
+        if self._how.separator is not None:
+            key, found, value = line.partition(self._how.separator)
+            if not found:
+                separator = self._how.separator.decode()
+                raise CommandFailed(
+                    f"line {self._count} has no {separator!r} between key and value; those before were sent"
+                )
+        return key, None if value == self._how.null_marker and value is not None else value
+
+
+class Sender:
+    """Records to one topic. `add` and `flush`; `sent` counts what the brokers have acknowledged."""
+
+    def __init__(self, client: Client, topic: str, how: HowToSend) -> None:
+        self._client = client
+        self._topic = topic
+        self._how = how
+        self._known: metadata.MetadataResponseTopic | None = None
+        self._open: dict[int, Open] = {}
+        self._open_bytes = 0
+        self._count = 0
+        self._keyless = 0
+        self._producer = (-1, -1)
+        self._sequences: dict[int, int] = {}
+        self.sent: dict[int, int] = {}
+        """By partition, the records acknowledged (with acks=0: written to the socket)."""
+        self.sent_bytes = 0
+
+    async def start(self) -> None:
+        """Find the topic; with acks=all be an idempotent producer. Raises CommandFailed, KafkaError."""
+        partitions = (await self._client.topic(self._topic)).partitions
+        self._count = len(partitions)
+        chosen = self._how.partition
+        if chosen is not None and not 0 <= chosen < self._count:
+            raise CommandFailed(f"{self._topic} has no partition {chosen}: there are 0 to {self._count - 1}")
+        self._keyless = time.time_ns() // 1000 % self._count
+        if self._how.acks == -1:
+            request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
+            told = await self._client.patiently(lambda: self._client.ask("InitProducerId", request, at_most=5))
+            check(told.error_code)
+            self._producer = told.producer_id, told.producer_epoch
+
+    async def add(self, pairs: Iterable[Pair]) -> None:
+        """Take records; full batches are sent on the way."""
+        headers = self._how.headers
+        for key, value in pairs:
+            partition = self._partition(key)
+            waiting = self._open.get(partition)
+            if waiting is None:
+                waiting = self._open[partition] = Open()
+            size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+            if waiting.records and waiting.size_bytes + size > BATCH_BYTES:
+                await self.flush()
+                waiting = self._open[partition] = Open()
+            waiting.records.append((key, value, headers))
+            waiting.size_bytes += size
+            self._open_bytes += size
+            is_full = waiting.size_bytes >= BATCH_BYTES or len(waiting.records) >= BATCH_RECORDS_MAX
+            if is_full or self._open_bytes >= OPEN_BYTES_MAX:
+                await self.flush()
+
+    def _partition(self, key: bytes | None) -> int:
+        if self._how.partition is not None:
+            return self._how.partition
+        return self._keyless if key is None else partition_of(key, self._count)
+
+    async def flush(self) -> None:
+        """Send everything that waits, one batch per partition. Raises CommandFailed, KafkaError, OSError."""
+        waiting, self._open, self._open_bytes = self._open, {}, 0
+        now_ms = time.time_ns() // 1_000_000
+        todo: dict[int, memoryview] = {}
+        for partition, batch in waiting.items():
+            producer_id, producer_epoch = self._producer
+            sequence = self._sequences.get(partition, 0) if producer_id >= 0 else -1
+            batch_bytes = encode_batch(
+                batch.records,
+                timestamp_ms=now_ms,
+                codec=self._how.codec,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=sequence,
+            )
+            todo[partition] = memoryview(batch_bytes)
+        if todo:
+            # without a producer id a resent batch may be stored twice
+            await self._client.patiently(lambda: self._send(todo), resend=self._producer[0] >= 0)
+        for partition, batch in waiting.items():
+            self.sent[partition] = self.sent.get(partition, 0) + len(batch.records)
+            self.sent_bytes += batch.size_bytes - RECORD_OVERHEAD_BYTES * len(batch.records)
+            self._sequences[partition] = (self._sequences.get(partition, 0) + len(batch.records)) & 0x7FFFFFFF
+        if self._keyless in waiting:
+            self._keyless = (self._keyless + 1) % self._count
+
+    async def _send(self, todo: dict[int, memoryview]) -> None:
+        """Send what is left in `todo` to its leaders and strike out what was stored."""
+        topic = self._known or await self._client.topic(self._topic)
+        self._known = None  # a failure below asks anew who leads
+        leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
+        refused: KafkaError | None = None
+        for node in sorted({leaders[partition] for partition in todo}):
+            mine = {partition: batch for partition, batch in todo.items() if leaders[partition] == node}
+            request = produce.Request(
+                acks=self._how.acks,
+                timeout_ms=self._client.timeout_ms,
+                topic_data=[
+                    produce.TopicProduceData(
+                        name=self._topic,
+                        topic_id=topic.topic_id,
+                        partition_data=[
+                            produce.PartitionProduceData(index=partition, records=batch)
+                            for partition, batch in mine.items()
+                        ],
+                    )
+                ],
+            )
+            if self._how.acks == 0:
+                await self._client.send("Produce", request, node=node)
+                for partition in mine:
+                    del todo[partition]
+                continue
+            told = await self._client.ask("Produce", request, node=node)
+            for row in told.responses[0].partition_responses:
+                if row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                    todo.pop(row.index, None)
+                    continue
+                refused = _refusal(row, self._topic)
+        if refused is not None:
+            raise refused
+        self._known = topic
+
+
+def _refusal(row: produce.PartitionProduceResponse, topic: str) -> KafkaError:
+    try:
+        check(row.error_code, row.error_message or f"a batch for {topic}-{row.index}")
+    except KafkaError as refusal:
+        return refusal
+    raise AssertionError("asked about a batch that was stored")

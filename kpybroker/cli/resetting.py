@@ -1,0 +1,107 @@
+"""Where a group shall read on: which partitions, and the offset that each is set to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition
+from kpybroker.errors import ConfigError
+
+
+@dataclass(slots=True, frozen=True)
+class Target:
+    """Where to: exactly one of these is said."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_offset: int | None = None
+    time_ms: int | None = None
+    shift_by: int | None = None
+
+    def __post_init__(self) -> None:
+        said = [
+            self.to_earliest,
+            self.to_latest,
+            *(x is not None for x in (self.to_offset, self.time_ms, self.shift_by)),
+        ]
+        if sum(said) != 1:
+            raise ConfigError(
+                "say where to, once: --to-earliest, --to-latest, --to-offset N, --to-time TIME or --shift-by N"
+            )
+
+
+@dataclass(slots=True, frozen=True)
+class Move:
+    """One line of the plan; old is None where nothing was committed."""
+
+    topic: str
+    partition: int
+    old: int | None
+    new: int
+    end: int
+    bounded: bool
+    """The offset wanted lies outside the log, and the nearest one in it is taken."""
+
+
+def parse_scope(text: str) -> tuple[str, list[int] | None]:
+    """`topic` (all partitions: None) or `topic:0,1,2`. Raises ConfigError."""
+    name, colon, listed = text.partition(":")
+    parts = listed.split(",")
+    if not name or (colon and not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts)):
+        raise ConfigError(f"cannot read {text!r}: write TOPIC or TOPIC:0,1,2")
+    return name, sorted({int(part) for part in parts}) if colon else None
+
+
+async def scope_of(
+    client: Client, scopes: Sequence[tuple[str, list[int] | None]], offsets: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """The partitions meant; without scopes, all of the topics the group has committed. Raises CommandFailed."""
+    wanted = list(scopes) or [(name, None) for name in sorted({topic for topic, _ in offsets})]
+    found: set[TopicPartition] = set()
+    for name, chosen in wanted:
+        known = sorted(row.partition_index for row in (await client.topic(name)).partitions)
+        for partition in chosen or []:
+            if partition not in known:
+                raise CommandFailed(f"{name} has no partition {partition}: there are {known[0]} to {known[-1]}")
+        found |= {(name, partition) for partition in (known if chosen is None else chosen)}
+    return sorted(found)
+
+
+async def plan(
+    client: Client, places: Sequence[TopicPartition], offsets: Mapping[TopicPartition, int], target: Target
+) -> list[Move]:
+    """The move of every partition, bounded by its log's start and end. Raises CommandFailed, KafkaError."""
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST))
+    wanted = await _wanted(client, places, offsets, target, starts, ends)
+    moves = []
+    for place in places:
+        new = min(max(wanted[place], starts[place]), ends[place])
+        moves.append(Move(*place, offsets.get(place), new, ends[place], new != wanted[place]))
+    return moves
+
+
+async def _wanted(
+    client: Client,
+    places: Sequence[TopicPartition],
+    offsets: Mapping[TopicPartition, int],
+    target: Target,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> Mapping[TopicPartition, int]:
+    if target.to_earliest:
+        return starts
+    if target.to_latest:
+        return ends
+    if target.to_offset is not None:
+        return dict.fromkeys(places, target.to_offset)
+    if target.time_ms is not None:
+        found = await client.list_offsets(dict.fromkeys(places, target.time_ms))
+        return {place: ends[place] if at < 0 else at for place, at in found.items()}
+    shift = target.shift_by
+    assert shift is not None
+    for topic, partition in places:
+        if (topic, partition) not in offsets:
+            raise CommandFailed(f"nothing is committed for {topic}-{partition}, so there is nothing to shift from")
+    return {place: offsets[place] + shift for place in places}

@@ -1,0 +1,49 @@
+"""How results are shown: aligned tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Cell = str | int | None
+WIDE_COLUMNS = 4096
+
+
+def show_json(value: Any) -> None:
+    """One JSON document on a line of stdout."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str | None = None) -> None:
+    """A table on stdout: numbers to the right, `-` for what is not known. Into a pipe it is never folded."""
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = WIDE_COLUMNS
+    if title is not None:
+        console.print(Text(title, style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for at, column in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[at], int) or row[at] is None for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    for row in rows:
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    console.print(table)
+
+
+def show_line(text: str) -> None:
+    """A plain line on stdout."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def remark(text: str) -> None:
+    """A line for people on stderr: programs that read stdout never see it."""
+    print(text, file=sys.stderr, flush=True)

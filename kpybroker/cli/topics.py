@@ -1,0 +1,306 @@
+"""`kpybroker topics`: create, list, describe, delete, alter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from kpybroker.cli import options
+from kpybroker.cli.client import EARLIEST, LATEST, Client, check
+from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.config import parse_setting
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.wire.rpc import (
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+)
+from kpybroker.wire.rpc.metadata import MetadataResponseTopic
+
+TOPIC_RESOURCE = 2
+SET_FOR_TOPIC = 1
+"""ConfigSource of a setting that was made on the topic itself."""
+SET, DELETE = 0, 1
+PARTITIONS_MAX = 100_000
+
+app = typer.Typer(name="topics", help="Create, list, describe, delete and alter topics.", no_args_is_help=True)
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+
+
+@app.command()
+def create(
+    names: Names,
+    partitions: Annotated[int, typer.Option("--partitions", max=PARTITIONS_MAX, help="As the broker says.")] = -1,
+    replication: Annotated[int, typer.Option("--replication", max=1000, help="As the broker says.")] = -1,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A topic setting; may be repeated.")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error where it is there.")] = False,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Create topics."""
+    _check_counts(partitions, replication)
+    configs = [
+        create_topics.CreatableTopicConfig(name=name, value=value) for name, value in map(parse_setting, settings or [])
+    ]
+    wanted = [
+        create_topics.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=replication, configs=configs
+        )
+        for name in names
+    ]
+
+    async def make(client: Client) -> None:
+        made: list[dict[str, Any]] = []
+
+        async def attempt() -> None:
+            left = [topic for topic in wanted if topic.name not in {row["topic"] for row in made}]
+            request = create_topics.Request(topics=left, timeout_ms=client.timeout_ms)
+            for row in (await client.ask("CreateTopics", request)).topics:
+                exists = row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+                if not (exists and if_not_exists):
+                    check(row.error_code, row.error_message or row.name)
+                made.append({"topic": row.name, "created": not exists, **_size_of(row)})
+
+        await client.patiently(attempt, resend=False)
+        if as_json:
+            show_json(made)
+            return
+        for row in made:
+            show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} is there already")
+
+    options.run(make)
+
+
+def _check_counts(partitions: int, replication: int) -> None:
+    if partitions != -1 and partitions < 1:
+        raise ConfigError(f"--partitions {partitions}: a topic has at least one; leave it out for the broker's default")
+    if replication != -1 and replication < 1:
+        raise ConfigError(f"--replication {replication}: write at least 1; leave it out for the broker's default")
+
+
+def _size_of(row: create_topics.CreatableTopicResult) -> dict[str, int]:
+    return {"partitions": row.num_partitions, "replication": row.replication_factor} if row.num_partitions > 0 else {}
+
+
+@app.command("list")
+def list_(
+    internal: Annotated[bool, typer.Option("--internal", help="Those of the broker's own too.")] = False,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """List topics with their partitions and records."""
+
+    async def show(client: Client) -> None:
+        found = await client.metadata()
+        topics = [found[name] for name in sorted(found) if internal or not found[name].is_internal]
+        records = await _records_of(client, topics)
+        rows = [(topic.name or "", len(topic.partitions), _replication(topic), records[topic.name]) for topic in topics]
+        if as_json:
+            names = ("topic", "partitions", "replication", "records")
+            show_json([dict(zip(names, row, strict=True)) for row in rows])
+        elif rows:
+            show_table(("TOPIC", "PARTITIONS", "REPLICATION", "RECORDS"), rows)
+        else:
+            remark("no topics; make one with `kpybroker topics create NAME`")
+
+    options.run(show)
+
+
+def _replication(topic: MetadataResponseTopic) -> int:
+    return len(topic.partitions[0].replica_nodes) if topic.partitions else 0
+
+
+async def _records_of(client: Client, topics: Sequence[MetadataResponseTopic]) -> dict[str | None, int | None]:
+    """By topic, the offsets between start and end of its partitions; None where one has no leader to ask."""
+    counted: dict[str | None, int | None] = {}
+    asked = [topic for topic in topics if not any(row.error_code for row in topic.partitions)]
+    places = [(topic.name or "", row.partition_index) for topic in asked for row in topic.partitions]
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST))
+    for topic in topics:
+        counted[topic.name] = None if topic not in asked else 0
+    for place in places:
+        counted[place[0]] = (counted[place[0]] or 0) + ends[place] - starts[place]
+    return counted
+
+
+@app.command()
+def describe(
+    names: Names,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show partitions with leaders and offsets, and the settings made on topics."""
+
+    async def show(client: Client) -> None:
+        found = await client.topics(names)
+        described = [await _describe(client, found[name]) for name in dict.fromkeys(names)]
+        if as_json:
+            show_json(described)
+            return
+        for at, topic in enumerate(described):
+            if at:
+                show_line("")
+            _show_topic(topic)
+
+    options.run(show)
+
+
+async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, Any]:
+    name = topic.name or ""
+    places = [(name, row.partition_index) for row in topic.partitions]
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST))
+    return {
+        "topic": name,
+        "id": topic.topic_id.hex(),
+        "internal": topic.is_internal,
+        "settings": await _settings_of(client, name),
+        "partitions": [
+            {
+                "partition": row.partition_index,
+                "leader": row.leader_id,
+                "leader_epoch": row.leader_epoch,
+                "replicas": row.replica_nodes,
+                "isr": row.isr_nodes,
+                "start": starts[name, row.partition_index],
+                "end": ends[name, row.partition_index],
+            }
+            for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+        ],
+    }
+
+
+async def _settings_of(client: Client, name: str) -> dict[str, str | None]:
+    resource = describe_configs.DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+    )
+    told = await client.ask("DescribeConfigs", describe_configs.Request(resources=[resource]))
+    for row in told.results:
+        check(row.error_code, row.error_message)
+    return {
+        setting.name: setting.value
+        for row in told.results
+        for setting in row.configs
+        if setting.config_source == SET_FOR_TOPIC
+    }
+
+
+def _show_topic(topic: dict[str, Any]) -> None:
+    rows = [
+        (
+            row["partition"],
+            row["leader"],
+            ",".join(map(str, row["replicas"])),
+            ",".join(map(str, row["isr"])),
+            row["start"],
+            row["end"],
+            row["end"] - row["start"],
+        )
+        for row in topic["partitions"]
+    ]
+    show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "RECORDS"), rows, title=topic["topic"])
+    for name, value in sorted(topic["settings"].items()):
+        show_line(f"{name}={value}")
+
+
+@app.command()
+def delete(
+    names: Names,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="No error where there is none.")] = False,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Delete topics and their records."""
+
+    async def remove(client: Client) -> None:
+        known = await client.metadata()
+        wanted = [name for name in dict.fromkeys(names) if name in known]
+        if not if_exists:
+            await client.topics(names)
+        gone: list[str] = []
+        request = delete_topics.Request(
+            topics=[delete_topics.DeleteTopicState(name=name) for name in wanted],
+            topic_names=wanted,
+            timeout_ms=client.timeout_ms,
+        )
+        for row in (await client.ask("DeleteTopics", request)).responses if wanted else []:
+            if not (if_exists and row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                check(row.error_code, row.error_message or row.name)
+            gone.append(row.name)
+        if as_json:
+            show_json([{"topic": name, "deleted": name in gone} for name in names])
+            return
+        for name in gone:
+            show_line(f"deleted {name}")
+
+    options.run(remove)
+
+
+@app.command()
+def alter(
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, max=PARTITIONS_MAX, help="The new, larger number.")
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="May be repeated.")] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the broker's default.")
+    ] = None,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Give a topic more partitions, or other settings."""
+    changes = [
+        incremental_alter_configs.AlterableConfig(name=key, config_operation=SET, value=value)
+        for key, value in map(parse_setting, settings or [])
+    ] + [
+        incremental_alter_configs.AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset or []
+    ]
+    if partitions is None and not changes:
+        raise ConfigError("nothing to alter: give --partitions, --set or --unset")
+
+    async def change(client: Client) -> None:
+        topic = await client.topic(name)
+        if changes:
+            await _change_settings(client, name, changes)
+        if partitions is not None:
+            await _add_partitions(client, name, partitions)
+        if as_json:
+            count = len(topic.partitions) if partitions is None else partitions
+            show_json({"topic": name, "partitions": count, "settings": await _settings_of(client, name)})
+        else:
+            show_line(f"altered {name}")
+
+    options.run(change)
+
+
+async def _change_settings(client: Client, name: str, changes: list[incremental_alter_configs.AlterableConfig]) -> None:
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes
+    )
+    request = incremental_alter_configs.Request(resources=[resource])
+    for row in (await client.ask("IncrementalAlterConfigs", request)).responses:
+        check(row.error_code, row.error_message)
+
+
+async def _add_partitions(client: Client, name: str, count: int) -> None:
+    topic = create_partitions.CreatePartitionsTopic(name=name, count=count, assignments=None)
+    told = await client.ask("CreatePartitions", create_partitions.Request(topics=[topic], timeout_ms=client.timeout_ms))
+    for row in told.results:
+        if row.error_code == ErrorCode.INVALID_PARTITIONS:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, row.error_message or f"{name} cannot have {count} partitions"
+            )
+        check(row.error_code, row.error_message)
