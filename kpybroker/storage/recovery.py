@@ -141,14 +141,13 @@ def _believe(segments: Segments, names: list[str], settings: LogSettings, epochs
     present = frozenset(names)
     end = segments.first.base_offset
     for segment in segments:
-        index_missing = file_name(segment.base_offset, INDEX) not in present
-        if index_missing and segment.size_bytes > settings.index_interval_bytes:
-            log.warning("%s%s has no index, it is made anew", segment.path, LOG)
+        missing = not present.issuperset(file_name(segment.base_offset, suffix) for suffix in (INDEX, TIME_INDEX))
+        if missing and segment.size_bytes:
+            log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
             end, _ = scan(segment, settings, epochs, segment.base_offset)
+            segment.seal()
         elif segment is segments.active:
             end = _end_of(segment)
-        elif not index_missing:
-            segment.index_entries = 0  # counted when they are read
     return end
 
 

@@ -1,0 +1,129 @@
+"""Opening a directory: what a clean stop left is believed, everything else is checked."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from kpybroker.errors import Damage
+from kpybroker.storage.log import Log
+from tests.storage.workshop import SMALL, WORLD, everything, plain, reopened
+
+
+def filled(path: Path, count: int = 60) -> Log:
+    log = Log.open(WORLD, str(path / "t-0"), "t", 0, SMALL, clean=True)
+    for number in range(count):
+        log.append([plain(timestamp=1000 + number, size=100)], number // 20, 5000)
+    log.flush()
+    log.high_watermark = log.last_stable = log.end
+    return log
+
+
+def directory(path: Path) -> Path:
+    return path / "t-0"
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
+def test_what_can_be_made_anew_may_be_missing(tmp_path: Path, suffix: str) -> None:
+    log = filled(tmp_path)
+    content, epochs = everything(log), log.epochs.entries
+    log.close()
+    for file in directory(tmp_path).iterdir():
+        if file.name.endswith(suffix):
+            file.unlink()
+    again = reopened(log, clean=True)
+    assert everything(again) == content
+    assert again.epochs.entries == epochs
+    assert again.offset_for_timestamp(1030) == (30, 1030, 1)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
+def test_what_can_be_made_anew_may_be_torn(tmp_path: Path, suffix: str) -> None:
+    log = filled(tmp_path)
+    content, epochs = everything(log), log.epochs.entries
+    log.close()
+    for file in directory(tmp_path).iterdir():
+        if file.name.endswith(suffix):
+            file.write_bytes(bytes(10 << 10))
+    again = reopened(log, clean=False, recovery_point=0)
+    assert everything(again) == content
+    assert again.epochs.entries == epochs
+    assert again.offset_for_timestamp(1030) == (30, 1030, 1)
+
+
+def test_a_tail_that_a_clean_stop_cannot_leave_is_damage(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    with Path(log.segments.active.path + ".log").open("ab") as file:
+        file.write(b"x" * 100)
+    with pytest.raises(Damage, match="after a clean stop"):
+        reopened(log, clean=True)
+    assert reopened(log, clean=False).end == 60
+
+
+def test_a_preallocated_tail_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = filled(tmp_path)
+    content = everything(log)
+    active = Path(log.segments.active.path + ".log")
+    size = active.stat().st_size
+    with active.open("ab") as file:
+        file.write(bytes(50_000))
+    with caplog.at_level(logging.WARNING):
+        again = reopened(log, clean=False)
+    assert everything(again) == content
+    assert active.stat().st_size == size
+    (line,) = caplog.messages
+    assert "cut at offset 60" in line
+    assert "50000 bytes and 0 later segments are dropped" in line
+
+
+def test_leftovers_of_deletions_are_removed(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    for name in ("00000000000000000000.log.deleted", "leader-epoch-checkpoint.tmp", "00000000000000009999.index"):
+        (directory(tmp_path) / name).write_bytes(b"x")
+    before = {file.name for file in directory(tmp_path).iterdir()}
+    reopened(log, clean=True)
+    gone = before - {file.name for file in directory(tmp_path).iterdir()}
+    assert gone == {"00000000000000000000.log.deleted", "leader-epoch-checkpoint.tmp", "00000000000000009999.index"}
+
+
+def test_an_unfinished_cleaning_is_left_alone(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    swap = directory(tmp_path) / "00000000000000000000.log.swap"
+    swap.write_bytes(b"x")
+    with pytest.raises(Damage, match="unfinished cleaning"):
+        reopened(log, clean=True)
+    assert swap.exists()
+
+
+def test_a_log_that_ends_before_its_start_begins_anew_there(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.drop_files()
+    again = Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, log_start=100)
+    assert (again.start, again.end, again.size_bytes) == (100, 100, 0)
+    again.append([plain()], 9, 1000)
+    again.flush()
+    assert again.end == 101
+
+
+def test_batches_before_the_recovery_point_are_not_read_again(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.syncing.blocking(log)
+    first = Path(log.segments.first.path + ".log")
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    first.write_bytes(content)
+    assert reopened(log, clean=False).end == 60
+    assert reopened(log, clean=False, recovery_point=0).end == log.segments[1].base_offset - 1
+
+
+def test_what_recovery_finds_is_not_yet_synced(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    again = reopened(log, clean=False)
+    assert (again.synced_end, again.written_end) == (0, 60)
+    again.syncing.blocking(again)
+    assert again.synced_end == 60
