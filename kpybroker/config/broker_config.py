@@ -23,6 +23,8 @@ from kpybroker.errors import ConfigError
 
 CACHED_LOG_SETTINGS_MAX = 1000
 NO_SETTINGS: Mapping[str, str] = {}
+NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
+"""What Kafka insists on being told; a node of its own needs no file."""
 
 
 class Voter(NamedTuple):
@@ -110,7 +112,10 @@ class BrokerConfig:
         rest, of_listeners = without_listener_prefix(properties)
         check_names(rest, source)
         check_names((name.split(".", 3)[-1] for name in of_listeners), source)
-        return cls._of(dict(properties), NO_SETTINGS, NO_SETTINGS)
+        static = {**NOT_GIVEN, **properties}
+        if "node.id" not in properties and "broker.id" in properties:
+            static["node.id"] = properties["broker.id"]
+        return cls._of(static, NO_SETTINGS, NO_SETTINGS)
 
     @classmethod
     def _of(
@@ -179,8 +184,8 @@ def _changeable(settings: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Settings whose reading needs others: listeners, directories, voters, the node's id."""
-    node_id = values["broker_id"] if "node.id" not in texts and values["broker_id"] >= 0 else values["node_id"]
+    """Settings whose reading needs others: listeners, directories, voters."""
+    node_id = values["node_id"]
     if "broker.id" in texts and values["broker_id"] != node_id:
         raise ConfigError(f"broker.id={values['broker_id']} contradicts node.id={node_id}; remove broker.id")
     if "broker" not in values["process_roles"]:
@@ -193,7 +198,6 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
     if not log_dirs or "" in log_dirs:
         raise ConfigError("log.dirs: name at least one directory, and no empty one")
     return {
-        "node_id": node_id,
         "log_dirs": log_dirs,
         "metadata_log_dir": values["metadata_log_dir"] or log_dirs[0],
         "controller_quorum_voters": _voters(values["controller_quorum_voters"], node_id),

@@ -36,7 +36,10 @@ def handle(broker: Broker, _call: Call, request: Request) -> Response:
     return Response(
         results=[
             DescribeLogDirsResult(
-                log_dir=path, topics=list(topics.values()), usable_bytes=broker.world.disk.free_bytes(path)
+                log_dir=path,
+                topics=list(topics.values()),
+                total_bytes=broker.world.disk.total_bytes(path),
+                usable_bytes=broker.world.disk.free_bytes(path),
             )
         ]
     )

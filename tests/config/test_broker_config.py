@@ -36,8 +36,8 @@ STATIC = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
 }
-OURS = {"group.initial.rebalance.delay.ms", "process.roles", "controller.listener.names", "node.id"}
-"""Defaults of ours where Kafka has others, or none."""
+OURS = {"group.initial.rebalance.delay.ms"}
+"""Defaults of ours where Kafka has others."""
 
 
 def layers(

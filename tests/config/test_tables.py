@@ -20,13 +20,8 @@ from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_K
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent.parent / "kpybroker"
 DEFINITIONS = json.loads((HERE / "definitions-4.3.1.json").read_text())
-OUR_DEFAULTS = {
-    "node.id": "1",
-    "process.roles": "broker,controller",
-    "controller.listener.names": "CONTROLLER",
-    "group.initial.rebalance.delay.ms": "0",
-}
-"""Where we differ on purpose: a node starts without a file, and the first join does not wait."""
+OUR_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
+"""Where we differ on purpose: the first join does not wait."""
 TABLES: Mapping[str, Mapping[str, ConfigKey]] = {
     "broker": BROKER_KEYS,
     "topic": TOPIC_KEYS,
