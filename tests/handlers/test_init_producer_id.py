@@ -1,0 +1,63 @@
+"""InitProducerId: ids that no producer has had."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.rpc import init_producer_id
+from tests.conftest import WithBroker
+from tests.serving import dialled, serving
+
+ROW = api_table.by_name["InitProducerId"]
+NEW = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=1000)
+
+
+async def next_id(peer: Peer, version: int = ROW.max) -> int:
+    told = await peer.ask("InitProducerId", NEW, version=version)
+    assert (told.error_code, told.producer_epoch) == (0, 0)
+    return int(told.producer_id)
+
+
+def test_every_version_gives_another_id(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        ids = [await next_id(peer, version) for version in range(ROW.min, ROW.max + 1)]
+        assert len(set(ids)) == len(ids)
+        async with dialled(node) as other:
+            more = await asyncio.gather(*(next_id(each) for each in (peer, other) * 20))
+        assert len({*ids, *more}) == len(ids) + 40
+
+    with_broker(scenario)
+
+
+def test_a_block_is_not_given_out_twice(tmp_path: Path) -> None:
+    """Not after a clean stop, and not in what a crash leaves behind: blocks are records of the metadata log."""
+
+    async def whole() -> None:
+        async with serving(tmp_path / "data") as node, dialled(node) as peer:
+            first = await next_id(peer)
+            shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+        for directory in ("data", "crashed"):
+            async with serving(tmp_path / directory) as node, dialled(node) as peer:
+                assert await next_id(peer) > first
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_a_transactional_producer_is_refused_for_good(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for version in range(ROW.min, ROW.max + 1):
+            for name, code in (
+                ("x", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+                ("", ErrorCode.INVALID_REQUEST),
+            ):
+                asked = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=1000)
+                told = await peer.ask("InitProducerId", asked, version=version)
+                assert (told.error_code, told.producer_id, told.producer_epoch) == (code, -1, -1)
+
+    with_broker(scenario)

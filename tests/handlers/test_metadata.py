@@ -1,0 +1,177 @@
+"""Metadata: brokers, topics and leaders, as they are now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.rpc import create_partitions, delete_topics, metadata
+from tests.asking import make
+from tests.conftest import WithBroker
+
+ROW = api_table.by_name["Metadata"]
+EVERY = range(ROW.min, ROW.max + 1)
+NOT_ASKED = -(2**31)
+BAD_NAMES = ["", "a b", ".", "..", "x" * 250, "a/b", "ä"]
+
+
+def about(*names: str, create: bool = False, **facts: Any) -> metadata.Request:
+    topics = [metadata.MetadataRequestTopic(name=name) for name in names]
+    return metadata.Request(topics=topics, allow_auto_topic_creation=create, **facts)
+
+
+async def told(peer: Peer, request: metadata.Request, version: int = ROW.max) -> dict[str | None, Any]:
+    return {topic.name: topic for topic in (await peer.ask("Metadata", request, version=version)).topics}
+
+
+def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await make(peer, "t", partitions=3)
+        for version in EVERY:
+            response = await peer.ask("Metadata", about("t"), version=version)
+            (broker,) = response.brokers
+            assert f"{broker.host}:{broker.port}" == node.bootstrap
+            assert broker.node_id == node.broker.node_id
+            if version >= 1:
+                assert response.controller_id == broker.node_id, "the controller is a broker that is there"
+            if version >= 2:
+                assert response.cluster_id == node.broker.cluster_id
+            (topic,) = response.topics
+            assert (topic.error_code, topic.name, topic.is_internal) == (0, "t", False)
+            assert topic.topic_id == (topic_id if version >= 10 else bytes(16))
+            assert [p.partition_index for p in topic.partitions] == [0, 1, 2]
+            for p in topic.partitions:
+                assert (p.error_code, p.leader_id, p.replica_nodes, p.isr_nodes, p.offline_replicas) == (
+                    0,
+                    broker.node_id,
+                    [broker.node_id],
+                    [broker.node_id],
+                    [],
+                )
+                real = node.broker.hosting.leads("t", p.partition_index).leader_epoch
+                assert p.leader_epoch == (real if version >= 7 else -1)
+
+    with_broker(scenario)
+
+
+def test_all_none_and_some(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "a")
+        await make(peer, "b")
+        assert set(await told(peer, about(), 0)) == {"a", "b"}, "v0: an empty list means all"
+        for version in EVERY[1:]:
+            assert set(await told(peer, metadata.Request(topics=None), version)) == {"a", "b"}
+            assert await told(peer, about(), version) == {}
+            assert set(await told(peer, about("b"), version)) == {"b"}
+
+    with_broker(scenario)
+
+
+def test_by_id(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await make(peer, "t")
+        unknown = bytes(range(16))
+        wanted = [metadata.MetadataRequestTopic(name=None, topic_id=each) for each in (topic_id, unknown)]
+        for version in (12, 13):
+            found, absent = (await peer.ask("Metadata", metadata.Request(topics=wanted), version=version)).topics
+            assert (found.error_code, found.name, found.topic_id) == (0, "t", topic_id)
+            assert (absent.error_code, absent.name, absent.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, unknown)
+            assert absent.partitions == []
+
+    with_broker(scenario)
+
+
+def test_unknown_topics_are_made_only_where_both_sides_allow_it(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for version in EVERY[4:]:
+            refused = (await told(peer, about("quiet"), version))["quiet"]
+            assert (refused.error_code, refused.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+        assert "quiet" not in node.broker.image.topics
+        for version in EVERY:
+            name = f"made-{version}"
+            made = (await told(peer, about(name, create=True), version))[name]
+            assert (made.error_code, len(made.partitions)) == (0, 2), "it is there when the answer leaves"
+            assert node.broker.hosting.leads(name, 1).log.end == 0
+
+    with_broker(scenario, {"num.partitions": "2"})
+
+
+def test_a_broker_that_makes_no_topics(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for version in EVERY:
+            answer = (await told(peer, about("t", create=True), version))["t"]
+            assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not node.broker.image.topics
+
+    with_broker(scenario, {"auto.create.topics.enable": "false"})
+
+
+def test_a_bad_name_is_refused_and_creates_nothing(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for version in (0, 4, ROW.max):
+            answers = await told(peer, about(*BAD_NAMES, "good", create=True), version)
+            assert {name for name, topic in answers.items() if topic.error_code == 0} == {"good"}
+            codes = {answers[name].error_code for name in BAD_NAMES}
+            assert codes == {ErrorCode.INVALID_TOPIC_EXCEPTION}
+        assert set(node.broker.image.topics) == {"good"}
+
+    with_broker(scenario)
+
+
+def test_an_answer_is_as_new_as_the_last_change(with_broker: WithBroker) -> None:
+    """Answers are kept between changes; no change may be missed."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        every, one = metadata.Request(topics=None), about("t")
+        for _ in range(2):
+            assert await told(peer, every) == {}
+            assert (await told(peer, one))["t"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        first = await make(peer, "t")
+        for request in (every, one, every):
+            assert (await told(peer, request))["t"].topic_id == first
+        more = create_partitions.CreatePartitionsTopic(name="t", count=3, assignments=None)
+        await peer.ask("CreatePartitions", create_partitions.Request(topics=[more]))
+        for request in (every, one):
+            assert len((await told(peer, request))["t"].partitions) == 3
+        gone = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name="t")])
+        await peer.ask("DeleteTopics", gone)
+        assert (await told(peer, one))["t"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        again = await make(peer, "t")
+        assert again != first
+        for request in (every, one):
+            assert (await told(peer, request))["t"].topic_id == again
+
+    with_broker(scenario)
+
+
+def test_operations_are_told_where_asked(with_broker: WithBroker) -> None:
+    """Bits by AclOperation: 3 read to 11 alter configs on a topic, and what there is on a cluster, as Kafka's."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        asks = {"include_cluster_authorized_operations": True, "include_topic_authorized_operations": True}
+        for version in range(8, ROW.max + 1):
+            quiet = await peer.ask("Metadata", about("t"), version=version)
+            assert quiet.topics[0].topic_authorized_operations == NOT_ASKED
+            assert quiet.cluster_authorized_operations == NOT_ASKED
+            full = about("t", **asks)
+            response = await peer.ask("Metadata", full, version=version)
+            on_a_topic = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+            assert response.topics[0].topic_authorized_operations == on_a_topic
+            on_the_cluster = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+            assert response.cluster_authorized_operations == (on_the_cluster if version <= 10 else NOT_ASKED)
+
+    with_broker(scenario)
+
+
+def test_internal_topics_are_marked(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await node.broker.create_internal_topic("__consumer_offsets")
+        for version in EVERY[1:]:
+            answer = (await told(peer, about("__consumer_offsets"), version))["__consumer_offsets"]
+            assert (answer.error_code, answer.is_internal) == (0, True)
+
+    with_broker(scenario)
