@@ -20,7 +20,6 @@ from oracle.scenes import Scenes
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 API_VERSIONS = 18
-PORT = 19092
 
 
 class Recorder:
@@ -72,7 +71,7 @@ class Recorder:
 
 def main() -> None:
     """Start the oracle, play all scenes, write the vectors."""
-    with Kafka(port=PORT, properties={"offsets.topic.num.partitions": "4"}) as kafka:
+    with Kafka(properties={"offsets.topic.num.partitions": "4"}) as kafka:
         host, _, port = kafka.bootstrap.partition(":")
         recorder = Recorder(host, int(port))
         Scenes(recorder.ask).all()

@@ -37,6 +37,7 @@ from kpybroker.wire.rpc import (
     produce,
     sync_group,
 )
+from oracle.edges import Edges
 
 Ask = Callable[..., Any]
 """ask(name, version, request, note="") -> response; kept when there is a note"""
@@ -102,6 +103,7 @@ class Scenes:
         self.groups()
         self.committed()
         self.removals()
+        Edges(self.ask).all()
 
     def discovery(self) -> None:
         for version in versions("ApiVersions"):

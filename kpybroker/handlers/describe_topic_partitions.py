@@ -33,6 +33,8 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
     if cursor is not None:
         if cursor.partition_index < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
+        if request.topics and cursor.topic_name not in names:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that is not asked for")
         names = [name for name in names if name >= cursor.topic_name]
     response = Response(topics=[])
     for name in names:
@@ -49,6 +51,16 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
             response.next_cursor = Cursor(topic_name=name, partition_index=reached)
             return response
     return response
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """The response has no code of its own: each topic asked for gets it."""
+    return Response(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=refusal.code, name=topic.name, partitions=[])
+            for topic in request.topics
+        ]
+    )
 
 
 def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPartitionsResponseTopic:

@@ -41,7 +41,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             missing = [t.name for t in asked if t.name is not None and t.name not in broker.image.topics]
             if missing:
                 await broker.auto_create(missing)
-        key = (call.version, tuple((t.name, t.topic_id) for t in asked))
+        key = (call.version, tuple(dict.fromkeys((t.name, t.topic_id) for t in asked)))
     key += (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
     found = broker.answers.get(key)
     if found is None:
@@ -59,7 +59,8 @@ def _describe(broker: Broker, call: Call, request: Request) -> Response:
     if _wants_all(request, call.version):
         topics = [_topic(broker, topic, operations) for topic in image.topics.values()]
     else:
-        topics = [_asked(broker, t.name, t.topic_id, operations, call.version) for t in request.topics or []]
+        asked = dict.fromkeys((t.name, t.topic_id) for t in request.topics or [])
+        topics = [_asked(broker, name, topic_id, operations, call.version) for name, topic_id in asked]
     return Response(
         brokers=[
             MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
@@ -91,7 +92,13 @@ def _asked(broker: Broker, name: str | None, topic_id: bytes, operations: int, v
         broker.check_topic_name(name)
     except KafkaError as refusal:
         code = refusal.code
-    return MetadataResponseTopic(error_code=code, name=name, is_internal=broker.is_internal(name), partitions=[])
+    return MetadataResponseTopic(
+        error_code=code,
+        name=name,
+        is_internal=broker.is_internal(name),
+        partitions=[],
+        topic_authorized_operations=operations,
+    )
 
 
 def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:

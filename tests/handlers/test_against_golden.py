@@ -18,7 +18,7 @@ import pytest
 
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.wire.api import API, Api, by_key, by_name
+from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.batch import split
 from kpybroker.wire.message import build, parse
 from oracle.scenes import Scenes
@@ -42,7 +42,7 @@ CHANCE = {
 }
 """Fields that no two recordings share."""
 
-PROSE = {"error_message", "documentation"}
+PROSE = {"batch_index_error_message", "documentation", "error_message"}
 """Sentences for people: ours are our own, codes are what clients act on."""
 
 OURS = {
@@ -57,12 +57,20 @@ OURS = {
     ("DescribeConfigs", "listeners"): "another port, and Kafka has a listener for its controller",
 }
 
+OURS_IN_SCENE = {
+    ("ListOffsets", "at -3, after a deletion"): "Kafka points to a deleted record; ours to the first that is left",
+    ("Metadata", "a zero id"): "Kafka fails with UNKNOWN_SERVER_ERROR; an id that nobody has is UNKNOWN_TOPIC_ID",
+    ("Produce", "from the far future"): "ours does not open batches, and cannot say which record is at fault",
+}
+"""As `OURS`, by the recorded scene."""
+
 UNORDERED = {
     "DeleteRecords",
     "DeleteTopics",
     "DescribeConfigs",
     "ListConfigResources",
     "ListGroups",
+    "Metadata",
     "OffsetCommit",
 }
 """APIs whose answers Kafka gives in the order of a hash table, or with refusals first; ours is the order asked."""
@@ -184,9 +192,14 @@ def test_answers_are_kafkas(api: Api, live: dict[str, list[Exchange]]) -> None:
         at = f"v{theirs.version}, {theirs.note}: "
         asked = differences(comparable(api, theirs.request), comparable(api, own.request), "request")
         told = differences(comparable(api, theirs.response), comparable(api, own.response), "response")
+        if (api.name, theirs.note) in OURS_IN_SCENE:
+            assert list(told), "there is no difference any more"
+            told = iter(())
         found += [at + difference for difference in (*asked, *told)]
     assert not found, "\n".join(found)
 
 
-def test_served_rows_are_compared() -> None:
-    assert {name for name, _ in OURS} | UNORDERED <= {api.name for api in by_key.values()}
+def test_what_differs_is_still_asked(live: dict[str, list[Exchange]]) -> None:
+    said = {(name, exchange.note) for name, exchanges in live.items() for exchange in exchanges}
+    assert set(OURS_IN_SCENE) <= said
+    assert {name for name, _ in OURS} | UNORDERED <= set(live)
