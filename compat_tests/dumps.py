@@ -27,6 +27,12 @@ def dump(files: list[Path], *options: str) -> str:
     return text
 
 
+def dump_in_turn(files: list[Path], *options: str) -> None:
+    """Dump many files, some at a time: what the tool says of each is held in memory."""
+    for start in range(0, len(files), AT_ONCE):
+        dump(files[start : start + AT_ONCE], *options)
+
+
 def dump_everything(data: Path) -> Counter[str]:
     """Dump every log, index and snapshot with the decoder it needs; how many files of each kind there were."""
     kinds: Counter[str] = Counter()
@@ -35,16 +41,13 @@ def dump_everything(data: Path) -> Counter[str]:
             continue
         files = sorted(path for path in directory.iterdir() if path.suffix in READABLE)
         topic = directory.name.rpartition("-")[0]
-        for start in range(0, len(files), AT_ONCE):
-            some = files[start : start + AT_ONCE]
-            if directory.name == METADATA:
-                plain = [file for file in some if file.suffix not in (".log", ".checkpoint")]
-                dump([file for file in some if file not in plain], "--cluster-metadata-decoder")
-                if plain:
-                    dump(plain)
-            elif topic in INTERNAL:
-                dump(some, INTERNAL[topic])
-            else:
-                dump(some, "--deep-iteration", "--print-data-log")
+        if directory.name == METADATA:
+            coded = [file for file in files if file.suffix in (".log", ".checkpoint")]
+            dump_in_turn(coded, "--cluster-metadata-decoder")
+            dump_in_turn([file for file in files if file not in coded])
+        elif topic in INTERNAL:
+            dump_in_turn(files, INTERNAL[topic])
+        else:
+            dump_in_turn(files, "--deep-iteration", "--print-data-log")
         kinds.update(file.suffix for file in files)
     return kinds

@@ -28,6 +28,7 @@ TOPIC, GROUP = "load", "commits"
 SEGMENT_BYTES = 65536
 LOADED_AT_LEAST_S, LOADED_AT_MOST_S = 0.2, 1.0
 TORN_SHARE = 0.1
+DELETING_SOON = {"log.segment.delete.delay.ms": "1000"}
 PROGRESS_TIMEOUT_S = 60.0
 BATCH_HEADER_BYTES = 61
 
@@ -91,9 +92,9 @@ class Rounds:
         self._parts = [Production(self.ledger, self.client, where, TOPIC, name) for name in ("a", "b")]
         self._commits = Commits(self.ledger, self.client, where, TOPIC, GROUP)
         self._topics = Topics(self.ledger, where, "made")
-        self._workers = [Worker(self.ledger, part.step, 0.005) for part in self._parts]
+        self._workers = [Worker(self.ledger, part.step, 0.02) for part in self._parts]
         self._workers.append(Worker(self.ledger, self._commits.step, 0))
-        self._workers.append(Worker(self.ledger, self._topics.step, 0.05))
+        self._workers.append(Worker(self.ledger, self._topics.step, 0.1))
 
     def play(self, torn: bool) -> None:
         """One round: load, kill at a random moment, perhaps tear, restart, check."""
@@ -229,9 +230,9 @@ def main() -> int:
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if arguments.target == "kafka":
-        broker: KPyBroker | Kafka = Kafka(properties={"offsets.topic.num.partitions": "5"})
+        broker: KPyBroker | Kafka = Kafka(properties={"offsets.topic.num.partitions": "5", **DELETING_SOON})
     else:
-        broker = KPyBroker(properties={"kpybroker.fsync": arguments.fsync})
+        broker = KPyBroker(properties={"kpybroker.fsync": arguments.fsync, **DELETING_SOON})
     try:
         with Progress(*columns, console=console) as progress:
             task = progress.add_task(f"seed {arguments.seed}", total=arguments.rounds)

@@ -1,14 +1,14 @@
 """A few rounds of kill -9; `python -m compat_tests.kill_rounds` plays hundreds."""
 
 from compat_tests.conftest import start_target
-from compat_tests.kill_rounds import play
+from compat_tests.kill_rounds import DELETING_SOON, play
 
 ROUNDS = 8
 SEED = 20
 
 
 def test_a_broker_killed_again_and_again_keeps_its_word(target_name: str) -> None:
-    broker = start_target(target_name)
+    broker = start_target(target_name, DELETING_SOON)
     try:
         rounds = play(broker, ROUNDS, SEED)
         assert rounds.torn
