@@ -57,9 +57,10 @@ class OffsetIndex:
 
     def floor(self, offset: int, position: int) -> int:
         """The largest indexed position, at or below `position`, of a batch that ends at or below `offset`."""
-        found = self._count_up_to(offset)
         entries = self.entries
-        found = bisect_right(range(found), position, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[1])
+        found = bisect_right(range(len(self)), position, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[1])
+        if found and self.entry(found - 1)[0] > offset:
+            found = self._count_up_to(offset)  # both grow, so this is the smaller one
         return self.entry(found - 1)[1] if found else 0
 
     def cut(self, position: int) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kpybroker.storage.segment import WALKED, Segment
 from kpybroker.storage.segments import Segments
-from kpybroker.wire.batch import PREFIX_BYTES
+from kpybroker.wire.batch import PREFIX_BYTES, header_at
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
@@ -53,15 +53,19 @@ class Reader:
     def read(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer | None:
         """Whole batches from the one with `offset`, below `upper`; None where that would wait for the disk."""
         place = self._places.get(offset)
-        if place is not None and upper == written_end:
+        if place is not None and offset < upper:
             segment, position = place
-            size = segment.written_bytes - position
-            if 0 < size <= max_bytes and segment is self._segments.active:
+            left = segment.written_bytes - position
+            if left > 0:
+                size = left if left < max_bytes else max_bytes
                 found = self._disk.pread_nowait(segment.handle(), size, position)
-                if found is not None and len(found) == size:
-                    self._keep(written_end, segment, position + size)
+                if found is None or len(found) < size:
+                    return None
+                if size == left and upper == written_end and segment is self._segments.active:
+                    self._keep(written_end, segment, position + left)
                     return found
-                return None
+                if size >= PREFIX_BYTES and header_at(found, 0)[1] <= size:
+                    return self._cut(segment, position, found, 0, size, upper, written_end)
         plan = self._plan(offset, max_bytes, upper, written_end, min_one=min_one)
         try:
             ask = next(plan)
@@ -132,11 +136,11 @@ class Reader:
             if position + size > segment.written_bytes:
                 return b""
             chunk, at = (yield Ask(segment, size, position)), 0
-        return (yield from self._cut(segment, position, chunk, at, max(size, max_bytes), upper, written_end))
+        return self._cut(segment, position, chunk, at, max(size, max_bytes), upper, written_end)
 
     def _cut(
         self, segment: Segment, position: int, chunk: Buffer, at: int, max_bytes: int, upper: int, written_end: int
-    ) -> Plan:
+    ) -> memoryview:
         """The whole batches of a chunk from `at` on: at most `max_bytes`, below `upper`."""
         whole = memoryview(chunk)
         limit = min(len(chunk), at + max_bytes)
@@ -147,9 +151,8 @@ class Reader:
                 self._keep(segment_end, following or segment, 0 if following else segment.written_bytes)
                 return whole[at:limit]
         end = at
-        if limit - at > _LOOK_AHEAD_BYTES:
+        if limit - at > _LOOK_AHEAD_BYTES and segment.has_indexes:
             # the walk that finds the last whole batch begins at the last index entry inside
-            yield Ask(segment, 0, 0)
             end = max(at, segment.index().floor(upper - 1, position + limit - PREFIX_BYTES) - position)
         next_offset = -1
         while end + WALKED.size <= limit:
