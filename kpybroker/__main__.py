@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import sys
 
-from kpybroker.errors import ConfigError
+SERVING = ("dev", "serve")
 
 
 def main() -> None:
     """Run the command line: exit code 0, 1 for what could not be done, 2 for arguments and settings; one line each."""
-    from kpybroker.cli.arguments import SERVING, run_serving
-
     arguments = sys.argv[1:]
+    is_serving = bool(arguments) and arguments[0] in SERVING
+    if is_serving:
+        from kpybroker.cli import early
+
+        early.listen()
+    from kpybroker.errors import ConfigError
+
     try:
-        if arguments and arguments[0] in SERVING:
+        if is_serving:
+            from kpybroker.cli.arguments import run_serving
+
             run_serving(arguments)
         else:
             from kpybroker.cli.commands import run_command

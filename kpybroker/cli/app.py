@@ -10,7 +10,7 @@ from kpybroker import __version__
 from kpybroker.cli import groups, options, records, topics
 from kpybroker.cli.arguments import run_serving
 from kpybroker.cli.show import show_json, show_line, show_table
-from kpybroker.wire.api import API, NEVER, Api
+from kpybroker.wire.api import API, NEVER, Api, RunsOn
 
 app = typer.Typer(
     name="kpybroker",
@@ -19,6 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+RUNS_ON = {RunsOn.ANY: "any broker", RunsOn.CONTROLLER: "controller"}
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
@@ -61,7 +62,7 @@ def api(
         shown += ["| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows]
         show_line("\n".join(shown))
         return
-    show_table(columns, [(*row[:-1], row[-1] or "") for row in rows])
+    show_table(columns, [(*row[:-1], row[-1] or "") for row in rows], folds=len(columns) - 1)
 
 
 def _facts(row: Api) -> dict[str, str | int | None]:
@@ -71,7 +72,7 @@ def _facts(row: Api) -> dict[str, str | int | None]:
         "versions": f"{row.min}-{row.max}" if row.min != row.max else f"{row.max}",
         "flexible": None if row.flexible == NEVER else row.flexible,
         "for": row.audience.value,
-        "runs_on": row.runs_on.value,
+        "runs_on": RUNS_ON[row.runs_on],
         "note": row.note or None,
     }
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import NoReturn
 
-SERVING = ("dev", "serve")
+
+class _Parser(argparse.ArgumentParser):
+    """One line for what cannot be read, as everywhere; the usage is what --help is for."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"kpybroker: {message}; see `{self.prog} --help`\n")
 
 
 def port_number(text: str) -> int:
@@ -17,7 +23,7 @@ def port_number(text: str) -> int:
 
 def run_serving(arguments: list[str]) -> None:
     """Run `dev` or `serve`. Exits with 2 and one line for arguments that cannot be read. Raises ConfigError."""
-    parser = argparse.ArgumentParser(prog="kpybroker", allow_abbrev=False)
+    parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", help="start a broker for this laptop", allow_abbrev=False)
     dev.add_argument("--port", type=port_number, default=9092, help="port on 127.0.0.1; 0 picks a free one (9092)")
@@ -38,16 +44,16 @@ def run_serving(arguments: list[str]) -> None:
         command.add_argument(
             "--ready-file", type=Path, metavar="PATH", help="when serving, write the ready line's facts here as JSON"
         )
-    given = parser.parse_args(arguments)
+        command.add_argument(
+            "--until-stdin-closes", action="store_true", help="stop when standard input ends: with whoever started it"
+        )
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
     from kpybroker.cli import serving
 
+    lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
     if given.command == "dev":
-        serving.dev(
-            given.port,
-            given.data_dir,
-            ephemeral=given.ephemeral,
-            settings=given.settings,
-            ready_file=given.ready_file,
-        )
+        serving.dev(given.port, given.data_dir, ephemeral=given.ephemeral, settings=given.settings, lifetime=lifetime)
     else:
-        serving.serve(given.config, settings=given.settings, ready_file=given.ready_file)
+        serving.serve(given.config, settings=given.settings, lifetime=lifetime)

@@ -53,14 +53,13 @@ def describe(
         show_line(f"{name}: {found.group_state}, {count}, lag {lag}")
         if not standings:
             return
-        show_table(
-            ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "CLIENT", "HOST"),
-            [
-                (row.topic, row.partition, row.committed, row.end, row.lag)
-                + ((row.member.client_id, row.member.host) if row.member is not None else (None, None))
-                for row in standings
-            ],
-        )
+        columns = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG")
+        rows = [(row.topic, row.partition, row.committed, row.end, row.lag) for row in standings]
+        if not members:
+            show_table(columns, rows)
+            return
+        who = [(row.member.client_id, row.member.host) if row.member else (None, None) for row in standings]
+        show_table((*columns, "CLIENT", "HOST"), [(*row, *whom) for row, whom in zip(rows, who, strict=True)])
 
     options.run(show)
 

@@ -22,8 +22,13 @@ def show_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str | None = None) -> None:
-    """A table on stdout: numbers to the right, `-` for what is not known. Into a pipe it is never folded."""
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str | None = None, folds: int = 0
+) -> None:
+    """A table on stdout: numbers to the right, `-` for what is not known.
+
+    Where the terminal is too narrow, column number `folds` gives way; into a pipe nothing is ever folded.
+    """
     console = Console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = WIDE_COLUMNS
@@ -31,8 +36,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title:
         console.print(Text(title, style="bold"))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
-        is_number = bool(rows) and all(isinstance(row[at], int) or row[at] is None for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        kinds = {type(row[at]) for row in rows}
+        is_number = int in kinds and str not in kinds
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=at != folds)
     for row in rows:
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
     console.print(table)
