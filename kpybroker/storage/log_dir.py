@@ -238,6 +238,7 @@ class LogDirectory:
 
     async def close(self) -> None:
         """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt."""
+        await self._world.disk.off_loop(lambda: None)  # a checkpoint may be under way; these files have one writer
         whole = not self.damaged
         for one in self.logs.values():
             try:

@@ -70,9 +70,11 @@ class GroupSync:
         disk = log.world.disk
         try:
             for segment in sealed:
+                if segment.deleted:
+                    continue  # retention was quicker
                 await _sync_segment(log, segment)
                 await disk.off_loop(partial(_sync_companions, log, segment.path))
-            if log.segments.active.written_bytes:
+            if log.segments.active.written_bytes and not log.segments.active.deleted:
                 await _sync_segment(log, log.segments.active)
             if self.directory_changed:
                 self.directory_changed = False

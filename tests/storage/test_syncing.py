@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,5 +128,26 @@ def test_full_segments_are_synced_with_their_indexes(tmp_path: Path) -> None:
         await log.sync()
         assert log.synced_end == log.end
         assert not log.syncing.has_sealed
+
+    asyncio.run(scenario())
+
+
+def test_what_retention_deletes_meanwhile_needs_no_sync(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        write(log, 60)
+        syncing = asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        log.high_watermark = log.last_stable = log.end
+        log.settings = replace(log.settings, retention_ms=0)
+        assert log.apply_retention(1 << 40) > 2
+        while not syncing.done():
+            for one in disk.syncs:
+                if not one.done():
+                    one.set_result(None)
+            await asyncio.sleep(0)
+        await syncing
+        assert log.synced_end == log.end
+        disk.shutdown()
 
     asyncio.run(scenario())
