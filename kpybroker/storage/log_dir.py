@@ -7,7 +7,6 @@ start. A partition that is damaged goes offline; the rest serves on.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable
@@ -68,6 +67,8 @@ class LogDirectory:
             content = read_file(self._world.disk, path)
         except FileNotFoundError:
             return False
+        import json  # only a restart needs it
+
         try:
             self.previous_epoch = int(json.loads(content).get("brokerEpoch", -1))
         except (ValueError, AttributeError, TypeError):
@@ -253,7 +254,7 @@ class LogDirectory:
             self._write_checkpoints(self._recovery_points, self._high_watermarks, self._starts)
             self._unlink(self._take_garbage(None))
             if whole:
-                mark = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch}, separators=(",", ":"))
+                mark = f'{{"version":0,"brokerEpoch":{self.broker_epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
             disk.sync_directory_blocking(self.path)
         except OSError as error:
