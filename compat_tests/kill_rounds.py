@@ -44,7 +44,7 @@ def tear(data: Path, chance: random.Random) -> list[str]:
         path for path in data.iterdir() if path.is_dir() and (path / "partition.metadata").exists()
     ):
         logs = sorted(directory.glob("*.log"))
-        if not logs or chance.random() < 0.5:
+        if not logs or chance.random() < 0.25:
             continue
         log = logs[-1]
         content = log.read_bytes()

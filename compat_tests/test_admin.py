@@ -54,7 +54,7 @@ def consume(broker: Running, topic: str, group: str, count: int) -> None:
         consumer.commit()
 
 
-class TestConfluent:
+class TestConfluentKafka:
     """librdkafka's admin client."""
 
     def test_topics(self, broker: Running, admin: AdminClient, unique: Callable[[], str], settled: Settled) -> None:
