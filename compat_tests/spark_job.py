@@ -17,7 +17,7 @@ from spark_examples.session import QUICK_JVM, session
 def main(bootstrap: str, topic: str, directory: Path) -> None:
     spark = session(bootstrap, settings=QUICK_JVM)
     kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
-    records = spark.readStream.format("kafka").options(**kafka, maxOffsetsPerTrigger="5000").load()
+    records = spark.readStream.format("kafka").options(**kafka, maxOffsetsPerTrigger="10000").load()
     query = (
         records.select(F.col("value").cast("string").cast("long").alias("number"))
         .writeStream.format("parquet")

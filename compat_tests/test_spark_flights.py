@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from oracle.target import Target
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.timeout(900)  # three JVMs, one after the other: a minute on an idle machine
 def test_every_flight_goes_through_and_every_total_agrees(target: Target, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_examples.flights_demo", "--bootstrap", target.bootstrap]
     here = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -8,6 +8,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -40,6 +41,7 @@ def run(command: list[str], log: Path, kill_at: int) -> list[str]:
     return lines
 
 
+@pytest.mark.timeout(600)  # two JVMs, one after the other
 def test_killed_and_resumed_stream_has_every_record_once(target: Target, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
     topic = f"spark-{uuid.uuid4().hex[:8]}"

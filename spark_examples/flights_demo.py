@@ -66,7 +66,7 @@ def main(bootstrap: str, workdir: Path) -> bool:
     with console.status("Spark reads by offset, by timestamp, and all of it"):
         spark = session(bootstrap, log=workdir / "spark.log", settings=QUICK_JVM)
         parquet = str(workdir / "totals.parquet")
-        totals = daily_totals(read(spark, bootstrap, source))
+        totals = daily_totals(read(spark, bootstrap, source)).cache()
         write(as_records(totals), bootstrap, batch_sink)
         totals.write.parquet(parquet)
 

@@ -21,7 +21,7 @@ from spark_examples.session import QUICK_JVM, session
 FLIGHT = "carrier string, year int, month int, day int, dep_delay double, arr_delay double"
 COUNTS = "flights long, departed long, landed long, late long"
 TOTALS = f"carrier string, day string, {COUNTS}, dep_delay double, arr_delay double"
-MAX_BATCH = 50_000
+MAX_BATCH = 70_000
 
 
 def daily_totals(records: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from kpybroker.errors import ConfigError
 
 JARS_VARIABLE = "KPYBROKER_SPARK_JARS"
 CONNECT_TIMEOUT_S = 2.0
-QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Settings for a job of a minute or so: it is over before what the JVM's second compiler costs has paid."""
 SHIPPED_WITH_PYSPARK = [  # the connector asks for these too, 50 MB of them
     "com.google.code.findbugs:jsr305",
