@@ -16,7 +16,7 @@ JAVA = f"Kafka's command-line tools and Java clients {KAFKA_VERSION}"
 
 def counted() -> Counter[str]:
     """How many tests there are per client, as pytest collects them."""
-    command = [sys.executable, "-m", "pytest", "compat_tests", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "compat_tests", "--collect-only", "-p", "no:cacheprovider"]
     told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     counts: Counter[str] = Counter()
     for test in re.findall(r"^compat_tests/\S+::.*$", told, re.MULTILINE):
