@@ -143,7 +143,8 @@ class Broker:
         checkpoint_s = config.log_flush_offset_checkpoint_interval_ms / 1000
         loop = asyncio.get_running_loop()
         retain_at = loop.time() + min(config.log_initial_task_delay_ms / 1000, retention_s)
-        checkpoint_at = loop.time() + checkpoint_s
+        # what was recovered must not be recovered again should the next stop be as rough
+        checkpoint_at = loop.time() + (checkpoint_s if self.log_dir.clean else 0)
         while True:
             await asyncio.sleep(max(min(retain_at, checkpoint_at) - loop.time(), 0.001))
             if loop.time() >= retain_at:
