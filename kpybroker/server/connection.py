@@ -44,6 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_filled",
         "_gave_way_at",
+        "_give_way_timer",
         "_position",
         "_processing",
         "_reading_paused",
@@ -72,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._writing_paused = False
         self._gave_way_at = 0.0
+        self._give_way_timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
         self.number = 0
         self.peer = "?"
@@ -100,6 +102,9 @@ class Connection(asyncio.BufferedProtocol):
                 reply.abandon()
         self._replies.clear()
         self._blocker = None
+        if self._give_way_timer is not None:
+            self._give_way_timer.cancel()
+            self._give_way_timer = None
         self.transport = None
         self._resize(IDLE_BUFFER_BYTES)
 
@@ -251,20 +256,30 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join(small) if len(small) > 1 else small[0])
 
     def _ask_blocker_to_give_way(self) -> None:
-        """Tell a parked Fetch that another kind of request waits behind it (DESIGN: "A parked Fetch gives way")."""
-        if self._filled - self._position < 8:
+        """Tell a parked Fetch that another kind of request waits behind it (DESIGN: "A parked Fetch gives way").
+
+        At most once per GIVE_WAY_EVERY_S, or a client that alternates the two would make the Fetch a busy loop; what
+        comes sooner is served when that time is over.
+        """
+        if self._filled - self._position < 8 or self._blocker is None:
             return
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
         if key not in self._server.yields_to:
             return
-        now = self._server.now
-        if now - self._gave_way_at < GIVE_WAY_EVERY_S:
+        wait_s = self._gave_way_at + GIVE_WAY_EVERY_S - self._server.now
+        if wait_s > 0:
+            if self._give_way_timer is None:
+                self._give_way_timer = asyncio.get_running_loop().call_later(wait_s, self._give_way_now)
             return
         blocker = self._blocker
-        assert blocker is not None
         blocker.give_way()
         if blocker.done:
-            self._gave_way_at = now
+            self._gave_way_at = self._server.now
+
+    def _give_way_now(self) -> None:
+        self._give_way_timer = None
+        if not self._processing and not self._closing:
+            self._ask_blocker_to_give_way()
 
     # ---- the receive buffer
 

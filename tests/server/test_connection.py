@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
+from pathlib import Path
 from struct import pack
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
+from kpybroker.server.server import Server
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import api_versions, list_offsets, metadata
 from tests.asking import fetched, make, produced
@@ -118,9 +121,6 @@ def test_frames_arrive_in_any_pieces(with_broker: WithBroker) -> None:
         loop.run_until_complete(scenario(node))
 
     loop = asyncio.new_event_loop()
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         context = serving(Path(folder))
         node = loop.run_until_complete(context.__aenter__())
@@ -183,6 +183,22 @@ def test_a_parked_fetch_gives_way_to_another_kind_of_request(with_broker: WithBr
             other.ask(2, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]), 9)
             assert (await other.answer("Fetch", 12))[0] == 1
             assert (await other.answer("ListOffsets", 9))[0] == 2
+
+    with_broker(scenario)
+
+
+def test_one_that_gave_way_a_moment_ago_gives_way_again(with_broker: WithBroker) -> None:
+    """Not at once, but long before its max_wait_ms: ten minutes here."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with raw(node) as other:
+            for number in range(0, 6, 2):
+                other.ask(number, "Fetch", fetched("t", 0, wait_ms=600_000), 12)
+                other.ask(number + 1, "Metadata", metadata.Request(topics=[]), 12)
+            for number in range(0, 6, 2):
+                assert (await other.answer("Fetch", 12))[0] == number
+                assert (await other.answer("Metadata", 12))[0] == number + 1
 
     with_broker(scenario)
 
@@ -287,3 +303,21 @@ def test_a_stop_answers_parked_fetches(with_broker: WithBroker) -> None:
             assert await other.closed()
 
     with_broker(scenario)
+
+
+def test_who_comes_before_the_broker_is_registered_is_answered_when_it_is(tmp_path: Path) -> None:
+    """Between listening and serving, requests wait: no hang, no wrong answer."""
+
+    async def whole() -> None:
+        async with serving(tmp_path) as node:
+            early = Server(node.broker)
+            port = await early.start("127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            client = Raw(reader, writer)
+            client.ask(1, "ApiVersions", SOFTWARE, 4)
+            await parked(client)
+            early.open_the_doors()
+            assert (await client.answer("ApiVersions", 4))[0] == 1
+            await early.stop()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
