@@ -1,0 +1,28 @@
+"""One broker for all tests of commands; each test uses topics of its own."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from kpybroker.testing.process import BrokerProcess
+from tests.cli.shell import Shell
+
+
+@pytest.fixture
+def shell(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """`shell("topics", "list")` against the session's broker."""
+    return Shell(kpybroker.bootstrap, monkeypatch)
+
+
+@pytest.fixture
+def topic(kpybroker: BrokerProcess) -> str:
+    """A topic name of this test's own."""
+    return kpybroker.topic("cli")
+
+
+@pytest.fixture
+def group() -> str:
+    """A group name of this test's own."""
+    return f"group-{uuid.uuid4().hex[:8]}"

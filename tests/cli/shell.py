@@ -1,0 +1,78 @@
+"""The command line as a user has it: arguments in, exit code, stdout and stderr out."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from kpybroker.cli.commands import run_command
+from kpybroker.errors import ConfigError
+
+
+class Answer(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """Runs commands in this process against one broker, as `python -m kpybroker` would."""
+
+    def __init__(self, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bootstrap = bootstrap
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Answer:
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        err = io.StringIO()
+        with self._monkeypatch.context() as patch, _readable(stdin) as source:
+            patch.setenv("KPYBROKER_BOOTSTRAP", self.bootstrap)
+            patch.setattr(sys, "stdin", source)
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            try:
+                code = run_command(arguments)
+            except ConfigError as problem:  # what __main__ makes of it
+                code = 2
+                err.write(f"kpybroker: {problem}\n")
+        return Answer(code, out.buffer.getvalue().decode(errors="surrogateescape"), err.getvalue())  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _readable(data: bytes) -> Iterator[Any]:
+    """A pipe with these bytes in it and its writing end closed."""
+    reading, writing = os.pipe()
+    assert len(data) <= 65536, "more than a pipe holds: use a file"
+    os.write(writing, data)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as source:
+        yield source
+
+
+def kpybroker_process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    """The real program, as a child."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "kpybroker", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,
+    )

@@ -1,0 +1,180 @@
+"""produce and consume: what goes in comes out, from wherever one begins."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kpybroker.cli.consuming import parse_time
+from kpybroker.cli.murmur2 import partition_of
+from kpybroker.errors import ConfigError
+from tests.cli.shell import Answer, Shell
+
+
+def values(answer: Answer) -> list[str | None]:
+    assert (answer.code, answer.err) == (0, "")
+    return [record["value"] for record in answer.lines]
+
+
+def test_lines_come_back_in_order(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    sent = shell(
+        "produce",
+        topic,
+        stdin=b"one\ntwo\r\n\nlast without newline",
+    )
+    assert (sent.code, sent.out) == (0, "")
+    assert sent.err.startswith("sent 4 records (")
+    assert shell("consume", topic, "--from-beginning").out == "one\ntwo\n\nlast without newline\n"
+    assert shell("consume", topic, "--from-beginning", "--max", "2").out == "one\ntwo\n"
+    assert values(shell("consume", topic, "--offset", "2", "--json")) == ["", "last without newline"]
+    assert values(shell("consume", topic, "--offset", "4", "--json")) == []
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_every_codec_and_acks(shell: Shell, topic: str, compression: str, acks: str) -> None:
+    shell("topics", "create", topic)
+    shell("produce", topic, "--compression", compression, "--acks", acks, stdin=b"a line\n" * 500)
+    assert shell("consume", topic, "--from-beginning", "--follow", "--max", "500").out == "a line\n" * 500
+
+
+def test_keys_go_where_every_client_looks_for_them(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic, "--partitions", "5")
+    lines = "".join(f"key-{n}=value {n}=\n" for n in range(100)).encode()
+    told = shell("produce", topic, "--key-separator", "=", "--json", stdin=lines).json
+    assert (told["records"], sum(told["partitions"].values())) == (100, 100)
+    records = shell("consume", topic, "--from-beginning", "--json").lines
+    assert sorted(record["key"] for record in records) == sorted(f"key-{n}" for n in range(100))
+    for record in records:
+        assert record["partition"] == partition_of(record["key"].encode(), 5)
+        assert record["value"] == "value " + record["key"].removeprefix("key-") + "="
+    only = shell("consume", topic, "--from-beginning", "--partition", "3", "--key-separator", " -> ").out.splitlines()
+    assert only == [f"{r['key']} -> {r['value']}" for r in records if r["partition"] == 3]
+
+
+def test_headers_nulls_and_bytes_that_are_no_text(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    shell(
+        *("produce", topic, "--key-separator", ":", "--null-marker", "NULL"),
+        *("--header", "kind=test", "--header", "empty="),
+        stdin=b"k\xff:\xfe\xfd\nk:NULL\n",
+    )
+    first, second = shell("consume", topic, "--from-beginning", "--json").lines
+    assert base64.b64decode(first["key_base64"]) == b"k\xff"
+    assert base64.b64decode(first["value_base64"]) == b"\xfe\xfd"
+    assert first["headers"] == [{"key": "kind", "value": "test"}, {"key": "empty", "value": ""}]
+    assert (second["key"], second["value"], second["offset"]) == ("k", None, 1)
+    raw = shell("consume", topic, "--from-beginning").out.encode(errors="surrogateescape")
+    assert raw == b"k\xff\t\xfe\xfd\nk\tnull\n"
+
+
+def test_a_large_file_goes_in_many_batches(shell: Shell, topic: str, tmp_path: Path) -> None:
+    shell("topics", "create", topic, "--partitions", "3")
+    lines = [f"{n:06} {'x' * (n % 200)}" for n in range(20_000)]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    told = shell("produce", topic, "--file", str(tmp_path / "lines"), "--json").json
+    assert told["records"] == len(lines)
+    assert len(told["partitions"]) == 3, "records without keys are spread, a batch at a time"
+    assert sorted(values(shell("consume", topic, "--from-beginning", "--json"))) == lines  # type: ignore[type-var]
+
+
+def test_from_a_time(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    shell("produce", topic, stdin=b"early\n")
+    (early,) = shell("consume", topic, "--from-beginning", "--json").lines
+    shell("produce", topic, stdin=b"late\n")
+    late = shell("consume", topic, "--offset", "1", "--json").lines[0]["timestamp"]
+    if late > early["timestamp"]:
+        assert values(shell("consume", topic, "--time", str(late), "--json")) == ["late"]
+    assert values(shell("consume", topic, "--time", "1970-01-01", "--json")) == ["early", "late"]
+    assert values(shell("consume", topic, "--time", "2999-01-01", "--json")) == []
+
+
+def test_following_sees_what_arrives(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic, "--partitions", "2")
+    shell("produce", topic, "--partition", "1", stdin=b"before\n")
+    assert shell("consume", topic, "--from-beginning", "--follow", "--max", "1").out == "before\n"
+
+
+def test_times_are_read_as_written() -> None:
+    assert parse_time("1700000000000") == 1_700_000_000_000
+    assert parse_time("2026-07-01T12:00:00+02:00") == parse_time("2026-07-01T10:00:00Z") == 1_782_900_000_000
+    assert parse_time("2026-07-01T12:00:00.250Z") % 1000 == 250
+    local = datetime(2026, 7, 1, 12).astimezone(UTC)
+    assert parse_time("2026-07-01T12:00") == round(local.timestamp() * 1000)
+    for wrong in ("", "yesterday", "-1", "99999999999999999999", "2026-13-01"):
+        with pytest.raises(ConfigError):
+            parse_time(wrong)
+
+
+def test_lines_before_a_bad_one_are_sent(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    answer = shell("produce", topic, "--key-separator", "=", stdin=b"a=1\nb=2\nnonsense\nc=3\n")
+    assert answer.code == 1
+    assert "line 3 has no '='" in answer.err
+    assert shell("consume", topic, "--from-beginning").out == "a\t1\nb\t2\n"
+
+
+def test_a_record_too_large_is_refused_by_name(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic, "--set", "max.message.bytes=1000")
+    answer = shell("produce", topic, stdin=b"x" * 5000)
+    assert answer.code == 1
+    assert "MESSAGE_TOO_LARGE" in answer.err
+    assert "max.message.bytes" in answer.err
+
+
+def test_offsets_outside_a_log_are_refused(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic, "--partitions", "2")
+    shell("produce", topic, "--partition", "0", stdin=b"a\nb\n")
+    assert "holds 0 to 1" in shell("consume", topic, "--partition", "0", "--offset", "3").err
+    assert "is empty at 0" in shell("consume", topic, "--partition", "1", "--offset", "1").err
+    needs_one = shell("consume", topic, "--offset", "1")
+    assert (needs_one.code, "--partition" in needs_one.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "cause"),
+    [
+        (("consume", "no-such-topic"), 1, "no-such-topic"),
+        (("produce", "no-such-topic"), 1, "no-such-topic"),
+        (("consume", "t", "--offset", "-1"), 2, "'--offset'"),
+        (("consume", "t", "--offset", "x"), 2, "'--offset'"),
+        (("consume", "t", "--max", "0"), 2, "'--max'"),
+        (("consume", "t", "--time", "noon"), 2, "noon"),
+        (("consume", "t", "--time", "0", "--from-beginning"), 2, "--time"),
+        (("produce", "t", "--acks", "2"), 2, "--acks"),
+        (("produce", "t", "--compression", "rar"), 2, "rar"),
+        (("produce", "t", "--header", "x"), 2, "NAME=VALUE"),
+        (("produce", "t", "--key-separator", ""), 2, "--key-separator"),
+        (("produce", "t", "--file", "/no/such/file"), 2, "/no/such/file"),
+        (("produce", "t", "--file", "/"), 2, "/"),
+        (("produce", "t", "--partition", "-1"), 2, "'--partition'"),
+        (("produce",), 2, "TOPIC"),
+        (("consume", "t", "--timeout", "0"), 2, "timeout"),
+        (("consume", "t", "--bootstrap", "nowhere"), 2, "host:port"),
+        (("consume", "t", "--bootstrap", "a:1,b"), 2, "host:port"),
+        (("consume", "t", "--bootstrap", "::1:9092"), 2, "host:port"),
+        (("consume", "t", "--bootstrap", "h:99999"), 2, "host:port"),
+        (("consume", "t", "--bootstrap", "127.0.0.1:1"), 1, "kpybroker dev"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+    answer = shell(*arguments)
+    assert answer.code == code
+    assert answer.err.count("\n") == 1
+    assert answer.err.startswith("kpybroker: ")
+    assert cause in answer.err
+    assert answer.out == ""
+
+
+def test_json_is_one_object_a_line(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    shell("produce", topic, stdin="grüße\n😀\n".encode())
+    lines = shell("consume", topic, "--from-beginning", "--json").out.splitlines()
+    assert [json.loads(line)["value"] for line in lines] == ["grüße", "😀"]

@@ -1,0 +1,91 @@
+"""topics: what was asked is there afterwards, and what is wrong is named in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.shell import Shell
+
+
+def test_a_topic_lives_from_create_to_delete(shell: Shell, topic: str) -> None:
+    made = shell("topics", "create", topic, "--partitions", "3", "--set", "retention.ms=60000", "--json")
+    assert made == (0, made.out, "")
+    assert made.json == [{"topic": topic, "created": True, "partitions": 3, "replication": 1}]
+    listed = {row["topic"]: row for row in shell("topics", "list", "--json").json}
+    assert listed[topic] == {"topic": topic, "partitions": 3, "replication": 1, "records": 0}
+    (described,) = shell("topics", "describe", topic, "--json").json
+    assert described["settings"] == {"retention.ms": "60000"}
+    assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
+    assert {row["leader"] for row in described["partitions"]} == {1}
+    assert shell("topics", "delete", topic).out == f"deleted {topic}\n"
+    assert topic not in {row["topic"] for row in shell("topics", "list", "--json").json}
+
+
+def test_alter_adds_partitions_and_changes_settings(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic, "--set", "retention.ms=60000")
+    altered = shell("topics", "alter", topic, "--partitions", "4", "--set", "max.message.bytes=2000", "--json")
+    expected = {"retention.ms": "60000", "max.message.bytes": "2000"}
+    assert altered.json == {"topic": topic, "partitions": 4, "settings": expected}
+    altered = shell("topics", "alter", topic, "--unset", "retention.ms", "--json")
+    assert altered.json == {"topic": topic, "partitions": 4, "settings": {"max.message.bytes": "2000"}}
+
+
+def test_what_is_there_already_is_an_error_unless_it_is_not(shell: Shell, topic: str) -> None:
+    assert shell("topics", "create", topic).out == f"created {topic}\n"
+    again = shell("topics", "create", topic)
+    assert again.code == 1
+    assert "already exists" in again.err
+    assert "--if-not-exists" in again.err
+    assert shell("topics", "create", topic, "--if-not-exists").out == f"{topic} is there already\n"
+    assert shell("topics", "delete", f"{topic}-not", "--if-exists").code == 0
+
+
+@pytest.mark.parametrize("command", [("describe",), ("delete",), ("alter", "--partitions", "9")])
+def test_an_unknown_topic_is_told_with_its_nearest(shell: Shell, topic: str, command: tuple[str, ...]) -> None:
+    shell("topics", "create", topic)
+    answer = shell("topics", *command, topic[:-1] + "x")
+    assert answer.code == 1
+    assert f"there is no topic {topic[:-1]}x" in answer.err
+    assert "did you mean" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_a_person_sees_a_table(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic, "--partitions", "12", "--set", "retention.ms=60000")
+    title, head, rule, *rows, setting = shell("topics", "describe", topic).out.splitlines()
+    assert title == topic
+    assert head.split() == ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "RECORDS"]
+    assert set(rule) == {"─"}
+    assert len(rows) == 12
+    assert len({len(row.rstrip()) for row in rows}) == 1, "numbers stand to the right"
+    assert setting == "retention.ms=60000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "cause"),
+    [
+        (("topics", "create", "bad name"), 1, "bad name"),
+        (("topics", "create", "t", "--partitions", "0"), 2, "--partitions 0"),
+        (("topics", "create", "t", "--partitions", "many"), 2, "'--partitions'"),
+        (("topics", "create", "t", "--partitions", "100000000"), 2, "less than or equal to 100000"),
+        (("topics", "create", "t", "--replication", "0"), 2, "--replication 0"),
+        (("topics", "create", "t", "--replication", "3"), 1, "replication factor"),
+        (("topics", "create", "t", "--set", "retention.ms"), 2, "name=value"),
+        (("topics", "create", "t", "--set", "retention.mss=1"), 1, "retention.mss"),
+        (("topics", "create", "t", "--set", "retention.ms=soon"), 1, "soon"),
+        (("topics", "create"), 2, "TOPIC"),
+        (("topics", "alter", "t"), 2, "--partitions"),
+        (("topics", "alter", "t", "--partitions", "0"), 2, "'--partitions'"),
+        (("topics", "list", "--nope"), 2, "--nope"),
+        (("topics", "lost"), 2, "lost"),
+        (("topicks",), 2, "topicks"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+    answer = shell(*arguments)
+    assert answer.code == code
+    assert answer.err.count("\n") == 1
+    assert answer.err.startswith("kpybroker: ")
+    assert cause.lower() in answer.err.lower()
+    assert answer.out == ""
