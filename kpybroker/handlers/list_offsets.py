@@ -62,8 +62,8 @@ def _look_up(partition: Partition, call: Call, request: Request, timestamp: int)
     storage = partition.log
     if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    end = storage.last_stable if request.isolation_level == READ_COMMITTED else storage.high_watermark
     if timestamp == LATEST:
-        end = storage.last_stable if request.isolation_level == READ_COMMITTED else storage.high_watermark
         return -1, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, storage.start, storage.epoch_at(storage.start)
@@ -73,4 +73,6 @@ def _look_up(partition: Partition, call: Call, request: Request, timestamp: int)
     if found is None:
         return -1, -1, -1
     offset, found_timestamp, epoch = found
+    if offset >= end:  # not committed yet: to a consumer it is not there
+        return -1, -1, -1
     return found_timestamp, offset, epoch
