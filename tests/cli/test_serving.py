@@ -1,0 +1,179 @@
+"""dev and serve: ready when they say so, gone when asked, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kpybroker.cli.arguments import run_serving
+from kpybroker.errors import ConfigError
+from kpybroker.testing.process import BrokerProcess
+from tests.cli.shell import Shell, kpybroker_process
+
+WAIT_S = 60
+
+
+def ready(process: subprocess.Popen[str]) -> dict[str, str]:
+    """The facts of the ready line."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("kpybroker ready "), process.communicate()[1]
+    return dict(word.split("=", 1) for word in line.split()[2:])
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """A broker that fails to start in this process leaves its signal handlers and loop policy behind; take them back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    asyncio.set_event_loop_policy(None)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A dev broker in a directory and with a ready file of its own."""
+    process = kpybroker_process(
+        "dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")
+    )
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def test_one_life(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ready line and file say the same, the broker serves, a second one is kept out, SIGTERM ends it with 0."""
+    facts = ready(running)
+    told = json.loads((tmp_path / "ready").read_text())
+    assert {name: str(value) for name, value in told.items()} == facts
+    assert facts["data"] == str(tmp_path / "data")
+    assert int(facts["pid"]) == running.pid
+    shell = Shell(facts["bootstrap"], monkeypatch)
+    assert shell("topics", "create", "kept").code == 0
+    with pytest.raises(ConfigError, match=r"in use|another"):
+        run_serving(["dev", "--port", "0", "--data-dir", str(tmp_path / "data")])
+    with pytest.raises(ConfigError, match="choose another port"):
+        run_serving(["dev", "--ephemeral", "--port", facts["bootstrap"].rpartition(":")[2]])
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=WAIT_S)
+    assert (running.returncode, out, err) == (0, "", "")
+    assert not (tmp_path / "ready").exists()
+    with pytest.raises(ConfigError, match=r"node\.id"):
+        run_serving(["serve", "--set", f"log.dirs={tmp_path / 'data'}", "--set", "node.id=7"])
+    refused = shell("topics", "list")
+    assert (refused.code, "kpybroker dev" in refused.err) == (1, True)
+
+
+def test_a_signal_while_starting_is_no_failure(tmp_path: Path) -> None:
+    """Ctrl-C when all is imported and the node begins to open its directory."""
+    code = (
+        "import os, signal, sys\n"
+        "from kpybroker.cli import early\n"
+        "early.listen()\n"
+        "from kpybroker.cli import serving\n"
+        "from kpybroker.server.node import Node\n"
+        "begin = Node.start.__func__\n"
+        "async def start(cls, *rest):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return await begin(cls, *rest)\n"
+        "Node.start = classmethod(start)\n"
+        "from kpybroker.cli.arguments import run_serving\n"
+        f"run_serving(['dev', '--port', '0', '--data-dir', {str(tmp_path / 'data')!r}])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_an_ephemeral_broker_leaves_nothing_and_goes_with_its_parent(tmp_path: Path) -> None:
+    process = kpybroker_process(
+        *("dev", "--port", "0", "--ephemeral", "--until-stdin-closes"),
+        stdin=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    facts = ready(process)
+    assert Path(facts["data"]).parent == tmp_path
+    assert Path(facts["data"]).is_dir()
+    process.communicate(timeout=WAIT_S)  # closes its stdin
+    assert process.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_program_says_what_is_wrong_and_ends_with_2(tmp_path: Path) -> None:
+    ended = kpybroker_process("dev", "--port", "0", "--ephemeral", "--set", "num.partitons=3")
+    out, err = ended.communicate(timeout=WAIT_S)
+    assert (ended.returncode, out) == (2, "")
+    assert err == "kpybroker: --set: unknown setting num.partitons; did you mean num.partitions?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["dev", "--set", "port"], "name=value"),
+        (["dev", "--ephemeral", "--set", "num.partitions=many"], r"many.*num\.partitions"),
+        (["dev", "--ephemeral", "--set", "nonsense.at.all=1"], "unknown setting nonsense"),
+        (["dev", "--ephemeral", "--set", "log.dirs=/x"], "exclude each other"),
+        (["dev", "--port", "0", "--data-dir", "{file}/below"], "choose a writable"),
+        (["dev", "--port", "0", "--data-dir", "{file}"], "choose a writable"),
+        (["dev", "--port", "0", "--ephemeral", "--ready-file", "{file}/ready"], "--ready-file"),
+        (["dev", "--port", "0", "--ephemeral", "--ready-file", "{dir}"], "it is a directory"),
+        (["serve", "--config", "{dir}/none"], "cannot read"),
+        (["serve", "--config", "{dir}"], "cannot read"),
+        (["serve", "--config", "{bad}"], r"line 2: \\u12"),
+        (["serve", "--config", "{typo}"], r"unknown setting nod\.id; did you mean node\.id\?"),
+        (["serve", "--config", "{latin}"], "cannot read"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(arguments: list[str], cause: str, tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("dir", "file", "bad", "typo", "latin")}
+    places["dir"].mkdir()
+    places["file"].write_text("a file")
+    places["bad"].write_text("node.id=1\nbroker.rack=\\u12\n")
+    places["typo"].write_text("nod.id=1\n")
+    places["latin"].write_bytes(b"broker.rack=\xff\n")
+    with pytest.raises(ConfigError, match=cause):
+        run_serving([argument.format(**places) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["dev", "--port", "70000"], "70000"),
+        (["dev", "--port", "http"], "http"),
+        (["dev", "--nope"], "--nope"),
+        (["dev", "--data-dir"], "--data-dir"),
+        (["dev", "--data-dir", "x", "--ephemeral"], "--ephemeral"),
+        (["serve", "server.properties"], "server.properties"),
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be_read(arguments: list[str], cause: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_serving(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert cause in said
+
+
+def test_a_stranger_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers, but not like Kafka, is named as such."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = Shell(f"127.0.0.1:{server.getsockname()[1]}", monkeypatch)("topics", "list", "--timeout", "0.1")
+    assert silent.code == 1
+    assert "does not answer within 0.1 s" in silent.err
+
+
+def test_the_first_address_that_answers_is_taken(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Shell(f"127.0.0.1:1,{kpybroker.bootstrap}", monkeypatch)("topics", "list", "--json").code == 0
