@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli.client import DEFAULT_BOOTSTRAP, Client, CommandFailed, parse_bootstrap
-from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 
 TIMEOUT_S_MAX = 3600.0
@@ -46,6 +46,14 @@ Timeout = Annotated[
     typer.Option("--timeout", metavar="SECONDS", min=0.1, max=TIMEOUT_S_MAX, callback=_remember, help="Patience (15)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+
+
+def parse_pair(text: str, what: str) -> tuple[str, str]:
+    """`NAME=VALUE`, the value as it stands. Raises ConfigError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"cannot read the {what} {text!r}: write NAME=VALUE")
+    return name.strip(), value
 
 
 def timeout_ms() -> int:

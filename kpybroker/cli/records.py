@@ -94,13 +94,8 @@ def _open(file: Path | None) -> tuple[BinaryIO, int | None]:
 def _headers(texts: list[str]) -> Headers:
     if len(texts) > HEADERS_MAX:
         raise ConfigError(f"{len(texts)} headers; at most {HEADERS_MAX}")
-    headers = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"cannot read the header {text!r}: write NAME=VALUE")
-        headers.append((name, os.fsencode(value)))
-    return tuple(headers)
+    pairs = [options.parse_pair(text, "header") for text in texts]
+    return tuple((name, os.fsencode(value)) for name, value in pairs)
 
 
 async def _send_all(sender: Sender, how: HowToSend, source: BinaryIO, size: int | None) -> None:

@@ -10,7 +10,6 @@ import typer
 from kpybroker.cli import options
 from kpybroker.cli.client import EARLIEST, LATEST, Client, check
 from kpybroker.cli.show import remark, show_json, show_line, show_table
-from kpybroker.config import parse_setting
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.wire.rpc import (
     create_partitions,
@@ -46,9 +45,7 @@ def create(
 ) -> None:
     """Create topics."""
     _check_counts(partitions, replication)
-    configs = [
-        create_topics.CreatableTopicConfig(name=name, value=value) for name, value in map(parse_setting, settings or [])
-    ]
+    configs = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
     wanted = [
         create_topics.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=replication, configs=configs
@@ -76,6 +73,10 @@ def create(
             show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} is there already")
 
     options.run(make)
+
+
+def _settings(texts: list[str] | None) -> list[tuple[str, str]]:
+    return [options.parse_pair(text, "setting") for text in texts or []]
 
 
 def _check_counts(partitions: int, replication: int) -> None:
@@ -264,7 +265,7 @@ def alter(
     """Give a topic more partitions, or other settings."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=SET, value=value)
-        for key, value in map(parse_setting, settings or [])
+        for key, value in _settings(settings)
     ] + [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset or []
     ]

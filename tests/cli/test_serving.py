@@ -32,7 +32,7 @@ def ready(process: subprocess.Popen[str]) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """A broker that fails to start in this process leaves its signal handlers and loop policy behind; take them back."""
+    """A broker that fails to start in this process leaves signal handlers and a loop policy behind; take them back."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     asyncio.set_event_loop_policy(None)

@@ -70,7 +70,7 @@ def test_a_person_sees_a_table(shell: Shell, topic: str) -> None:
         (("topics", "create", "t", "--partitions", "100000000"), 2, "less than or equal to 100000"),
         (("topics", "create", "t", "--replication", "0"), 2, "--replication 0"),
         (("topics", "create", "t", "--replication", "3"), 1, "replication factor"),
-        (("topics", "create", "t", "--set", "retention.ms"), 2, "name=value"),
+        (("topics", "create", "t", "--set", "retention.ms"), 2, "NAME=VALUE"),
         (("topics", "create", "t", "--set", "retention.mss=1"), 1, "retention.mss"),
         (("topics", "create", "t", "--set", "retention.ms=soon"), 1, "soon"),
         (("topics", "create"), 2, "TOPIC"),
