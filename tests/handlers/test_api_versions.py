@@ -73,6 +73,10 @@ def test_finalized_features_are_among_the_supported(with_broker: WithBroker) -> 
         kafkas_levels = {f.name: f.max_version_level for f in kafkas(4).finalized_features}
         assert all(kafkas_levels[name] == level for name, level in levels.items())
         assert response.finalized_features_epoch >= 0
+        # A directory that another broker formatted may have features that this one does not know.
+        node.broker.supported_features = {"kraft.version": (0, 1)}
+        response = await peer.ask("ApiVersions", NAMED, version=4)
+        assert "metadata.version" not in {f.name for f in response.finalized_features}
 
     with_broker(scenario)
 

@@ -149,6 +149,23 @@ def test_limits_bound_the_response_and_the_first_batch_comes_anyway(with_broker:
     with_broker(scenario)
 
 
+def test_consumers_see_what_is_committed_and_what_is_stable(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await make(peer, "t")
+        for value in (b"a", b"b", b"c"):
+            await put(peer, "t", value)
+        storage = node.broker.hosting.leads("t", 0).log
+        storage.high_watermark, storage.last_stable = 2, 1  # as with a slow follower and an open transaction
+        for isolation, seen in ((0, [0, 1]), (1, [0])):
+            row = await one(peer, 18, topic_id, 0, isolation_level=isolation)
+            assert (row.high_watermark, row.last_stable_offset) == (2, 1)
+            assert [at for at, _ in values(row)] == seen
+            assert (await one(peer, 18, topic_id, 3, isolation_level=isolation)).error_code == 0, "not out of range"
+        storage.high_watermark = storage.last_stable = 3
+
+    with_broker(scenario)
+
+
 def test_the_brokers_own_limit_holds_too(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
