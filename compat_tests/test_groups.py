@@ -18,6 +18,7 @@ from compat_tests.vocabulary import Client, Message, Place, Receipts, Strategy, 
 Restart = Literal["consumer", "stop", "kill9"]
 PARTITIONS = 5
 GROUPS_SETTLE_S = 60.0
+QUIET_S = 1.5
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = GROUPS_SETTLE_S) -> None:
@@ -158,6 +159,16 @@ def test_every_record_is_seen_while_members_come_and_go(
     assert max(times_seen.values()) <= len(everyone)
 
 
+def await_quiet(members: list[Member]) -> None:
+    """A commit that met the rebalance makes some clients join once more; wait until that is over."""
+    quiet_since, before = time.monotonic(), [member.assignments for member in members]
+    while time.monotonic() < quiet_since + QUIET_S:
+        time.sleep(0.05)
+        now = [member.assignments for member in members]
+        if now != before:
+            quiet_since, before = time.monotonic(), now
+
+
 @each_client()
 def test_a_static_member_comes_back_without_a_rebalance(
     client: Client, broker: Running, make_topic: MakeTopic, unique: Callable[[], str]
@@ -167,6 +178,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
         stays = Member(client, broker.bootstrap, group, topic, instance="stays").start()
         goes = Member(client, broker.bootstrap, group, topic, instance="goes").start()
         wait_for(lambda: shared_out([stays, goes], topic), "two members share the partitions")
+        await_quiet([stays, goes])
         had, assignments = goes.partitions, stays.assignments
         goes.leave()
         comes_back = Member(client, broker.bootstrap, group, topic, instance="goes").start()
