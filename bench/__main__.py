@@ -1,6 +1,7 @@
 """`python -m bench`: run the loads against both brokers in turn, print the table, write bench/results/."""
 
 import resource
+import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -17,7 +18,10 @@ FAMILIES = (startup, produce_raw, fetch_raw, librdkafka, java, latency, groups, 
 DESCRIPTORS = 8192
 STEADY = 0.05
 
-console = Console()
+WIDTH = 150
+"""Of the table, where the output is no terminal that says its own."""
+
+console = Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
 class Who(StrEnum):

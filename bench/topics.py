@@ -91,6 +91,9 @@ def _metadata(connection: Connection, names: list[str]) -> float:
     answer = connection.ask(3, 12, asked, metadata.Response)
     if len(answer.topics) != len(names) or any(topic.error_code for topic in answer.topics):
         raise LoadError(f"{connection.target.name} shows {len(answer.topics)} topics, or errors")
+    asked_all = connection.ask(3, 12, metadata.Request(topics=None), metadata.Response)
+    if len(asked_all.topics) < len(names):
+        raise LoadError(f"{connection.target.name} shows {len(asked_all.topics)} topics when asked for all")
     everything = frame(3, 12, metadata.Request(topics=None))
     taken_s = []
     for _ in range(ASKS):
