@@ -14,7 +14,7 @@ def main() -> None:
     if is_serving:
         from kpybroker.cli import early
 
-        early.listen()
+        early.prepare()
     from kpybroker.errors import ConfigError
 
     try:

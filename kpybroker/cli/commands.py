@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import typer
+import typer.main
 
 from kpybroker.cli import options
 from kpybroker.cli.app import app
@@ -19,7 +22,7 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code. Raises ConfigError for settings that cannot be used."""
     options.forget()
     try:
-        ended = app(list(arguments), prog_name="kpybroker", standalone_mode=False)
+        ended = _tree()(list(arguments), prog_name="kpybroker", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as misuse:
         return _say_misuse(misuse)
@@ -33,6 +36,12 @@ def run_command(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return ended if isinstance(ended, int) else DONE
+
+
+@cache
+def _tree() -> Callable[..., Any]:
+    """The commands as typer lays them out from their signatures, which takes longer than most of them do."""
+    return typer.main.get_command(app)
 
 
 def _say_misuse(misuse: typer.TyperException) -> int:

@@ -24,8 +24,6 @@ from kpybroker.world.real import real_world
 
 DEV_DATA_DIR = Path("kpybroker-data")
 DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.replication.factor": "1"}
-GC_THRESHOLDS = (50_000, 20, 50)
-"""Requests make and drop many small objects and hardly a cycle: collecting every 700 of them finds nothing."""
 
 
 class Lifetime(NamedTuple):
@@ -181,7 +179,6 @@ def _calm_collector() -> None:
     """What start-up made stays to the end: it need not be looked at again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _tell(node: Node, config: BrokerConfig, ready_file: Path | None) -> None:

@@ -80,7 +80,7 @@ def test_a_signal_while_starting_is_no_failure(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "from kpybroker.cli import early\n"
-        "early.listen()\n"
+        "early.prepare()\n"
         "from kpybroker.cli import serving\n"
         "from kpybroker.server.node import Node\n"
         "begin = Node.start.__func__\n"
