@@ -27,6 +27,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
     ):
         return Response(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
     features = broker.supported_features
+    levels = {**broker.image.features, "kraft.version": broker.quorum.kraft_version}
     return Response(
         api_keys=[
             ApiVersion(
@@ -44,7 +45,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         finalized_features_epoch=broker.image.offset,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in broker.image.features.items()
-            if name in features  # a directory that Kafka formatted has features that are not served here
+            for name, level in levels.items()
+            if level and name in features  # a directory that Kafka formatted has features that are not served here
         ],
     )

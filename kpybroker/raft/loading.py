@@ -94,6 +94,11 @@ class Voters:
                 self._voters = message
 
     @property
+    def kraft_version(self) -> int:
+        """1 where the log knows its voters (KIP-853)."""
+        return self._kraft_version
+
+    @property
     def static(self) -> tuple[int, ...]:
         """The voters of kraft.version 0; empty where the log knows its voters."""
         return () if self._kraft_version else (self._node_id,)

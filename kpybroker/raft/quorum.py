@@ -134,6 +134,11 @@ class Quorum:
         return self.state.voted.epoch
 
     @property
+    def kraft_version(self) -> int:
+        """The level of the feature kraft.version; control records say it, so it is not in the Image."""
+        return self._voters.kraft_version
+
+    @property
     def end(self) -> int:
         """The offset that the next record gets; a broker's epoch is made of it."""
         return self.log.end
