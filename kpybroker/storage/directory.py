@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.storage.formatting import (
+    BOOTSTRAP_CHECKPOINT,
     FIRST_CHECKPOINT,
     META_PROPERTIES,
     METADATA_DIRECTORY,
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 LOCK = ".lock"
+BEGUN = {LOCK, BOOTSTRAP_CHECKPOINT, f"{BOOTSTRAP_CHECKPOINT}.tmp", f"{META_PROPERTIES}.tmp", "lost+found"}
+"""What may be in a directory that is not formatted yet: a format that was interrupted, a fresh volume."""
 
 
 class Directory(NamedTuple):
@@ -160,6 +163,11 @@ def _check_unused(world: World, path: str) -> None:
     """Without meta.properties nobody knows whose partitions these are: formatting would give them up."""
     for name in world.disk.list(path):
         inside = f"{path}/{name}"
+        if name not in BEGUN and not name.rpartition("-")[2].isdecimal():
+            raise ConfigError(
+                f"{path} is not empty ({name}) and has no {META_PROPERTIES}: it is not a broker's; choose an empty "
+                "directory (log.dirs)"
+            )
         partition = name.rpartition("-")[2]
         if not partition.isdecimal() or not world.disk.is_directory(inside):
             continue

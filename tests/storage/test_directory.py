@@ -262,3 +262,11 @@ def test_ids_are_random_unreserved_uuids(world: RealWorld) -> None:
     for text in ["", "short", "!" * 22, encode_id(bytes(17))]:
         with pytest.raises(ValueError, match="not a uuid"):
             decode_id(text)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    """A checkout, a home: formatting it would strew a broker's files over it."""
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"not empty \(README.md\).*choose an empty"):
+        open_directories(RealWorld(), [str(tmp_path)], 1, Format({"metadata.version": 30}, None))
+    assert sorted(f.name for f in tmp_path.iterdir()) == [".lock", "README.md"]
