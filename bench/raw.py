@@ -10,6 +10,7 @@ from kpybroker.wire.message import build, parse
 
 CLIENT_ID = b"bench"
 TIMEOUT_S = 30.0
+RECEIVE_BYTES = 64 * 1024
 HEADER_BYTES = 9
 """Size, correlation id and the empty tagged fields in front of a flexible response."""
 
@@ -41,16 +42,23 @@ class Connection:
         return parse(response, version, self.reply(), HEADER_BYTES)
 
     def reply(self) -> bytes:
-        """The next whole reply, its size prefix included."""
-        head = self._exactly(4)
-        return head + self._exactly(struct.unpack(">i", head)[0])
-
-    def _exactly(self, size_bytes: int) -> bytes:
-        parts = []
-        while size_bytes:
-            part = self.socket.recv(size_bytes)
-            if not part:
-                raise LoadError(f"{self.target.name} closed the connection")
-            parts.append(part)
-            size_bytes -= len(part)
+        """The next whole reply, its size prefix included; there must be no other behind it."""
+        found = self.socket.recv(RECEIVE_BYTES)
+        while len(found) < 4:
+            found += self._more(4 - len(found))
+        wanted = 4 + int(struct.unpack_from(">i", found)[0])
+        if len(found) == wanted:
+            return found
+        parts, left = [found], wanted - len(found)
+        while left > 0:
+            parts.append(self._more(left))
+            left -= len(parts[-1])
+        if left < 0:
+            raise LoadError(f"{self.target.name} sent {-left} bytes that belong to no request")
         return b"".join(parts)
+
+    def _more(self, size_bytes: int) -> bytes:
+        part = self.socket.recv(size_bytes)
+        if not part:
+            raise LoadError(f"{self.target.name} closed the connection")
+        return part
