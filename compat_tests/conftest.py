@@ -116,7 +116,8 @@ def make_topic(admin: AdminClient, unique: Callable[[], str], target_name: str) 
 
     def make(partitions: int = 1, **configs: object) -> str:
         name = unique()
-        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        settings = {"retention.ms": "-1"}  # tests write records of long ago; the first check would take them away
+        settings |= {key.replace("_", "."): str(value) for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
         if target_name == "kafka":
             _wait_until_led(admin, name, partitions)
