@@ -28,6 +28,8 @@ SMALL_WRITE_BYTES = 64 * 1024
 """Replies up to this size are joined into one send; larger buffers go out as they are."""
 REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
+OWED_LIMIT_BYTES = 1024 * 1024
+"""Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
 GIVE_WAY_EVERY_S = 0.05
 
 _SIZE = Struct(">i").unpack_from
@@ -44,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_filled",
         "_gave_way_at",
+        "_owed_bytes",
         "_give_way_timer",
         "_position",
         "_processing",
@@ -73,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._writing_paused = False
         self._gave_way_at = 0.0
+        self._owed_bytes = 0
         self._give_way_timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
         self.number = 0
@@ -182,6 +186,8 @@ class Connection(asyncio.BufferedProtocol):
             position = stop
             if self._blocker is not None or self._closing or len(replies) >= REPLIES_LIMIT:
                 return
+            if self._owed_bytes > OWED_LIMIT_BYTES:
+                return
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
@@ -204,6 +210,7 @@ class Connection(asyncio.BufferedProtocol):
     def answer(self, buffers: list[Any]) -> None:
         """Queue an encoded reply in its turn."""
         self._replies.append(buffers)
+        self._owed_bytes += sum(map(len, buffers))
 
     def await_reply(self, reply: Reply) -> None:
         """Queue a reply that is not complete yet; unless it is parallel, the next request waits for it."""
@@ -220,6 +227,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self) -> None:
         replies, transport = self._replies, self.transport
+        self._owed_bytes = 0
         if not replies or transport is None or self._closing:
             return
         out: list[Any] = []

@@ -69,7 +69,7 @@ class Server:
     def open_the_doors(self) -> None:
         """Serve from now on, those first who came while the broker started."""
         self.serving = True
-        for connection in list(self._connections.values()):
+        for connection in self.connections():
             connection.room_again()
 
     async def stop(self) -> None:
@@ -79,16 +79,20 @@ class Server:
             listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for connection in list(self._connections.values()):
+        for connection in self.connections():
             connection.stop_gracefully()
         deadline = self.now + STOP_PATIENCE_S
         while self._connections and self.now < deadline:
             await asyncio.sleep(0.01)
-            for connection in list(self._connections.values()):
+            for connection in self.connections():
                 connection.stop_gracefully()
         await self._dispatcher.stop()
-        for connection in list(self._connections.values()):
+        for connection in self.connections():
             connection.abort()
+
+    def connections(self) -> list[Connection]:
+        """Those open now."""
+        return list(self._connections.values())
 
     # ---- the connections' side
 
@@ -145,7 +149,7 @@ class Server:
         late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
         self.metrics.worst_stall_ms = max(self.metrics.worst_stall_ms, late_ms)
         idle_ms = self.broker.config.connections_max_idle_ms
-        for connection in list(self._connections.values()):
+        for connection in self.connections():
             quiet_s = now - connection.touched_at
             if quiet_s < SWEEP_EVERY_S:
                 continue
