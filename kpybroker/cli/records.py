@@ -223,15 +223,17 @@ async def _print_records(reader: consuming.Reader, show: consuming.Show, count_m
     is_terminal = sys.stdout.isatty()
     count = 0
     async for page in reader.pages():
+        lines: list[bytes] = []
         for partition, record in page if count_max is None else page[: count_max - count]:
             line = show(partition, record)
             if isinstance(line, str):
                 line = line.encode()
             elif is_terminal:
                 line = _visible(line)
-            out.write(line + b"\n")
-            count += 1
+            lines += line, b"\n"
+        out.write(b"".join(lines))
         out.flush()
+        count += len(lines) // 2
         if count == count_max:
             return
 
