@@ -118,7 +118,7 @@ class TestConfluentKafka:
         fill(broker, name, 10)
         first = admin.describe_topics(TopicCollection([name]))[name].result(TIMEOUT_S).topic_id
         admin.delete_topics([name])[name].result(TIMEOUT_S)
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
+        admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result(TIMEOUT_S)
         assert str(admin.describe_topics(TopicCollection([name]))[name].result(TIMEOUT_S).topic_id) != str(first)
         fill(broker, name, 1)
         at = TopicPartition(name, 0)
