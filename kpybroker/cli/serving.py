@@ -25,6 +25,11 @@ from kpybroker.world.real import real_world
 DEV_DATA_DIR = Path("kpybroker-data")
 DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.replication.factor": "1"}
 
+GC_THRESHOLDS = (10_000, 20, 50)
+MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt."""
+KEPT_BYTES = 64 << 20
+
 
 class Lifetime(NamedTuple):
     """Whom to tell when serving, and what besides a signal ends it."""
@@ -164,6 +169,8 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
         if not stopped.done():
             _tell(node, config, lifetime.ready_file)
             _calm_collector()
+            _keep_freed_memory()
+    _keep_freed_memory()
             waits: list[asyncio.Future[Any]] = [stopped, node.failed]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -179,6 +186,19 @@ def _calm_collector() -> None:
     """What start-up made stays to the end: it need not be looked at again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def _keep_freed_memory() -> None:
+    """Tell glibc to keep what large replies free: else each gets its pages anew, which costs more than to copy them."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(MALLOC_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(MALLOC_MMAP_THRESHOLD, KEPT_BYTES)
 
 
 def _tell(node: Node, config: BrokerConfig, ready_file: Path | None) -> None:

@@ -159,6 +159,8 @@ class Reader:
             base_offset, length, last_delta = WALKED.unpack_from(chunk, end)
             size = length + PREFIX_BYTES
             if end + size > limit or base_offset + last_delta >= upper or length <= 0:
+                if next_offset < 0 and end > at:
+                    next_offset = base_offset  # the index led straight to the batch that does not fit any more
                 break
             next_offset = base_offset + last_delta + 1
             end += size
