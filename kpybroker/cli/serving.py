@@ -170,7 +170,6 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
             _tell(node, config, lifetime.ready_file)
             _calm_collector()
             _keep_freed_memory()
-    _keep_freed_memory()
             waits: list[asyncio.Future[Any]] = [stopped, node.failed]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
