@@ -164,6 +164,5 @@ class Peer(asyncio.Protocol):
         while self._waiting:
             reply = self._waiting.popleft()[3]
             if not reply.done():
-                reply.set_exception(
-                    why if isinstance(why, ConnectionError | MalformedFrame) else ConnectionError(str(why))
-                )
+                # a plain ConnectionError: a BrokenPipeError of ours must not be taken for one of the asker's own files
+                reply.set_exception(why if isinstance(why, MalformedFrame) else ConnectionError(str(why)))

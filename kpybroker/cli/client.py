@@ -91,6 +91,7 @@ class Client:
         self._addresses = addresses
         self._peers: dict[Address, Peer] = {}
         self._home = addresses[0]
+        self._deadline: float | None = None
         self.brokers: dict[int, Address] = {}
 
     async def start(self) -> None:
@@ -153,19 +154,24 @@ class Client:
         `resend`: a lost connection is a passing reason too, because doing it twice does no harm.
         """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self.timeout_ms / 1000
+        outer = self._deadline
+        # what is asked on the way, such as who leads, has no patience of its own
+        deadline = self._deadline = clock() + self.timeout_ms / 1000 if outer is None else outer
         pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                return await attempt()
-            except KafkaError as refusal:
-                if refusal.code not in PASSING or clock() + pause_s > deadline:
-                    raise
-            except OSError:
-                if not resend or clock() + pause_s > deadline:
-                    raise
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+        try:
+            while True:
+                try:
+                    return await attempt()
+                except KafkaError as refusal:
+                    if refusal.code not in PASSING or clock() + pause_s > deadline:
+                        raise
+                except OSError:
+                    if not resend or clock() + pause_s > deadline:
+                        raise
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+        finally:
+            self._deadline = outer
 
     async def metadata(self, names: Iterable[str] | None = None) -> dict[str, MetadataResponseTopic]:
         """The topics named, or all; error codes are in them. Learns the brokers' addresses on the way."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -14,6 +15,8 @@ from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 
 TIMEOUT_S_MAX = 3600.0
+BOOTSTRAP_VARIABLE = "KPYBROKER_BOOTSTRAP"
+"""Read when no option says it; as typer's own, the command's would win over an option given before the command."""
 
 
 _given: dict[str, Any] = {}
@@ -36,9 +39,8 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT",
-        envvar="KPYBROKER_BOOTSTRAP",
         callback=_remember,
-        help=f"A broker of the cluster ({DEFAULT_BOOTSTRAP}).",
+        help=f"A broker of the cluster (${BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP}).",
     ),
 ]
 Timeout = Annotated[
@@ -63,7 +65,8 @@ def timeout_ms() -> int:
 
 def run(scenario: Callable[[Client], Awaitable[None]]) -> None:
     """Connect, run the scenario, disconnect. Refusals and lost connections become CommandFailed: one line."""
-    addresses = parse_bootstrap(_given.get("bootstrap", DEFAULT_BOOTSTRAP))
+    where = _given.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    addresses = parse_bootstrap(where)
     client = Client(real_world().network, addresses, timeout_ms())
 
     async def whole() -> None:
@@ -82,7 +85,9 @@ def run(scenario: Callable[[Client], Awaitable[None]]) -> None:
     except BrokenPipeError:
         raise  # our own stdout: its reader has seen enough
     except ConnectionError as error:
-        raise CommandFailed(f"the connection broke: {error}; is the broker still running?") from error
+        raise CommandFailed(f"the connection broke: {error.strerror or error}; is the broker still running?") from error
+    except OSError as error:
+        raise CommandFailed(f"cannot go on: {error.strerror or error}") from error
     except MalformedFrame as error:
         raise CommandFailed(f"the broker's answer cannot be read: {error}") from error
 

@@ -75,24 +75,49 @@ def test_one_life(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: p
     assert (refused.code, "kpybroker dev" in refused.err) == (1, True)
 
 
-def test_a_signal_while_starting_is_no_failure(tmp_path: Path) -> None:
-    """Ctrl-C when all is imported and the node begins to open its directory."""
+def run_with(change: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """The program in a child, with `change` made to it after its imports and before it starts."""
     code = (
-        "import os, signal, sys\n"
         "from kpybroker.cli import early\n"
         "early.prepare()\n"
-        "from kpybroker.cli import serving\n"
+        "import asyncio, os, signal\n"
+        "from kpybroker.cli.arguments import run_serving\n"
         "from kpybroker.server.node import Node\n"
+        f"{change}"
+        f"run_serving(['dev', '--port', '0', '--data-dir', {str(directory)!r}])\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def test_a_signal_while_starting_is_no_failure(tmp_path: Path) -> None:
+    """Ctrl-C when all is imported and the node begins to open its directory."""
+    ended = run_with(
         "begin = Node.start.__func__\n"
         "async def start(cls, *rest):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    return await begin(cls, *rest)\n"
-        "Node.start = classmethod(start)\n"
-        "from kpybroker.cli.arguments import run_serving\n"
-        f"run_serving(['dev', '--port', '0', '--data-dir', {str(tmp_path / 'data')!r}])\n"
+        "Node.start = classmethod(start)\n",
+        tmp_path / "data",
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_a_second_signal_does_not_wait_for_the_stop(tmp_path: Path) -> None:
+    """A stop that never ends, and someone who presses Ctrl-C again."""
+    ended = run_with(
+        "async def stop(self):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    await asyncio.Event().wait()\n"
+        "Node.stop = stop\n"
+        "serve = Node.start.__func__\n"
+        "async def start(cls, *rest):\n"
+        "    node = await serve(cls, *rest)\n"
+        "    asyncio.get_running_loop().call_later(0, os.kill, os.getpid(), signal.SIGINT)\n"
+        "    return node\n"
+        "Node.start = classmethod(start)\n",
+        tmp_path / "data",
+    )
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 def test_an_ephemeral_broker_leaves_nothing_and_goes_with_its_parent(tmp_path: Path) -> None:

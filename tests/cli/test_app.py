@@ -1,0 +1,61 @@
+"""The commands that need no broker, and the program as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpybroker import __version__
+from kpybroker.testing.process import BrokerProcess
+from kpybroker.wire.api import API
+from tests.cli.shell import Shell, kpybroker_process
+
+WAIT_S = 60
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Commands where no broker is."""
+    return Shell(NOWHERE, monkeypatch)
+
+
+def test_the_table_of_apis_is_the_one_that_is_served(offline: Shell) -> None:
+    told = offline("api", "--json").json
+    assert [(row["key"], row["api"]) for row in told] == [(api.key, api.name) for api in API]
+    head, _, *rows = offline("api").out.splitlines()
+    assert head.split()[:3] == ["KEY", "API", "VERSIONS"]
+    assert [row.split()[1] for row in rows] == [api.name for api in API]
+    markdown = offline("api", "--markdown").out.splitlines()
+    assert len(markdown) == 2 + len(API)
+    assert len({line.count("|") for line in markdown}) == 1
+
+
+def test_the_version_is_told(offline: Shell) -> None:
+    assert offline("version") == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("produce", "t"), ("consume", "t")])
+def test_nobody_listens(offline: Shell, command: tuple[str, ...]) -> None:
+    answer = offline(*command)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"kpybroker: nobody listens at {NOWHERE}: start a broker with `kpybroker dev`")
+
+
+def test_options_of_all_commands_may_stand_before_them(kpybroker: BrokerProcess, offline: Shell) -> None:
+    assert offline("--bootstrap", kpybroker.bootstrap, "topics", "list", "--json").code == 0
+    assert offline("--bootstrap", NOWHERE, "topics", "list", "--bootstrap", kpybroker.bootstrap, "--json").code == 0
+    assert offline("topics", "list").code == 1, "nothing is remembered from one command to the next"
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    shell("produce", topic, stdin=b"x" * 60_000)
+    for _ in range(4):
+        shell("produce", topic, stdin=b"y" * 60_000)
+    process = kpybroker_process("consume", topic, "--from-beginning", "--bootstrap", kpybroker.bootstrap)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == "x"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(WAIT_S) == 0
