@@ -78,6 +78,9 @@ class KafkaPythonConsumer:
         self.assignments = 0
 
     def subscribe(self, topics: Sequence[str]) -> None:
+        # A leader of this version that assigns before it knows a topic may never assign again, on any broker.
+        for topic in topics:
+            self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(list(topics), listener=_Listener(self))
 
     def assign(self, starts: Mapping[Place, int | Literal["earliest", "latest"]]) -> None:
