@@ -201,8 +201,10 @@ class LogDirectory:
         now_ms = self._world.wall_ms()
         due = self._take_garbage(now_ms)
         self._update_offsets()
-        rows = self._recovery_points, self._high_watermarks, self._starts
+        rows = self._recovery_points, self._high_watermarks
         try:
+            # on the loop, as DeleteRecords does: written elsewhere, older starts could replace newer ones
+            self.save_starts()
             await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)))
             await self._world.disk.off_loop(partial(self._unlink, due))
         except OSError as error:
@@ -213,11 +215,15 @@ class LogDirectory:
         self._high_watermarks = self._offsets(self._high_watermarks, _high_watermark_of)
         self._starts = self._offsets(self._starts, _start_of)
 
-    def _write_checkpoints(self, recovery_points: Offsets, high_watermarks: Offsets, starts: Offsets) -> None:
+    def _write_checkpoints(self, recovery_points: Offsets, high_watermarks: Offsets) -> None:
         disk = self._world.disk
         write_offsets(disk, f"{self.path}/{RECOVERY_POINTS}", recovery_points, sync=True)
         write_offsets(disk, f"{self.path}/{HIGH_WATERMARKS}", high_watermarks, sync=True)
-        write_offsets(disk, f"{self.path}/{LOG_STARTS}", starts, sync=True)
+        starts = disk.open(f"{self.path}/{LOG_STARTS}")
+        try:
+            disk.sync_blocking(starts)
+        finally:
+            disk.close(starts)
 
     def _take_garbage(self, now_ms: int | None) -> list[str]:
         due = [path for at_ms, path in self._garbage if now_ms is None or at_ms <= now_ms]
@@ -251,7 +257,8 @@ class LogDirectory:
         self._update_offsets()
         disk = self._world.disk
         try:
-            self._write_checkpoints(self._recovery_points, self._high_watermarks, self._starts)
+            self.save_starts()
+            self._write_checkpoints(self._recovery_points, self._high_watermarks)
             self._unlink(self._take_garbage(None))
             if whole:
                 mark = f'{{"version":0,"brokerEpoch":{self.broker_epoch}}}'
