@@ -28,6 +28,8 @@ SMALL_WRITE_BYTES = 64 * 1024
 """Replies up to this size are joined into one send; larger buffers go out as they are."""
 REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
+FLUSH_AT_ONCE = 8
+"""With so many replies due the write is shared enough; to wait for other connections would only idle their clients."""
 OWED_LIMIT_BYTES = 1024 * 1024
 """Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
 GIVE_WAY_EVERY_S = 0.05
@@ -41,6 +43,7 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
     __slots__ = (
+        "_awaits_flush",
         "_blocker",
         "_buffer",
         "_closing",
@@ -72,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies: deque[Reply | list[Any]] = deque()
         self._blocker: Reply | None = None
         self._processing = False
+        self._awaits_flush = False
         self._closing = False
         self._reading_paused = False
         self._writing_paused = False
@@ -113,6 +117,8 @@ class Connection(asyncio.BufferedProtocol):
         self._resize(IDLE_BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._awaits_flush:  # what is queued are views of this buffer
+            self._server.flush_all()
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -136,13 +142,26 @@ class Connection(asyncio.BufferedProtocol):
         if self._processing:
             return
         self._processing = True
-        while True:
-            self._run_frames()
-            self._server.flush()
-            self._send()
-            if not self._has_runnable_frame():
-                break
+        self._run_frames()
+        if not self._server.has_unflushed():
+            self._finish_event()
+            return
+        self._awaits_flush = True
+        self._server.flush_soon(self)
+        if len(self._replies) >= FLUSH_AT_ONCE:
+            self._server.flush_all()
+
+    def after_flush(self) -> None:
+        """What this connection appended has been written, along with what others did."""
+        self._awaits_flush = False
+        self._finish_event()
+
+    def _finish_event(self) -> None:
+        self._send()
         self._processing = False
+        if self._has_runnable_frame():
+            self._process()
+            return
         if self._closing:
             return
         if self._blocker is not None:

@@ -37,6 +37,8 @@ class Server:
         self.buffered_bytes = 0
         """Bytes of all receive buffers beyond the idle ones."""
         self.flush: Callable[[], None] = broker.hosting.flush
+        self._unflushed: list[Connection] = []
+        self._flush_is_due = False
         self._dispatcher = dispatch.Dispatcher(broker)
         self.dispatch = self._dispatcher.run
         self.encode: Callable[[Reply], list[Any] | None] = dispatch.encode
@@ -95,6 +97,26 @@ class Server:
         return list(self._connections.values())
 
     # ---- the connections' side
+
+    def has_unflushed(self) -> bool:
+        """Whether anything was appended, or is to be settled, since the last flush."""
+        hosting = self.broker.hosting
+        return bool(hosting.dirty or hosting.woken)
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Flush when every connection that is ready now has been read: one write serves them all."""
+        self._unflushed.append(connection)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush_all)
+
+    def flush_all(self) -> None:
+        """Write what was appended, settle, and let the connections that waited for it go on."""
+        self._flush_is_due = False
+        waited, self._unflushed = self._unflushed, []
+        self.flush()
+        for connection in waited:
+            connection.after_flush()
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay (max.connections, max.connections.per.ip)."""
