@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from compat_tests.clients import CLIENTS
 from oracle.broker import KPyBroker
-from oracle.jars import KAFKA_VERSION, java
+from oracle.jars import KAFKA_VERSION, MissingPrerequisite, jars, java
 from oracle.kafka import Kafka
 
 EXIT_CODES = {"kpybroker": 0, "kafka": 143}
@@ -45,7 +45,11 @@ def target_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running]:
     """The broker under test."""
-    java()
+    try:
+        java()
+        jars()
+    except MissingPrerequisite as missing:
+        pytest.exit(str(missing), returncode=1)
     broker = start_target(target_name)
     yield broker
     code = broker.stop()
