@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         "_processing",
         "_reading_paused",
         "_replies",
+        "_reserved",
         "_server",
         "_view",
         "_writing_paused",
@@ -81,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._gave_way_at = 0.0
         self._owed_bytes = 0
+        self._reserved = IDLE_BUFFER_BYTES
         self._give_way_timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
         self.number = 0
@@ -328,11 +330,20 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading(room == 0)
 
     def _fits_or_waits(self, needed: int) -> bool:
-        size = max(needed, min(len(self._buffer) * 4, BUSY_BUFFER_BYTES))
-        if not self._server.reserve(self, size - len(self._buffer)):
-            return False
-        self._resize(size)
+        """Reserve room for a whole frame, or two half frames could wait for each other; but take the memory as it comes:
+        four announced bytes are not yet worth a hundred megabytes."""
+        if needed > self._reserved:
+            if not self._server.reserve(self, needed - self._reserved):
+                return False
+            self._reserve(needed)
+        size = min(needed, max((self._filled - self._position) * 4, BUSY_BUFFER_BYTES))
+        if size > len(self._buffer):
+            self._resize(size)
         return True
+
+    def _reserve(self, size: int) -> None:
+        self._server.buffered_bytes += size - self._reserved
+        self._reserved = size
 
     def room_again(self) -> None:
         """The server has memory again for the frame this connection waits for."""
@@ -350,13 +361,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resize(self, size: int) -> None:
         if size == len(self._buffer):
+            if size == IDLE_BUFFER_BYTES:
+                self._reserve(size)
             return
         buffer = bytearray(size)
         left = self._filled - self._position
         if left > size:
             left = 0
         buffer[:left] = self._view[self._position : self._position + left]
-        self._server.buffered_bytes += size - len(self._buffer)
+        if size > self._reserved or size == IDLE_BUFFER_BYTES:
+            self._reserve(size)
         self._buffer, self._view = buffer, memoryview(buffer)
         self._position, self._filled = 0, left
 
@@ -380,5 +394,5 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """No request under way and no half frame."""
-        return not self._replies and self._filled == self._position
+        """No request under way; half a frame that does not go on counts as nothing."""
+        return not self._replies

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import CONTROL, CRC_FROM, LOG_APPEND_TIME, TRANSACTIONAL, Batch, encode_batch, read_records
+from kpybroker.wire.batch import (
+    CONTROL,
+    CRC_FROM,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Batch,
+    encode_batch,
+    read_records,
+)
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import CODEC_BY_NAME, Codec
 
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
+RECORD_BYTES_MIN = 7
+"""The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
 _LEVELS = {
     Codec.GZIP: lambda settings: settings.compression_gzip_level,
     Codec.LZ4: lambda settings: settings.compression_lz4_level,
@@ -63,6 +74,9 @@ def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
             f" with last offset delta {batch.last_offset_delta}",
         )
     attributes = batch.attributes
+    body_bytes = batch.size_bytes - HEADER_BYTES
+    if body_bytes < (1 if attributes & 7 else batch.record_count * RECORD_BYTES_MIN):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{batch.record_count} records cannot be in {body_bytes} bytes")
     if attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME) or attributes & 7 > Codec.ZSTD:
         _refuse_attributes(batch)
     if batch.producer_id >= 0 and batch.base_sequence < 0:

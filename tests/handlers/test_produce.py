@@ -41,6 +41,15 @@ def with_flag(records: bytes, attributes: int) -> bytes:
     return bytes(changed)
 
 
+def with_count(records: bytes, count: int) -> bytes:
+    """The same batch saying that it holds so many records."""
+    changed = bytearray(records)
+    changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
+    changed[23:27] = (count - 1).to_bytes(4, "big")
+    changed[57:61] = count.to_bytes(4, "big")
+    return with_flag(bytes(changed), 0)
+
+
 GOOD = batch_of(b"x")
 REFUSED = {
     "CRC": (GOOD[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
@@ -53,6 +62,8 @@ REFUSED = {
     "magic 9": (GOOD[:16] + b"\x09" + GOOD[17:], ErrorCode.CORRUPT_MESSAGE),
     "unknown codec": (with_flag(GOOD, 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "transactional": (batch_of(b"x", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), None),
+    "more records than bytes": (with_count(GOOD, 1000), ErrorCode.INVALID_RECORD),
+    "two billion records in nothing": (with_count(GOOD[:61], 2**31 - 1), ErrorCode.INVALID_RECORD),
     "from tomorrow": (batch_of(b"x", first_ms=NOW_MS * 10), ErrorCode.INVALID_TIMESTAMP),
 }
 
