@@ -102,7 +102,9 @@ def main(
     only: Annotated[str, typer.Option(help="Run the cases whose name or family contains one of these words.")] = "",
     runs: Annotated[int, typer.Option(min=1, help="Measured slices per case and broker.")] = 3,
     target: Annotated[Who, typer.Option(help="Which broker.")] = Who.BOTH,
-    write: Annotated[bool, typer.Option(help="Write bench/results/latest.json and latest.md.")] = True,
+    write: Annotated[
+        bool | None, typer.Option(help="Write bench/results/latest.json and latest.md; default: a whole run only.")
+    ] = None,
 ) -> None:
     """The same load against kpybroker and Apache Kafka."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -119,7 +121,7 @@ def main(
     console.print(report.terminal(session.results))
     for failure in session.failures:
         console.print(f"[bold red]failed[/] {failure}", markup=True)
-    if write:
+    if write if write is not None else not words and target is Who.BOTH:
         console.print("written:", *(str(path) for path in report.write(session.results)))
     short = [result for result in session.results if result.holds(result.measure.floor) is False]
     console.print(f"{len(short)} of {sum(r.measure.floor is not None for r in session.results)} floors not held")

@@ -44,6 +44,7 @@ class RawProduce(Case):
 
     family = "produce"
     seconds = 1.5
+    warm_up_slices = 10
 
     def __init__(self, name: str, depth: int, records: int, record_bytes: int, measures: tuple[Measure, ...]) -> None:
         self.name = name
