@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
+from kpybroker.server.writing import write_all
 
 if TYPE_CHECKING:
     from kpybroker.server.dispatch import Known
@@ -24,8 +25,6 @@ log = logging.getLogger(__name__)
 IDLE_BUFFER_BYTES = 4096
 BUSY_BUFFER_BYTES = 128 * 1024
 """How far the buffer grows for many small frames; a single larger frame gets what it needs."""
-SMALL_WRITE_BYTES = 64 * 1024
-"""Replies up to this size are joined into one send; larger buffers go out as they are."""
 REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
 FLUSH_AT_ONCE = 8
@@ -58,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reserved",
         "_server",
         "_view",
+        "_waits_for_memory",
         "_writing_paused",
         "host",
         "known",
@@ -83,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gave_way_at = 0.0
         self._owed_bytes = 0
         self._reserved = IDLE_BUFFER_BYTES
+        self._waits_for_memory = False
         self._give_way_timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
         self.number = 0
@@ -267,22 +268,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 out += head
                 replies.popleft()
-        if not out:
-            return
-        if len(out) == 1:
-            transport.write(out[0])
-            return
-        small: list[Any] = []
-        for piece in out:
-            if len(piece) < SMALL_WRITE_BYTES:
-                small.append(piece)
-                continue
-            if small:
-                transport.write(b"".join(small))
-                small = []
-            transport.write(piece)
-        if small:
-            transport.write(b"".join(small) if len(small) > 1 else small[0])
+        if out:
+            write_all(transport, out)
 
     def _ask_blocker_to_give_way(self) -> None:
         """Tell a parked Fetch that another kind of request waits behind it (DESIGN: "A parked Fetch gives way").
@@ -330,10 +317,10 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading(room == 0)
 
     def _fits_or_waits(self, needed: int) -> bool:
-        """Reserve room for a whole frame, or two half frames could wait for each other; but take the memory as it comes:
-        four announced bytes are not yet worth a hundred megabytes."""
+        """Reserve room for a whole frame, or two halves could wait for each other; take the memory as the bytes come."""
         if needed > self._reserved:
-            if not self._server.reserve(self, needed - self._reserved):
+            self._waits_for_memory = not self._server.reserve(self, needed - self._reserved)
+            if self._waits_for_memory:
                 return False
             self._reserve(needed)
         size = min(needed, max((self._filled - self._position) * 4, BUSY_BUFFER_BYTES))
@@ -391,6 +378,11 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self.transport is not None:
             self.transport.abort()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Half a frame is here, and the peer may send the rest."""
+        return self._filled > self._position and not self._replies and not self._waits_for_memory
 
     @property
     def is_quiet(self) -> bool:

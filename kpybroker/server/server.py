@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
+STALLED_S = 5.0
+"""How long half a frame may keep its memory once others wait for some."""
 BUFFERED_LIMIT_BYTES = 512 * 1024 * 1024
 """Receive buffers of all connections together, where queued.max.request.bytes sets no limit."""
 YIELDS_TO = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 23})
@@ -176,6 +178,9 @@ class Server:
             if quiet_s < SWEEP_EVERY_S:
                 continue
             connection.shrink()
+            if quiet_s >= STALLED_S and self._wants_memory and connection.is_stalled:
+                connection.refuse_frame(f"half a frame for {quiet_s:.0f} s while others wait for memory")
+                continue
             if 0 <= idle_ms < quiet_s * 1000 and connection.is_quiet:
                 connection.close()
         self._give_memory()
