@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading(room == 0)
 
     def _fits_or_waits(self, needed: int) -> bool:
-        """Reserve room for a whole frame, or two halves could wait for each other; take the memory as the bytes come."""
+        """Reserve room for a whole frame, or two halves would wait for each other; take memory as bytes come."""
         if needed > self._reserved:
             self._waits_for_memory = not self._server.reserve(self, needed - self._reserved)
             if self._waits_for_memory:
