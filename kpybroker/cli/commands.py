@@ -30,12 +30,20 @@ def run_command(arguments: Sequence[str]) -> int:
         print(f"kpybroker: {failure}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
-        # its reader has seen enough; what is left must not be written again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return _reader_has_seen_enough()
+    except SystemExit as ended_by_typer:
+        if isinstance(ended_by_typer.__context__, BrokenPipeError):  # typer's own way to take a closed pipe
+            return _reader_has_seen_enough()
+        raise
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return ended if isinstance(ended, int) else DONE
+
+
+def _reader_has_seen_enough() -> int:
+    """What is left must not be written again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return DONE
 
 
 @cache

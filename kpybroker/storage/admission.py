@@ -23,6 +23,8 @@ from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import CODEC_BY_NAME, Codec
 
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
+OPENED_RECORDS_LIMIT = 100_000
+"""Records of a batch that is opened on the loop: a few bytes of zstd can say millions."""
 RECORD_BYTES_MIN = 7
 """The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
 _LEVELS = {
@@ -110,6 +112,13 @@ def _refuse_timestamp(batch: Batch, settings: LogSettings, now_ms: int) -> None:
 
 def change(batch: Batch, settings: LogSettings, now_ms: int) -> Batch:
     """The batch as the topic wants it: null keys refused, recompressed, re-stamped. Raises KafkaError."""
+    is_opened = settings.compacted or settings.compression_type != "producer"
+    if is_opened and batch.record_count > OPENED_RECORDS_LIMIT:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {batch.record_count} records, where the topic's settings make the broker open it: at most "
+            f"{OPENED_RECORDS_LIMIT} are",
+        )
     if settings.compacted:
         _refuse_null_keys(batch)
     if settings.compression_type != "producer":

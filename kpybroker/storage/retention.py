@@ -54,6 +54,10 @@ def _drop_first(log: Log, count: int, why: str) -> None:
     _log.info("%r: %d segments below offset %d are deleted: %s", log, count, first, why)
     if first > log.start:
         log.move_start(first)
+    if not log.segments.first.size_bytes:
+        # its name is all that says, after a crash, where offsets go on
+        log.segments.first.handle()
+        log.syncing.directory_changed = True
     remove(log, gone)
     for offset in snapshot_offsets(log.world.disk, log.directory):
         if offset < first:

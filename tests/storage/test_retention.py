@@ -78,3 +78,12 @@ def test_an_empty_log_keeps_its_segment(tmp_path: Path) -> None:
     log = filled(tmp_path, 0, retention_ms=0)
     assert log.apply_retention(100_000) == 0
     assert len(log.segments) == 1
+
+
+def test_offsets_go_on_after_a_crash_when_all_segments_went(tmp_path: Path) -> None:
+    """No record is left to say where the log ends: the empty segment's name must."""
+    log = filled(tmp_path, retention_ms=0)
+    assert log.apply_retention(100_000) > 0
+    log.drop_files()
+    again = Log.open(WORLD, log.directory, log.topic, 0, log.settings, clean=False)
+    assert (again.start, again.end) == (60, 60)
