@@ -106,13 +106,11 @@ class Rounds:
         with self.ledger.lock:
             placed = dict(self.ledger.placed)
             committed, created = dict(self.ledger.committed), dict(self.ledger.created)
+            deleted = set(self.ledger.deleted)
         self.broker.restart()
         self._check_records(placed)
         self._check_commits(committed)
-        self._check_topics(created)
-        # What was checked needs no second look until the end.
-        with self.ledger.lock:
-            self.ledger.deleted.clear()
+        self._check_topics(created, deleted)
 
     def finish(self) -> None:
         """Let everything in flight complete, and check it all once more, from the first record on."""
@@ -127,7 +125,7 @@ class Rounds:
         self._numbers.clear()
         self._check_records(self.ledger.placed)
         self._check_commits(self.ledger.committed)
-        self._check_topics(self.ledger.created)
+        self._check_topics(self.ledger.created, self.ledger.deleted)
         self.broker.stop()
         dump_everything(self.broker.data)
 
@@ -179,9 +177,7 @@ class Rounds:
                 if found is None or found < offset:
                     raise Broken(f"partition {partition}: committed {offset}, after the restart it is {found}")
 
-    def _check_topics(self, created: dict[str, int]) -> None:
-        with self.ledger.lock:
-            deleted = set(self.ledger.deleted)
+    def _check_topics(self, created: dict[str, int], deleted: set[str]) -> None:
         topics = AdminClient({"bootstrap.servers": self.broker.bootstrap}).list_topics(timeout=30).topics
         with self.ledger.lock:
             created = {name: count for name, count in created.items() if name in self.ledger.created}
