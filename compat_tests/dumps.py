@@ -9,6 +9,9 @@ from oracle.tools import tool
 INTERNAL = {"__consumer_offsets": "--offsets-decoder", "__transaction_state": "--transaction-log-decoder"}
 METADATA = "__cluster_metadata-0"
 AT_ONCE = 50
+ABANDONED = ("-delete", "-stray")
+"""Directories whose partition is gone; Apache Kafka leaves a stray one's index as long as it was allocated."""
+
 COMPLAINTS = re.compile(
     r"isvalid: false|Mismatches in|Found timestamp mismatch|Found out of order|Index timestamp|"
     r"Indexed offset|is corrupt|Exception|Failed to|does not match|Could not|unparseable|isn't|Ignoring|Non-zero"
@@ -37,7 +40,7 @@ def dump_everything(data: Path) -> Counter[str]:
     """Dump every log, index and snapshot with the decoder it needs; how many files of each kind there were."""
     kinds: Counter[str] = Counter()
     for directory in sorted(path for path in data.iterdir() if path.is_dir()):
-        if directory.name.endswith("-delete"):
+        if directory.name.endswith(ABANDONED):
             continue
         files = sorted(path for path in directory.iterdir() if path.suffix in READABLE)
         topic = directory.name.rpartition("-")[0]
