@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 from kpybroker.errors import ErrorCode
@@ -14,7 +13,7 @@ from kpybroker.wire.rpc import delete_records
 from tests.asking import get, make, put
 from tests.conftest import WithBroker
 from tests.handlers.fetching import values
-from tests.serving import dialled, serving
+from tests.serving import crashed, dialled, serving
 
 ROW = api_table.by_name["DeleteRecords"]
 EVERY = range(ROW.min, ROW.max + 1)
@@ -79,7 +78,7 @@ def test_deleted_records_do_not_return(tmp_path: Path) -> None:
             await fill(peer)
             assert await cut(peer, 4) == (0, 4)
             await put(peer, "t", b"other", index=1)
-            shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+            crashed(tmp_path / "data", tmp_path / "crashed")
         for directory in ("data", "crashed"):
             async with serving(tmp_path / directory) as node, dialled(node) as peer:
                 assert (await get(peer, "t", 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE

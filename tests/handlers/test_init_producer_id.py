@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 from kpybroker.errors import ErrorCode
@@ -12,7 +11,7 @@ from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import init_producer_id
 from tests.conftest import WithBroker
-from tests.serving import dialled, serving
+from tests.serving import crashed, dialled, serving
 
 ROW = api_table.by_name["InitProducerId"]
 NEW = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=1000)
@@ -41,7 +40,7 @@ def test_a_block_is_not_given_out_twice(tmp_path: Path) -> None:
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
             first = await next_id(peer)
-            shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+            crashed(tmp_path / "data", tmp_path / "crashed")
         for directory in ("data", "crashed"):
             async with serving(tmp_path / directory) as node, dialled(node) as peer:
                 assert await next_id(peer) > first
