@@ -31,7 +31,7 @@ async def serving(directory: Path, properties: Mapping[str, str] | None = None) 
 
 
 def crashed(directory: Path, into: Path) -> Path:
-    """What a kill -9 now would leave of a directory that is being served; files under way to their names stay behind."""
+    """What a kill -9 now would leave of a directory that is being served; files not yet at their names stay behind."""
     return Path(shutil.copytree(directory, into, ignore=shutil.ignore_patterns("*.tmp")))
 
 

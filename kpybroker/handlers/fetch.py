@@ -206,6 +206,10 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     replica_id = request.replica_id if call.version < 15 else (request.replica_state or _NO_REPLICA).replica_id
     if replica_id >= 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas do not fetch from a broker of one")
+    if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1:
+        response = _at_once(broker, call, request)
+        if response is not None:
+            return response
     session, wants = _resolve(broker, request, by_id)
     reply = FetchReply(broker, call, request, session, wants)
     at_once = request.max_wait_ms <= 0 or not wants
@@ -214,6 +218,42 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
         return response
     reply.park()
     return reply
+
+
+def _at_once(broker: Broker, call: Call, request: Request) -> Response | None:
+    """The answer to a fetch of one partition without a session, if its bytes are there; else None: the long way."""
+    topic = request.topics[0]
+    if len(topic.partitions) != 1:
+        return None
+    asked = topic.partitions[0]
+    try:
+        name = topic.topic if call.version < 13 else broker.topic_name(topic.topic_id)
+        if name is None:
+            return None
+        partition = broker.hosting.leads(name, asked.partition)
+        if asked.current_leader_epoch != -1:
+            partition.check_epoch(asked.current_leader_epoch)
+        storage = partition.log
+        committed = request.isolation_level == READ_COMMITTED
+        upper = storage.last_stable if committed else storage.high_watermark
+        if asked.fetch_offset >= upper:
+            return None
+        size_bytes = max(min(asked.partition_max_bytes, request.max_bytes, broker.config.fetch_max_bytes), 0)
+        records = storage.read(asked.fetch_offset, size_bytes, upper=upper, min_one=True)
+    except (KafkaError, Damage):
+        return None
+    if not records or len(records) < request.min_bytes:
+        return None
+    row = PartitionData(
+        partition_index=asked.partition,
+        high_watermark=storage.high_watermark,
+        last_stable_offset=storage.last_stable,
+        log_start_offset=storage.start,
+        aborted_transactions=[] if committed else None,
+        records=records if isinstance(records, bytes) else memoryview(records),
+    )
+    told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
+    return Response(responses=[told])
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

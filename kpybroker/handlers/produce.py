@@ -7,11 +7,13 @@ The batches stay views of the receive buffer: they are queued here, and written 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import Call, Reply
+from kpybroker.call import Call, Prepared, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.wire.batch import split
+from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.message import build
 from kpybroker.wire.rpc.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -24,11 +26,18 @@ from kpybroker.wire.rpc.produce import (
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.replication.partition import Partition
+    from kpybroker.storage.log import Appended
 
 NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 """Refused before the log's state mattered: its start is not told, as Kafka does not."""
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
+ACKS_WITH_REPLY = (ACKS_ALL, ACKS_LEADER)
+FIRST_FLEXIBLE = 9
+_INT64 = Struct(">q").pack
+_MARK = 0x4B50_5942_524F_4B45
+"""Stands where the base offset goes, in an acknowledgement that is prepared."""
+_prepared_tuple = tuple.__new__
 ADMIN_CLIENT = "__admin_client"
 """The client id that may produce to internal topics."""
 
@@ -95,8 +104,98 @@ class ProduceReply(Reply):
         self.done = True
 
 
+class OneReply(ProduceReply):
+    """The reply of a Produce to one partition, prepared: as a rule nothing can go wrong once it is appended."""
+
+    __slots__ = ("_appended", "_partition", "_spelled_out", "_version")
+
+    def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
+        self.done = False
+        self.request = request
+        self._timer = None
+        self._spelled_out = False
+        self._version = version
+        self._partition = partition
+        self._appended = appended
+
+    def settle(self) -> None:
+        partition, appended = self._partition, self._appended
+        if not self._spelled_out:
+            if partition.log.high_watermark > appended.last_offset and appended.log_append_time_ms < 0:
+                self.complete(prepared(partition, self._version, appended.base_offset))
+                return
+            self._spell_out()
+        super().settle()
+
+    def _spell_out(self) -> None:
+        """It waits, or the write failed, or there is a time to tell: the answer as an object that can be changed."""
+        self._spelled_out = True
+        self.result = _acknowledgement(self._partition, self._appended.base_offset)
+        answer = self.result.responses[0].partition_responses[0]
+        answer.log_append_time_ms = self._appended.log_append_time_ms
+        self._waiting = [(self._partition, self._appended.last_offset + 1, answer)]
+
+
+def _acknowledgement(partition: Partition, base_offset: int) -> Response:
+    answer = PartitionProduceResponse(
+        index=partition.index, base_offset=base_offset, log_start_offset=partition.log.start
+    )
+    told = TopicProduceResponse(name=partition.topic, topic_id=partition.topic_id, partition_responses=[answer])
+    return Response(responses=[told])
+
+
+def prepared(partition: Partition, version: int, base_offset: int) -> Prepared:
+    """The encoded acknowledgement: the one before, but for the base offset, while the log starts where it did."""
+    known = partition.acknowledgement
+    if known is None or known[0] != version or known[1] != partition.log.start:
+        known = partition.acknowledgement = _prepare(partition, version)
+    _, _, pack, size_bytes, before, after = known
+    return _prepared_tuple(Prepared, (pack, size_bytes, before, base_offset, after))
+
+
+def _prepare(partition: Partition, version: int) -> tuple[Any, ...]:
+    """(version, log start, and what a Prepared consists of)."""
+    before, mark, after = build(_acknowledgement(partition, _MARK), version).partition(_INT64(_MARK))
+    assert mark, "an acknowledgement has a base offset"
+    if version >= FIRST_FLEXIBLE:
+        before = b"\0" + before  # the header's tagged fields
+    pack = Struct(f">ii{len(before)}sq{len(after)}s").pack
+    return version, partition.log.start, pack, 4 + len(before) + 8 + len(after), before, after
+
+
+def _handle_one(broker: Broker, call: Call, request: Request) -> Reply | Response:
+    """A Produce to one partition that is to be answered."""
+    topic = request.topic_data[0]
+    data = topic.partition_data[0]
+    partition = None
+    try:
+        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        partition, batches = _admit(broker, call, request.acks, name, data)
+        appended = partition.append(batches, broker.world.wall_ms())
+    except KafkaError as error:
+        answer = PartitionProduceResponse(index=data.index)
+        if partition is not None:
+            answer.log_start_offset = partition.log.start
+        _refuse(answer, error)
+        told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
+        return Response(responses=[told])
+    reply = OneReply(request, call.version, partition, appended)
+    broker.hosting.woken.append(reply)
+    return reply
+
+
 def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
     """Append what can be appended; refusals are per partition."""
+    topics = request.topic_data
+    if (
+        len(topics) == 1
+        and len(topics[0].partition_data) == 1
+        and request.acks in ACKS_WITH_REPLY
+        and request.transactional_id is None
+    ):
+        return _handle_one(broker, call, request)
     result = Response()
     reply = ProduceReply(request, result)
     refusal = None
@@ -115,7 +214,12 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
                     raise refusal
                 if name is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-                _append(broker, call, reply, name, data, answer)
+                partition, batches = _admit(broker, call, request.acks, name, data)
+                answer.log_start_offset = partition.log.start
+                appended = partition.append(batches, broker.world.wall_ms())
+                answer.base_offset = appended.base_offset
+                answer.log_append_time_ms = appended.log_append_time_ms
+                reply.wait_for(partition, appended.last_offset + 1, answer)
             except KafkaError as error:
                 _refuse(answer, error)
                 refused = True
@@ -125,28 +229,18 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
     return reply
 
 
-def _append(
-    broker: Broker,
-    call: Call,
-    reply: ProduceReply,
-    topic: str,
-    data: PartitionProduceData,
-    answer: PartitionProduceResponse,
-) -> None:
+def _admit(
+    broker: Broker, call: Call, acks: int, topic: str, data: PartitionProduceData
+) -> tuple[Partition, list[Batch]]:
+    """Where the records go, and the batches they are. Raises KafkaError."""
     partition = broker.hosting.leads(topic, data.index)
     if data.records is None:
         raise KafkaError(ErrorCode.INVALID_RECORD, "no records were sent")
-    storage = partition.log
     if partition.is_internal and call.client_id != ADMIN_CLIENT:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
-    if reply.request.acks == ACKS_ALL:
-        partition.require_in_sync(storage.settings.min_insync_replicas)
-    batches = split(data.records)
-    answer.log_start_offset = storage.start
-    appended = partition.append(batches, broker.world.wall_ms())
-    answer.base_offset = appended.base_offset
-    answer.log_append_time_ms = appended.log_append_time_ms
-    reply.wait_for(partition, appended.last_offset + 1, answer)
+    if acks == ACKS_ALL:
+        partition.require_in_sync(partition.log.settings.min_insync_replicas)
+    return partition, split(data.records)
 
 
 def _refusal_of_all(request: Request) -> KafkaError:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.log import Appended, Log
@@ -41,6 +41,7 @@ class Partition:
         "_hosting",
         "_produces",
         "_sync",
+        "acknowledgement",
         "fetches",
         "index",
         "is_internal",
@@ -74,6 +75,8 @@ class Partition:
         """Called when the high watermark moved: the coordinator whose state this log is."""
         self._produces: deque[tuple[int, Waiter]] = deque()
         self._dirty = False
+        self.acknowledgement: tuple[Any, ...] | None = None
+        """The prepared answer to a Produce; see `handlers.produce`."""
         self._sync: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:

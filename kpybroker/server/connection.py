@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._processing = True
         self._run_frames()
-        if not self._server.has_unflushed():
+        if not self._server.has_unflushed() and not 0 < self._owed_bytes < 32768:
             self._finish_event()
             return
         self._awaits_flush = True

@@ -10,11 +10,12 @@ from collections.abc import Callable, Coroutine, Generator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.call import Call, Encoded, Reply
+from kpybroker.call import Call, Encoded, Prepared, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_response, parse_request_header
 from kpybroker.wire.message import parser
+from kpybroker.wire.repeat import FIRST_FLEXIBLE, Repeating
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -26,6 +27,7 @@ _HEAD = Struct(">Ii").unpack_from
 REMEMBERED_HEADER_BYTES = 512
 _SIZE_AND_ID = Struct(">ii")
 API_VERSIONS = 18
+PRODUCE = 0
 
 
 class Route:
@@ -104,7 +106,10 @@ class Dispatcher:
         if route is None:
             route = self.routes[api.key] = Route(api)
         call = Call(api.key, version, header.client_id, connection.host, connection.number)
-        known = Known(route, call, parser(api.request, version), body_at, bytes(frame[8:body_at]))
+        parse = parser(api.request, version)
+        if api.key == PRODUCE and version >= FIRST_FLEXIBLE:
+            parse = Repeating(parse)
+        known = Known(route, call, parse, body_at, bytes(frame[8:body_at]))
         if body_at <= REMEMBERED_HEADER_BYTES and version >= 0:
             connection.known[api.key << 16 | version] = known
         return known
@@ -168,6 +173,9 @@ def encode(reply: Reply) -> list[Any] | None:
 
 
 def _buffers(api: api_table.Api, version: int, correlation_id: int, response: Any) -> list[Any]:
+    if type(response) is Prepared:
+        pack, size_bytes, before, varying, after = response
+        return [pack(size_bytes, correlation_id, before, varying, after)]
     if isinstance(response, Encoded):
         flexible = version >= api.flexible
         head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id)

@@ -162,10 +162,14 @@ def split(view: Buffer) -> list[Batch]:
     Checks sizes and magic only; a CRC is checked by whoever takes the batch over. Raises KafkaError: INVALID_RECORD for
     no batch or an old magic, CORRUPT_MESSAGE for lengths that do not fit.
     """
-    whole = memoryview(view)
+    whole = view if type(view) is memoryview else memoryview(view)
     if whole.readonly:
         whole = memoryview(bytearray(whole))
     total = len(whole)
+    if total >= HEADER_BYTES:
+        only = Batch(whole)
+        if only.size_bytes == total and only.magic == 2:
+            return [only]
     batches: list[Batch] = []
     at = 0
     while at < total:
