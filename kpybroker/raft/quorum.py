@@ -48,6 +48,14 @@ class Pending(NamedTuple):
     records: list[Any]
 
 
+class Active(NamedTuple):
+    """The active controller, and where it listens for other nodes (its controller listener)."""
+
+    node_id: int
+    host: str
+    port: int
+
+
 class Quorum:
     """The metadata log of this node, a StateLog for the controller. `start`, then use, then `close`."""
 
@@ -60,6 +68,7 @@ class Quorum:
         """Of what has committed."""
         self._on_image: Callable[[Image, Image], None] = _nobody_asks
         self._on_committed: list[Callable[[], None]] = []
+        self._on_leadership: list[Callable[[], None]] = []
         self._on_damage: Callable[[str], None] = log.critical
         self._pending: deque[Pending] = deque()
         self._syncing: asyncio.Task[None] | None = None
@@ -150,6 +159,36 @@ class Quorum:
     @property
     def is_writing_snapshot(self) -> bool:
         return self._snapshotting is not None
+
+    @property
+    def leader_id(self) -> int:
+        """The node that leads this epoch as far as this node knows; -1 for nobody."""
+        return self.state.voted.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        """This node leads: it appends, and others fetch from it. The controller waits for `is_active`."""
+        return self.state.is_leader
+
+    @property
+    def is_active(self) -> bool:
+        """This node leads, and its Image has everything from before its epoch: its controller decides now."""
+        return self.state.is_leader
+
+    @property
+    def active_controller(self) -> Active | None:
+        """Whom to ask for what only the controller does; None while nobody leads, or its address is not known.
+
+        This node itself may be the one: ask `broker.controller` then, which refuses with NOT_CONTROLLER until active.
+        """
+        for voter in self._config.controller_quorum_voters:
+            if voter.node_id == self.leader_id:
+                return Active(*voter)
+        return None
+
+    def on_leadership(self, callback: Callable[[], None]) -> None:
+        """Call after every change of `leader_id`, `epoch` or `is_active`; never from inside a step of a Machine."""
+        self._on_leadership.append(callback)
 
     def on_committed(self, callback: Callable[[], None]) -> None:
         self._on_committed.append(callback)
