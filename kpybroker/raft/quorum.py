@@ -16,7 +16,8 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
-from kpybroker.raft import core
+from kpybroker.raft import state as raft
+from kpybroker.raft.core import step
 from kpybroker.raft.loading import FIRST_RECORDS, Voters, check_level, open_log, replay_log
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
 from kpybroker.raft.snapshots import Snapshots
@@ -76,7 +77,7 @@ class Quorum:
         self._snapshots = Snapshots(world, config, self.path)
         self._voters = Voters(directory.node_id, directory.directory_id)
         self.log: Log
-        self.state: core.State
+        self.state: raft.State
 
     # ---- start and stop
 
@@ -100,8 +101,8 @@ class Quorum:
             voted = read_quorum_state(self._world, self.path)
             epoch = max(voted.epoch, self.image.epoch, self.log.epochs.latest)
             node_id = self._directory.node_id
-            self.state = core.State(node_id, (node_id,), core.Voted(epoch) if epoch > voted.epoch else voted)
-            self._step(core.ElectionTimeout(self.log.end))
+            self.state = raft.State(node_id, (node_id,), raft.Voted(epoch) if epoch > voted.epoch else voted)
+            self._step(raft.Start())
             self._begin_cluster()
             await self.settle()
         except (Damage, OSError) as reason:
@@ -225,17 +226,19 @@ class Quorum:
 
     # ---- the shell
 
-    def _step(self, event: core.Event) -> None:
-        self.state, effects = core.step(self.state, event, self._world.wall_ms(), self._world.random)
+    def _step(self, event: raft.Event) -> None:
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        state = self.state._replace(tail=raft.Tail(max(self.log.epochs.latest, 0), self.log.end))
+        self.state, effects = step(state, event, now_ms, self._world.random)
         for effect in effects:
-            if isinstance(effect, core.Persist):
+            if isinstance(effect, raft.Persist):
                 write_quorum_state(self._world, self.path, effect.voted, self._voters.static)
-            elif isinstance(effect, core.Lead):
+            elif isinstance(effect, raft.Lead):
                 self._begin_epoch(effect)
-            else:
+            elif isinstance(effect, raft.Commit):
                 self._commit(effect.end)
 
-    def _begin_epoch(self, lead: core.Lead) -> None:
+    def _begin_epoch(self, lead: raft.Lead) -> None:
         """The epoch's first records: who leads, and at the very start of a log who votes."""
         message = messages.LeaderChangeMessage(
             leader_id=self.state.node_id,
@@ -275,7 +278,7 @@ class Quorum:
         try:
             while self.log.synced_end < self.log.written_end:
                 await self.log.sync()
-                self._step(core.Synced(self.state.node_id, self.log.synced_end))
+                self._step(raft.Synced(self.log.synced_end))
         except Damage as damage:
             self._on_damage(str(damage))
         finally:
