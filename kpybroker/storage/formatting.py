@@ -100,6 +100,17 @@ def format_directory(
     meta = f"node.id={node_id}\ndirectory.id={encode_id(directory_id)}\nversion=1\ncluster.id={cluster_id}\n"
     write_whole(world, f"{path}/{META_PROPERTIES}", meta.encode())
     world.disk.sync_directory_blocking(path)
+    _sync_names_above(world, path)
+
+
+def _sync_names_above(world: World, path: str) -> None:
+    """The directory's own name, and those of parents that were made with it, must survive a power loss too."""
+    while (path := path.rpartition("/")[0]) != "":
+        try:
+            world.disk.sync_directory_blocking(path)
+        except PermissionError:
+            return  # one that may not even be read was not made by us
+    world.disk.sync_directory_blocking("/")
 
 
 def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, int]) -> list[Row]:
