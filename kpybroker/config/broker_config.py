@@ -57,6 +57,13 @@ class BrokerConfig:
     broker_rack: str | None
     process_roles: tuple[str, ...]
 
+    broker_heartbeat_interval_ms: int
+    broker_session_timeout_ms: int
+    controlled_shutdown_enable: bool
+    initial_broker_registration_timeout_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+
     num_partitions: int
     default_replication_factor: int
     auto_create_topics_enable: bool

@@ -36,7 +36,7 @@ STATIC = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
 }
-OURS = {"group.initial.rebalance.delay.ms"}
+OURS = {"group.initial.rebalance.delay.ms", "broker.session.timeout.ms"}
 """Defaults of ours where Kafka has others."""
 
 
