@@ -42,6 +42,7 @@ class Partition:
         "_produces",
         "_sync",
         "acknowledgement",
+        "epoch_start",
         "fetches",
         "index",
         "is_internal",
@@ -65,6 +66,8 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.leader_id = -1
         self.leader_epoch = -1
+        self.epoch_start = 0
+        """The end of the log when this broker took the lead."""
         self.isr: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.offline: str | None = None
@@ -87,6 +90,7 @@ class Partition:
     def take_lead(self) -> None:
         """Begin the epoch: as the only in-sync replica, everything that is here has committed."""
         self.log.begin_epoch(self.leader_epoch)
+        self.epoch_start = self.log.end
         if self.log.settings.fsync_always:
             self._start_sync()
         self.advance()

@@ -7,7 +7,7 @@ import logging
 
 from kpybroker.broker import Broker
 from kpybroker.config import BrokerConfig, Endpoint
-from kpybroker.errors import ConfigError
+from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.server.server import Server
 from kpybroker.world import World
 
@@ -43,6 +43,8 @@ class Node:
             )
             await broker.join(advertised)
             started = True
+        except KafkaError as refusal:
+            raise ConfigError(f"the controller does not take this broker: {refusal}") from refusal
         finally:
             if not started:
                 await server.stop()

@@ -79,7 +79,7 @@ class Nemesis:
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
-        self._fabric.heal()
+        self._fabric.calm()
         for machine in self._machines:
             machine.mend()
             if machine.had_disk_trouble:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CONNECT_LIMIT_S = 60.0
 EPHEMERAL_PORTS = 32768
+WINDOW_BYTES = 64 * 1024
 ANY_HOST = ("", "0.0.0.0", "::")
 
 
@@ -39,7 +40,6 @@ class Weather:
 class Link:
     """One direction between two hosts."""
 
-    weather: Weather
     is_cut: bool = False
     slow_s: float = 0.0
     held: dict[Pipe, None] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Fabric:
         self.random = random
         self.history = history
         self.weather = weather
-        self.window_bytes = 64 * 1024
+        self.window_bytes = WINDOW_BYTES
         self.hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], Link] = {}
 
@@ -80,11 +80,11 @@ class Fabric:
     def link(self, source: str, target: str) -> Link:
         found = self._links.get((source, target))
         if found is None:
-            found = self._links[source, target] = Link(self.weather)
+            found = self._links[source, target] = Link()
         return found
 
     def delay_s(self, link: Link) -> float:
-        random, weather = self.random.random, link.weather
+        random, weather = self.random.random, self.weather
         delay = weather.delay_s + link.slow_s + random() * weather.jitter_s
         if random() < weather.stall_odds:
             delay += random() * weather.stall_s
@@ -106,6 +106,12 @@ class Fabric:
             held, link.held = link.held, {}
             for pipe in held:
                 pipe.go_on()
+
+    def calm(self) -> None:
+        """Healed, and the weather is fine from now on."""
+        self.heal()
+        self.weather = Weather()
+        self.window_bytes = WINDOW_BYTES
 
     def reset_between(self, one: str, other: str) -> None:
         """A middlebox forgets: all connections between two hosts are reset on both ends."""

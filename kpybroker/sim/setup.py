@@ -91,7 +91,7 @@ def setup_of(seed: int, *, brokers: int = 1, faults: tuple[str, ...] | None = No
     return Setup(
         seed=seed,
         nodes=_nodes(brokers, shared),
-        trouble_s=random.uniform(15, 40),
+        trouble_s=random.uniform(15, 35),
         faults=chosen,
         pause_between_s=random.choice((0.5, 2.0, 5.0)),
         weather=random.choice(WEATHERS),
@@ -102,7 +102,7 @@ def setup_of(seed: int, *, brokers: int = 1, faults: tuple[str, ...] | None = No
         members=random.choice((0, 2, 3)),
         committers=random.randint(0, 2),
         cold_odds=random.choice((0.0, 0.0, 0.3)),
-        window_bytes=random.choice((65536, 65536, 700)),
+        window_bytes=random.choice((65536, 65536, 4000)),
         spare=(brokers - 1) // 2 if brokers > 1 else 1,
     )
 

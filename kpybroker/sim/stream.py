@@ -187,7 +187,7 @@ class SimTransport(asyncio.Transport):
     def _push(self) -> None:
         """The kernel sends what the window allows."""
         fabric = self._fabric
-        while self._out and self._on_way_bytes < fabric.window_bytes:
+        while self._out and self._on_way_bytes <= fabric.window_bytes // 2:  # no silly windows
             piece = self._out.popleft()
             size = min(len(piece), fabric.window_bytes - self._on_way_bytes)
             if size > 1 and fabric.random.random() < fabric.weather.split_odds:
