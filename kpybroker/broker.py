@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.controller import commands
+from kpybroker.controller.active import Controller
+from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.internal_topics import offsets_topic
-from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
-from kpybroker.machine import Runner
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
 from kpybroker.metrics import Metrics
 from kpybroker.raft.quorum import Quorum
+from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.lifecycle import Lifecycle
 from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
 from kpybroker.storage.directory import Directory, Format, open_directories, random_id
 from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.wire.rpc import allocate_producer_ids, broker_registration, create_topics
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -31,8 +35,6 @@ log = logging.getLogger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
 ANSWERS_LIMIT = 512
 CONTROLLER_TIMEOUT_MS = 30_000
-SUPPORTED_FEATURES = {"metadata.version": (30, 30), "kraft.version": (0, 1)}
-"""By name, the range of levels that this broker can run at."""
 FINALIZED_AT_FORMAT = {"metadata.version": 30}
 PLAINTEXT = 0
 
@@ -64,14 +66,13 @@ class Broker:
         self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots)
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.quorum = Quorum(world, config, directories[0])
-        self.controller = Runner(
-            ControllerMachine(config, world.random, lambda: self.quorum.end),
-            self.quorum,
-            world,
-            loading_code=ErrorCode.NOT_CONTROLLER,
-            late_code=ErrorCode.REQUEST_TIMED_OUT,
-            on_bug=lambda bug: self.fail(f"bug in the controller: {bug}"),
+        self.controller = Controller(
+            world, config, self.quorum, on_bug=lambda bug: self.fail(f"bug in the controller: {bug!r}")
         )
+        self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
+        """Asks the active controller whatever handlers and replication want of it."""
+        self._heartbeats = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}-heartbeat")
+        self._lifecycle: Lifecycle | None = None
         self.groups = GroupCoordinator(
             world,
             settings_of(config),
@@ -101,25 +102,54 @@ class Broker:
         await broker.controller.load()
         return broker
 
+    def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """How requests to the active controller are answered while that is this node."""
+        self.channel.here = self._heartbeats.here = answer
+
     async def join(self, advertised: tuple[Endpoint, ...]) -> None:
-        """Register with the controller and be unfenced: from then on clients are sent here."""
-        register = commands.RegisterBroker(
-            node_id=self.node_id,
+        """Register with the controller and be unfenced: from then on clients are sent here. Raises ConfigError."""
+        registration = broker_registration.Request(
+            broker_id=self.node_id,
+            cluster_id=self.cluster_id,
             incarnation_id=random_id(self.world.random),
-            endpoints=tuple(commands.BrokerEndpoint(e.name, e.host, e.port, PLAINTEXT) for e in advertised),
-            features=tuple((name, low, high) for name, (low, high) in self.supported_features.items()),
+            listeners=[
+                broker_registration.Listener(name=e.name, host=e.host, port=e.port, security_protocol=PLAINTEXT)
+                for e in advertised
+            ],
+            features=[
+                broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in self.supported_features.items()
+            ],
             rack=self.config.broker_rack,
-            log_dirs=tuple(directory.directory_id for directory in self.directories),
-            previous_epoch=self.log_dir.previous_epoch,
+            log_dirs=[directory.directory_id for directory in self.directories],
+            previous_broker_epoch=self.log_dir.previous_epoch,
         )
-        self.epoch = await self.controller.ask(register, CONTROLLER_TIMEOUT_MS)
-        self.log_dir.broker_epoch = self.epoch
-        heartbeat = commands.BrokerHeartbeat(self.node_id, self.epoch)
-        await self.controller.ask(heartbeat, CONTROLLER_TIMEOUT_MS)
+        self._lifecycle = Lifecycle(
+            self._heartbeats,
+            self.config,
+            registration,
+            metadata_offset=lambda: self.image.offset,
+            on_epoch=self._begin_epoch,
+            on_failure=self.fail,
+        )
+        await self._lifecycle.join()
         self._chores = asyncio.get_running_loop().create_task(self._do_chores())
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.epoch = self.log_dir.broker_epoch = epoch
+
+    async def leave(self) -> None:
+        """Hand over what this broker leads, while it still serves; nothing to do where there is no other broker."""
+        others = any(not broker.fenced for node_id, broker in self.image.brokers.items() if node_id != self.node_id)
+        if self._lifecycle is not None and others and self.config.controlled_shutdown_enable:
+            await self._lifecycle.leave()
 
     async def close(self) -> None:
         """Stop the coordinators, write everything, leave the mark of a clean stop."""
+        if self._lifecycle is not None:
+            self._lifecycle.stop()
+        self._heartbeats.close()
+        self.channel.close()
         if self._chores is not None:
             self._chores.cancel()
         self.hosting.flush()
@@ -184,6 +214,8 @@ class Broker:
             if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
                 self._apply_topic_settings(name)
         self.hosting.flush()
+        if self._lifecycle is not None:
+            self._lifecycle.wake()
 
     def _apply_broker_settings(self, configs: tuple[tuple[int, str], ...]) -> None:
         if not any(kind == BROKER_RESOURCE for kind, _ in configs):
@@ -277,9 +309,28 @@ class Broker:
         return await self._producer_ids.next()
 
     async def _allocate_producer_ids(self) -> commands.ProducerIdBlock:
-        command = commands.AllocateProducerIds(self.node_id, self.epoch)
-        block: commands.ProducerIdBlock = await self.controller.ask(command, CONTROLLER_TIMEOUT_MS)
-        return block
+        asked = allocate_producer_ids.Request(broker_id=self.node_id, broker_epoch=self.epoch)
+        told = await self.channel.ask("AllocateProducerIds", asked, CONTROLLER_TIMEOUT_MS)
+        if told.error_code:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode(told.error_code).name)
+        return commands.ProducerIdBlock(told.producer_id_start, told.producer_id_len)
+
+    async def _create(self, topics: list[commands.NewTopic]) -> list[Any]:
+        """Ask the controller for topics; the results, in the order asked."""
+        asked = create_topics.Request(
+            topics=[
+                create_topics.CreatableTopic(
+                    name=topic.name,
+                    num_partitions=topic.num_partitions,
+                    replication_factor=topic.replication_factor,
+                    configs=[create_topics.CreatableTopicConfig(name=name, value=text) for name, text in topic.configs],
+                )
+                for topic in topics
+            ],
+            timeout_ms=CONTROLLER_TIMEOUT_MS,
+        )
+        told = await self.channel.ask("CreateTopics", asked, CONTROLLER_TIMEOUT_MS)
+        return list(told.topics)
 
     def _offsets_partitions(self) -> int:
         """How many partitions keep groups, or will once the topic is made."""
@@ -300,8 +351,7 @@ class Broker:
                 continue
             wanted.append(commands.NewTopic(name))
         if wanted:
-            results = await self.controller.ask(commands.CreateTopics(tuple(wanted)), CONTROLLER_TIMEOUT_MS)
-            for result in results:
+            for result in await self._create(wanted):
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     log.info("did not create topic %r: %s", result.name, result.error_message)
 
@@ -320,7 +370,7 @@ class Broker:
         if name != OFFSETS_TOPIC:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
         wanted = offsets_topic(self.config, len(self.endpoints()))
-        await self.controller.ask(commands.CreateTopics((wanted,)), CONTROLLER_TIMEOUT_MS)
+        await self._create([wanted])
 
 
 def _voter(config: BrokerConfig) -> tuple[str, str, int] | None:

@@ -15,6 +15,7 @@ from kpybroker.controller.state import NO_LEADER, BrokerRegistration, Controller
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.stored import metadata as stored
 
+METADATA_VERSION = "metadata.version"
 UNFENCE = -1
 FENCE = 1
 UNFENCED, FENCED = BrokerState(False, should_shut_down=False), BrokerState(True, should_shut_down=False)
@@ -61,6 +62,8 @@ def register_broker(
 
 def _check_features(state: ControllerState, command: RegisterBroker) -> None:
     supported = {name: (low, high) for name, low, high in command.features}
+    if METADATA_VERSION not in supported:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"Request features do not contain '{METADATA_VERSION}'.")
     for name, level in state.features.items():
         low, high = supported.get(name, (0, 0))
         if not low <= level <= high:
@@ -72,6 +75,8 @@ def _check_features(state: ControllerState, command: RegisterBroker) -> None:
 
 
 def _check_directories(state: ControllerState, command: RegisterBroker) -> None:
+    if not command.log_dirs:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "No directories specified in request.")
     if len(set(command.log_dirs)) < len(command.log_dirs):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Broker cannot register with duplicate log directories.")
     for node_id, broker in state.brokers.items():

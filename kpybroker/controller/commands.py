@@ -242,7 +242,7 @@ class ElectionType(IntEnum):
 
 class ElectLeaders(NamedTuple):
     """Elect leaders of (topic, partition indexes), or of all partitions. Answer: list[PartitionResult] in the order
-    asked; of all partitions, those that needed none are left out."""
+    asked, by topic."""
 
     election_type: int
     partitions: tuple[tuple[str, tuple[int, ...]], ...] | None = None

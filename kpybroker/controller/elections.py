@@ -28,8 +28,7 @@ def elect_leaders(
         try:
             record = None if (topic, index) in records else _elect(state, rules, topic, index, preferred=preferred)
         except KafkaError as refusal:
-            if command.partitions is not None or refusal.code is not ErrorCode.ELECTION_NOT_NEEDED:
-                results.append(PartitionResult(topic, index, refusal.code, refusal.message))
+            results.append(PartitionResult(topic, index, refusal.code, refusal.message))
             continue
         if record is not None:
             records[topic, index] = record

@@ -42,7 +42,7 @@ def update_features(state: ControllerState, config: BrokerConfig, command: Updat
 def _check(state: ControllerState, update: FeatureUpdate, now: int) -> None:
     name, level = update.name, update.level
     if update.upgrade_type not in tuple(UpgradeType):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown upgrade type {update.upgrade_type}.")
+        raise _refused(update, f"the upgrade type {update.upgrade_type} is not known.")
     if name == OF_THE_QUORUM:
         raise _refused(update, "it changes with the quorum, which this version does not do while it runs.")
     low, high = SUPPORTED_FEATURES.get(name, (0, 0))

@@ -117,7 +117,6 @@ class ControllerMachine:
         records, epoch = brokers.register_broker(self.state, rules, command, self._next_offset())
         if is_other:
             self.sessions.end(node_id)
-        self.sessions.touch(node_id, now_ms)
         return records, epoch
 
     def _heartbeat(

@@ -18,6 +18,7 @@ from kpybroker.server.writing import write_all
 
 if TYPE_CHECKING:
     from kpybroker.server.dispatch import Known
+    from kpybroker.server.door import Door
     from kpybroker.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         "_view",
         "_waits_for_memory",
         "_writing_paused",
+        "door",
         "host",
         "known",
         "number",
@@ -67,8 +69,9 @@ class Connection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, door: Door) -> None:
         self._server = server
+        self.door = door
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -177,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._closing
             or self._writing_paused
             or len(self._replies) >= REPLIES_LIMIT
-            or not self._server.serving
+            or not self.door.is_open
         )
 
     def _has_runnable_frame(self) -> bool:

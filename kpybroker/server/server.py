@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import Reply
 from kpybroker.server import dispatch
 from kpybroker.server.connection import Connection
+from kpybroker.server.door import BROKER, CONTROLLER, Door
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -42,6 +43,7 @@ class Server:
         self._unflushed: list[Connection] = []
         self._flush_is_due = False
         self._dispatcher = dispatch.Dispatcher(broker)
+        broker.answer_here(self._dispatcher.answer_here)
         self.dispatch = self._dispatcher.run
         self.encode: Callable[[Reply], list[Any] | None] = dispatch.encode
         self._connections: dict[int, Connection] = {}
@@ -52,8 +54,7 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
         self._stopping = False
-        self.serving = False
-        """False until the broker is registered: requests that come earlier wait for the doors to open."""
+        self._doors: list[Door] = []
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -61,9 +62,14 @@ class Server:
         """Monotonic seconds."""
         return self._loop.time()
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. Raises OSError."""
-        listener = await self.broker.world.network.listen(lambda: Connection(self), host, port)
+    async def start(self, host: str, port: int, listener_name: str = "PLAINTEXT", side: str = BROKER) -> int:
+        """Listen; returns the port. Raises OSError.
+
+        Other nodes are served at once; clients when the broker is registered and the doors open.
+        """
+        door = Door(listener_name, side, is_open=side == CONTROLLER)
+        self._doors.append(door)
+        listener = await self.broker.world.network.listen(lambda: Connection(self, door), host, port)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._swept_at = self.now
@@ -72,7 +78,8 @@ class Server:
 
     def open_the_doors(self) -> None:
         """Serve from now on, those first who came while the broker started."""
-        self.serving = True
+        for door in self._doors:
+            door.is_open = True
         for connection in self.connections():
             connection.room_again()
 
