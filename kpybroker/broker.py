@@ -13,6 +13,7 @@ from kpybroker.controller.active import Controller
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.internal_topics import offsets_topic
 from kpybroker.controller.names import invalid_topic_name
+from kpybroker.controller.presence import Presence
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
@@ -69,6 +70,7 @@ class Broker:
         self.controller = Controller(
             world, config, self.quorum, on_bug=lambda bug: self.fail(f"bug in the controller: {bug!r}")
         )
+        self.presence = Presence(world, self.controller, config.node_id)
         self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
         """Asks the active controller whatever handlers and replication want of it."""
         self._heartbeats = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}-heartbeat")
@@ -150,6 +152,7 @@ class Broker:
             self._lifecycle.stop()
         self._heartbeats.close()
         self.channel.close()
+        self.presence.stop()
         if self._chores is not None:
             self._chores.cancel()
         self.hosting.flush()

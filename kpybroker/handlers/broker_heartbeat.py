@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 5000
 
 
-async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """How the controller sees the broker now. Raises STALE_BROKER_EPOCH."""
     command = BrokerHeartbeat(
         request.broker_id,
@@ -27,4 +27,6 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
         metadata_offset=request.current_metadata_offset,
     )
     told = await broker.controller.ask(command, TIMEOUT_MS)
+    if call.connection:
+        broker.presence.heard(call.connection, request.broker_id, request.broker_epoch)
     return Response(is_caught_up=told.caught_up, is_fenced=told.fenced, should_shut_down=told.should_shut_down)

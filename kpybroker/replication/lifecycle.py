@@ -188,7 +188,7 @@ class Lifecycle:
         await self._register(self._session_ms * TAKEN_AFTER_SESSIONS)
 
     def _take(self, reply: broker_heartbeat.Response) -> None:
-        if reply.is_fenced and not self.fenced:
+        if reply.is_fenced and not self.fenced and self.stage is Stage.RUNNING:
             log.warning("the controller has fenced this broker")
         self.fenced = reply.is_fenced
         if self.stage is Stage.LEAVING:

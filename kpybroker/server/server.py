@@ -149,6 +149,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         if self._connections.pop(connection.number, None) is None:
             return
+        self.broker.presence.closed(connection.number)
         left = self._per_host[connection.host] - 1
         if left:
             self._per_host[connection.host] = left
