@@ -57,11 +57,13 @@ class ControllerChannel:
         self._peer_at: tuple[str, int] | None = None
         self._dialling: asyncio.Task[Peer] | None = None
         self._changed = asyncio.Event()
+        self._limits: dict[asyncio.Timeout, None] = {}
+        """Of the answers that are waited for."""
         self._asked = 0
         self._closed = False
         self.here: Callable[[str, Any], Awaitable[Any]] | None = None
         """Answers a request on this node, for the time in which it is the active controller itself."""
-        quorum.on_leadership(self._changed.set)
+        quorum.on_leadership(self._leadership_changed)
 
     async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
         """The active controller's answer, asked again where it has moved or cannot be reached.
@@ -104,34 +106,58 @@ class ControllerChannel:
         address = self._quorum.active_controller
         if address is None or self._quorum.is_leader:
             return None
-        peer = await self._connected((address.host, address.port))
+        at = (address.host, address.port)
         try:
-            async with asyncio.timeout(try_s):
+            async with asyncio.timeout(try_s) as limit:
+                self._limits[limit] = None
+                peer = await self._connected(at)
                 return await peer.ask(name, request)
         except TimeoutError:
-            peer.close()
+            if self._peer is not None and self._peer_at == at and not self._changed.is_set():
+                self._peer.close()  # it was given time enough
             raise
+        finally:
+            self._limits.pop(limit, None)
+
+    def _leadership_changed(self) -> None:
+        """Whoever waits for an answer asks again: the one that was asked may be silent for ever."""
+        self._changed.set()
+        now = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(now)
 
     async def _connected(self, at: tuple[str, int]) -> Peer:
-        if self._peer is not None:
-            if self._peer.is_open and self._peer_at == at:
-                return self._peer
-            self._peer.close()
-            self._peer = None
+        if self._peer is not None and self._peer.is_open and self._peer_at == at:
+            return self._peer
         if self._dialling is None or self._peer_at != at:
+            self._hang_up()
             self._peer_at = at
             self._dialling = asyncio.get_running_loop().create_task(self._dial(at))
+            self._dialling.add_done_callback(self._dialled)
         dialling = self._dialling
-        try:
-            peer = await asyncio.shield(dialling)
-        finally:
-            if self._dialling is dialling and dialling.done():
-                self._dialling = None
-        if self._closed or self._peer_at != at:
-            peer.close()
+        await asyncio.wait([dialling])  # it may be called off, which is not the asker's own end
+        if dialling.cancelled():
             raise ConnectionError("the controller moved meanwhile")
-        self._peer = peer
-        return peer
+        return dialling.result()
+
+    def _dialled(self, dialling: asyncio.Task[Peer]) -> None:
+        failed = dialling.cancelled() or dialling.exception() is not None
+        if self._dialling is not dialling:
+            if not failed:
+                dialling.result().close()
+            return
+        self._dialling = None
+        if not failed:
+            self._peer = dialling.result()
+
+    def _hang_up(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
 
     async def _dial(self, at: tuple[str, int]) -> Peer:
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
@@ -158,11 +184,8 @@ class ControllerChannel:
     def close(self) -> None:
         """End the connection; who waits for an answer gets none."""
         self._closed = True
-        self._changed.set()
-        if self._dialling is not None:
-            self._dialling.cancel()
-        if self._peer is not None:
-            self._peer.close()
+        self._leadership_changed()
+        self._hang_up()
 
 
 def controller_moved(answer: Any) -> bool:
