@@ -18,6 +18,7 @@ from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
 from kpybroker.metrics import Metrics
+from kpybroker.raft.identity import wanted_format
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.replication.hosting import Hosting
@@ -26,7 +27,7 @@ from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
-from kpybroker.storage.directory import Directory, Format, open_directories, random_id
+from kpybroker.storage.directory import Directory, open_directories, random_id
 from kpybroker.storage.log_dir import LogDirectory
 from kpybroker.wire.rpc import allocate_producer_ids, broker_registration, create_topics
 from kpybroker.world import World
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
 ANSWERS_LIMIT = 512
 CONTROLLER_TIMEOUT_MS = 30_000
-FINALIZED_AT_FORMAT = {"metadata.version": 30}
 PLAINTEXT = 0
 
 
@@ -93,16 +93,32 @@ class Broker:
         """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
         if len(config.log_dirs) > 1 or config.metadata_log_dir != config.log_dirs[0]:
             raise ConfigError("log.dirs, metadata.log.dir: this version keeps everything in one directory; name one")
-        wanted = Format(FINALIZED_AT_FORMAT, _voter(config))
-        directories = open_directories(world, config.log_dirs, config.node_id, wanted)
+        directories = open_directories(world, config.log_dirs, config.node_id, wanted_format(config))
         log_dir = LogDirectory(world, directories[0].path, config)
         broker = cls(world, config, directories, log_dir)
         broker.quorum.on_damage(broker.fail)
         await broker.quorum.start()
-        broker.publish(Image(), broker.quorum.image)
-        broker.quorum.on_image(broker.publish)
+        if broker.quorum.is_active:
+            broker._follow_metadata()
         await broker.controller.load()
         return broker
+
+    async def enter_quorum(self) -> None:
+        """Take part in the quorum: other nodes can reach this one. A broker returns when it knows the metadata.
+
+        Raises ConfigError: nobody leads.
+        """
+        if not self.quorum.is_active:
+            self.quorum.when_current(self._follow_metadata)
+        self.quorum.run()
+        if "broker" in self.config.process_roles:
+            await self.quorum.wait_until_current(self.config.initial_broker_registration_timeout_ms)
+
+    def _follow_metadata(self) -> None:
+        """Take over the metadata whole, and then every change. Not before it is current: what an older Image does not
+        have yet would be taken for what is left over."""
+        self.publish(Image(), self.quorum.image)
+        self.quorum.on_image(self.publish)
 
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
         """How requests to the active controller are answered while that is this node."""
@@ -374,15 +390,3 @@ class Broker:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
         wanted = offsets_topic(self.config, len(self.endpoints()))
         await self._create([wanted])
-
-
-def _voter(config: BrokerConfig) -> tuple[str, str, int] | None:
-    """The controller endpoint of a quorum of one: its listener, or the one that none is needed for.
-
-    None where the settings name the voters: the log then does not (kraft.version 0).
-    """
-    if config.controller_quorum_voters:
-        return None
-    for endpoint in config.controller_listeners:
-        return endpoint.name, endpoint.host or "127.0.0.1", endpoint.port
-    return "CONTROLLER", "127.0.0.1", 0

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.handlers.fetching_metadata import fetch_metadata
+from kpybroker.raft.answering import is_of_the_quorum
 from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want, Wanted
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
@@ -204,6 +206,8 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     """Answer at once where possible, else give a reply that waits."""
     by_id = call.version >= 13
     replica_id = request.replica_id if call.version < 15 else (request.replica_state or _NO_REPLICA).replica_id
+    if replica_id >= 0 and is_of_the_quorum(request):
+        return fetch_metadata(broker, call, request, replica_id)
     if replica_id >= 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas do not fetch from a broker of one")
     if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1:

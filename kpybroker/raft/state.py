@@ -145,6 +145,8 @@ class Fetched(NamedTuple):
 
 
 class VoteAsked(NamedTuple):
+    """A candidate, or a prospective one, asks for a vote; `tail` is its log's."""
+
     candidate: int
     epoch: int
     tail: Tail
@@ -225,6 +227,8 @@ class Commit(NamedTuple):
 
 
 class AskVote(NamedTuple):
+    """Send Vote."""
+
     to: int
     epoch: int
     tail: Tail
@@ -232,11 +236,15 @@ class AskVote(NamedTuple):
 
 
 class AskBegin(NamedTuple):
+    """Send BeginQuorumEpoch."""
+
     to: int
     epoch: int
 
 
 class AskEnd(NamedTuple):
+    """Send EndQuorumEpoch."""
+
     to: int
     epoch: int
     successors: tuple[int, ...]

@@ -40,12 +40,14 @@ class Format(NamedTuple):
     """With what an empty directory is formatted.
 
     voter: the controller endpoint (name, host, port) of the one voter, written down as `--standalone` does; None where
-    controller.quorum.voters names the voters (kraft.version 0). cluster_id: None for a new one.
+    controller.quorum.voters names the voters (kraft.version 0). cluster_id: of every directory, formatted already or
+    not; None for any. new_cluster_id: where no directory has one; None for one that is drawn.
     """
 
     features: Mapping[str, int]
     voter: tuple[str, str, int] | None
     cluster_id: str | None = None
+    new_cluster_id: str | None = None
 
 
 def encode_id(raw: bytes) -> str:

@@ -121,9 +121,14 @@ API = [
     Api(  45, "AlterPartitionReassignments", 0, 1,  0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  46, "ListPartitionReassignments", 0, 0,   0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY,        ON_BROKER),
+    Api(  52, "Vote",                     0,  2,    0,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  53, "BeginQuorumEpoch",         0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  54, "EndQuorumEpoch",           0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  55, "DescribeQuorum",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  56, "AlterPartition",           2,  3,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  57, "UpdateFeatures",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  58, "Envelope",                 0,  0,    0,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  59, "FetchSnapshot",            0,  1,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  60, "DescribeCluster",          0,  2,    0,    CLIENT,   ANY,        ON_BOTH),
     Api(  61, "DescribeProducers",        0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
     Api(  62, "BrokerRegistration",       0,  4,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
@@ -136,11 +141,6 @@ API = [
 ]
 
 DECLARED = [
-    Api(  52, "Vote",                     0,  2,    0,    BROKER,   ANY,        ON_CONTROLLER),
-    Api(  53, "BeginQuorumEpoch",         0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
-    Api(  54, "EndQuorumEpoch",           0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
-    Api(  55, "DescribeQuorum",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  59, "FetchSnapshot",            0,  1,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  80, "AddRaftVoter",             0,  1,    0,    CLIENT,   CONTROLLER, ON_BOTH),

@@ -82,7 +82,6 @@ def _attributes_read() -> set[str]:
 DERIVED = {"broker_id": "node_id", "log_dir": "log_dirs", "cleanup_policy": "compacted", "fsync": "fsync_always"}
 """Settings that are read under another name."""
 READ_BY_THE_VIEW = {
-    "controller.listener.names",
     "listener.security.protocol.map",
     "process.roles",
     "controller.quorum.voters",
