@@ -35,9 +35,9 @@ class SimWorld:
 class Process:
     """One run of a node, from its start to its end."""
 
-    def __init__(self, machine: SimMachine, number: int) -> None:
+    def __init__(self, machine: SimMachine, number: int, storage: Storage) -> None:
         self.owner = Owner(f"node {machine.setup.node_id} run {number}")
-        self.world = SimWorld(machine, self.owner, number, machine.storage)
+        self.world = SimWorld(machine, self.owner, number, storage)
         self.node: Node | None = None
         """None until it has started."""
         self.stopping = False
@@ -92,7 +92,7 @@ class SimMachine:
         self.wanted = True
         self.fabric.power(self.setup.address, True)
         self._runs += 1
-        process = self.process = Process(self, self._runs)
+        process = self.process = Process(self, self._runs, self.storage)
         self.history.note("node", f"{self.name} starts, run {self._runs}")
         with self.loop.acting(process.owner):
             running = self.loop.create_task(self._run(process))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.errors import ErrorCode
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Place
 from kpybroker.wire.batch import read_records, split
@@ -93,10 +93,15 @@ class Consumer:
         client = self._client
         chunks = answer.records
         data = b"" if chunks is None else b"".join(chunks) if isinstance(chunks, list) else bytes(chunks)
-        for batch in split(memoryview(data)) if data else []:
+        try:
+            batches = split(memoryview(data)) if data else []
+        except KafkaError as unreadable:
+            client.history.breach(f"{client.name} got what is no batch from {position} of {place} on: {unreadable}")
+            raise Refused(unreadable.code) from unreadable
+        for batch in batches:
             if not batch.crc_ok():
                 client.history.breach(f"{client.name} got a batch with a wrong CRC at {batch.base_offset} of {place}")
-                return
+                raise Refused(int(ErrorCode.CORRUPT_MESSAGE))
             if not batch.is_control:
                 for record in read_records(batch):
                     if record.offset < position:

@@ -92,7 +92,8 @@ class Membership:
         """Hand in what the leader decided, learn one's own share. Raises Unanswered, Refused."""
         client = self._client
         assignments = [
-            sync_group.SyncGroupRequestAssignment(member_id=member, assignment=share) for member, share in shares.items()
+            sync_group.SyncGroupRequestAssignment(member_id=member, assignment=share)
+            for member, share in shares.items()
         ]
         request = sync_group.Request(
             group_id=self.group,

@@ -1,7 +1,8 @@
 """An event loop whose clock jumps to the next timer, and the owners on whose behalf its callbacks run.
 
-Every callback belongs to an owner: a process of a node, a client, or the simulation. What a callback schedules belongs to
-the same owner, so that a process can be halted, or killed: callbacks of the dead do not run.
+Every callback belongs to an owner: a process of a node, a client, or the simulation. The context it runs in says which,
+so what it schedules belongs to the same one, and a task stays its owner's whoever wakes it. So a process can be halted,
+or killed: callbacks of the dead do not run.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import asyncio
 import heapq
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ Ts = TypeVarTuple("Ts")
 
 EPOCH_S = 1000.0
 """Where the monotonic clock begins: nothing may rely on a clock that starts at zero."""
+TURNS_MAX = 1_000_000
 _TASKS_LOOKED_THROUGH = 64
 
 
@@ -28,13 +30,13 @@ class Dead(BaseException):
 
 
 class Stuck(Exception):
-    """No callback is due, now or ever, and somebody still waits."""
+    """The simulation does not end: nothing is due any more, or too much has happened."""
 
 
 class Owner:
     """Whose callbacks: they run while `alive`, and wait while `halted`."""
 
-    __slots__ = ("alive", "deferred", "halted", "name", "prune_at", "tasks")
+    __slots__ = ("alive", "context", "deferred", "halted", "name", "prune_at", "tasks")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,9 +45,14 @@ class Owner:
         self.deferred: list[_Handle] = []
         self.tasks: list[weakref.ref[asyncio.Task[Any]]] = []
         self.prune_at = _TASKS_LOOKED_THROUGH
+        self.context = copy_context()
+        self.context.run(_owner.set, self)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+_owner: ContextVar[Owner] = ContextVar("owner")
 
 
 class _Handle(asyncio.TimerHandle):
@@ -55,7 +62,7 @@ class _Handle(asyncio.TimerHandle):
     owner: Owner
 
     def run(self) -> None:
-        self._run()  # type: ignore[attr-defined]  # asyncio's own: runs in the context, and reports what is raised
+        self._run()
 
     def when_due(self) -> float:
         return self._when  # type: ignore[attr-defined, no-any-return]
@@ -73,8 +80,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._closed = False
         self.simulation = Owner("simulation")
         self.current = self.simulation
+        """Whose callback is running."""
         self.turns = 0
         """Callbacks that have run."""
+        self.turns_max = TURNS_MAX
         self.on_problem: Callable[[Owner, str, BaseException | None], None] = _raise
         """Told of what a callback or a forgotten task raised."""
 
@@ -83,27 +92,33 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if context is None:
+            context = copy_context()
         handle = _Handle(self._now, callback, args, self, context)
-        handle.owner = self.current
+        handle.owner = context.get(_owner, self.simulation)
         self._ready.append(handle)
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         raise AssertionError("there is one thread in a simulation")
 
     def call_later(
-        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        if context is None:
+            context = copy_context()
         handle = _Handle(when, callback, args, self, context)
-        handle.owner = self.current
+        handle.owner = context.get(_owner, self.simulation)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, handle))
         return handle
@@ -114,15 +129,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     @contextmanager
     def acting(self, owner: Owner) -> Iterator[None]:
         """What is scheduled inside belongs to `owner`."""
-        before, self.current = self.current, owner
+        before = _owner.set(owner)
         try:
             yield
         finally:
-            self.current = before
+            _owner.reset(before)
 
-    def soon_for(self, owner: Owner, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]) -> None:
+    def soon_for(self, owner: Owner, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """Run a callback on behalf of `owner`, as its kernel would."""
-        handle = _Handle(self._now, callback, args, self, None)
+        handle = _Handle(self._now, callback, args, self, owner.context)
         handle.owner = owner
         self._ready.append(handle)
 
@@ -151,18 +166,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         owner.deferred.clear()
         tasks = [task for task in (ref() for ref in owner.tasks) if task is not None and not task.done()]
         owner.tasks.clear()
-        with self.acting(owner):
-            for task in tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody is left to be warned
-                work = task.get_coro()
-                assert work is not None
-                end = _Handle(self._now, work.close, (), self, None)
-                end.owner = owner
-                end.run()
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody is left to be warned
+            work = task.get_coro()
+            assert work is not None
+            end = _Handle(self._now, work.close, (), self, owner.context)
+            end.owner = owner
+            end.run()
 
     # ---- running
 
-    def run_until_complete(self, future: Generator[Any, None, T] | Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         assert asyncio._get_running_loop() is None, "a loop is running already"
         asyncio._set_running_loop(self)
         self._running = True
@@ -195,6 +209,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.turns += 1
             handle.run()
         self.current = self.simulation
+        if self.turns > self.turns_max:
+            raise Stuck(f"more than {self.turns_max} callbacks have run by {self._now - EPOCH_S:.1f} s")
 
     def is_running(self) -> bool:
         return self._running
@@ -213,10 +229,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(
-        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
     ) -> asyncio.Task[T]:
-        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name or "", context=context)  # type: ignore[arg-type]
-        owner = self.current
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name or "", context=context)
+        owner = _owner.get(self.simulation)
         if len(owner.tasks) >= owner.prune_at:
             owner.tasks = [ref for ref in owner.tasks if (known := ref()) is not None and not known.done()]
             owner.prune_at = max(2 * len(owner.tasks), _TASKS_LOOKED_THROUGH)

@@ -67,13 +67,20 @@ class Producer:
             records.append(Sent(value, self._place, self._acks, self._idempotent))
             self._number += 1
         stored = [(None, sent.value) for sent in records]
-        more: dict[str, int] = {}
-        if self._idempotent:
-            more = {"producer_id": self._producer_id, "producer_epoch": 0, "base_sequence": self._sequence}
-            self._sequence += len(records)
         for sent in records:
             client.history.sends(client.name, sent)
-        return Parcel(bytes(encode_batch(stored, timestamp_ms=client.wall_ms(), **more)), records)
+        now_ms = client.wall_ms()
+        if not self._idempotent:
+            return Parcel(bytes(encode_batch(stored, timestamp_ms=now_ms)), records)
+        sequence, self._sequence = self._sequence, self._sequence + len(records)
+        batch = encode_batch(
+            stored,
+            timestamp_ms=now_ms,
+            producer_id=self._producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+        return Parcel(bytes(batch), records)
 
     async def _send_once(self) -> None:
         """At most once: whatever happens, it is not sent again."""
@@ -141,7 +148,7 @@ class Producer:
         """Raises Unanswered, Refused."""
         client, (name, index) = self._client, self._place
         node_id, topic_id = await client.leader(name, index)
-        data: Any = produce.PartitionProduceData(index=index, records=bytearray(parcel.batch))
+        data: Any = produce.PartitionProduceData(index=index, records=parcel.batch)
         topic = produce.TopicProduceData(name=name, topic_id=topic_id, partition_data=[data])
         request = produce.Request(acks=self._acks, timeout_ms=PRODUCE_LIMIT_MS, topic_data=[topic])
         told = await client.ask(node_id, "Produce", request)

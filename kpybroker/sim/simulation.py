@@ -1,4 +1,4 @@
-"""One seed: build the cluster and its clients, let things break, mend them, and hold what is there against the contract."""
+"""One seed: a cluster and its clients, things that break, everything mended, and what is there against the contract."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from time import process_time
 
+from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.sim import checks
 from kpybroker.sim.administering import Operator, create_topic
 from kpybroker.sim.client import Client, Refused, Unanswered
@@ -21,12 +22,12 @@ from kpybroker.sim.loop import Owner, Stuck, VirtualLoop
 from kpybroker.sim.nemesis import Nemesis
 from kpybroker.sim.network import Fabric
 from kpybroker.sim.producing import Producer
+from kpybroker.sim.replays import replay_equals_live
 from kpybroker.sim.setup import CLIENT_PORT, Setup
 from kpybroker.sim.watch import Watch
 
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0
-TURNS_MAX = 3_000_000
 GROUP = "group"
 
 
@@ -65,7 +66,7 @@ class Simulation:
 
     def __init__(self, setup: Setup, *, keeps_trace: bool = False) -> None:
         self.setup = setup
-        self.loop = VirtualLoop()
+        self.loop = VirtualLoop()  # type: ignore[abstract]  # sockets, signals and processes have no place in it
         self.loop.on_problem = self.problem
         self.history = History(self.loop.time, keeps_trace=keeps_trace)
         self.details: list[str] = []
@@ -77,9 +78,7 @@ class Simulation:
         self._random = Random(f"workload {setup.seed}")
         self.clients: list[Client] = []
         self._work: list[asyncio.Task[None]] = []
-        self.places: list[Place] = [
-            (topic.name, index) for topic in setup.topics for index in range(topic.partitions)
-        ]
+        self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
 
     def problem(self, owner: Owner, text: str, raised: BaseException | None) -> None:
         """Something was raised where nothing may be."""
@@ -98,8 +97,8 @@ class Simulation:
         gc.disable()  # whatever a collector would end, it ends at the same place in every run
         try:
             self.loop.run_until_complete(self._play())
-        except Stuck as stuck:
-            self.history.breach(str(stuck))
+        except (Stuck, KafkaError, Damage, MalformedFrame, AssertionError) as end:
+            self.problem(self.loop.simulation, "the run ended early", end)
         finally:
             self._end()
             gc.enable()
@@ -144,8 +143,26 @@ class Simulation:
         await nemesis.run()
         await nemesis.mend()
         if await self._everybody_goes_on() and await self._everybody_stops():
-            await checks.check_all(self, self._client("auditor"))
+            await self._check()
         watching.cancel()
+
+    async def _check(self) -> None:
+        """As a client, from inside, and both again after everything has been off and on."""
+        await checks.check_all(self, self._client("auditor"))
+        for machine in self.machines:
+            if machine.node is not None and len(self.machines) == 1:
+                await replay_equals_live(machine, self.history)
+        for machine in self.machines:
+            machine.wanted = False
+            if "power_loss" in self.setup.faults:
+                machine.lose_power()
+            elif self._random.random() < 0.5:
+                machine.kill()
+            else:
+                await machine.stop()
+        for machine in self.machines:
+            machine.start()
+        await checks.check_all(self, self._client("second auditor"))
 
     def _client(self, name: str) -> Client:
         number = len(self.clients) + 1

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from kpybroker.world import Buffer
 
-
 TOTAL_BYTES = 1 << 30
+ZEROS_ODDS = 0.25
 
 
 class Change(NamedTuple):
@@ -66,19 +66,23 @@ class File:
             content.extend(bytes(size - before))
 
     def lose_power(self, random: Random) -> int:
-        """Keep the synced bytes and a random prefix of the rest; returns how many changes were lost."""
+        """Keep the synced bytes and a random prefix of the rest; returns how many changes were lost.
+
+        Sometimes the new length of the file reached the disk before the bytes: what is missing of a write is zeros.
+        """
         count = len(self.changes)
         if not count:
             return 0
         kept = random.choice((0, random.randint(0, count), count))
-        torn = b""
+        torn, missing = b"", 0
         for number in range(count - 1, kept - 1, -1):
             change = self.changes[number]
             if number == kept and change.written:
                 torn = bytes(self.content[change.at : change.at + random.randint(0, change.written)])
+                missing = change.written - len(torn) if random.random() < ZEROS_ODDS else 0
             self._take_back(change)
-        if torn:
-            self.write(torn, self.changes[kept].at)
+        if torn or missing:
+            self.write(torn + bytes(missing), self.changes[kept].at)
         self.changes.clear()
         return count - kept
 

@@ -148,10 +148,10 @@ class SimTransport(asyncio.Transport):
             self._inbox.popleft()
             protocol.data_received(piece)
             return len(piece)
-        room = protocol.get_buffer(-1)
+        room = memoryview(protocol.get_buffer(-1))
         assert len(room), "a buffered protocol has no room and has not paused"
         taken = min(len(room), len(piece))
-        room[:taken] = piece[:taken]  # type: ignore[index]  # a writable buffer, says asyncio
+        room[:taken] = piece[:taken]
         if taken == len(piece):
             self._inbox.popleft()
         else:
