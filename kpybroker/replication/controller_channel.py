@@ -74,7 +74,14 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests wait for the controller already")
         self._asked += 1
         try:
-            return await self._ask(name, request, timeout_ms, try_ms or timeout_ms)
+            if self._quorum.is_leader and self.here is not None:
+                answer = await self.here(name, request)
+                if not controller_moved(answer):
+                    return answer
+            # a task of its own: a handler's first step runs outside of any, and time-outs need one
+            return await asyncio.get_running_loop().create_task(
+                self._ask(name, request, timeout_ms, try_ms or timeout_ms)
+            )
         finally:
             self._asked -= 1
 
