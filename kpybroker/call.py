@@ -27,14 +27,20 @@ class Encoded(bytes):
     __slots__ = ()
 
 
-class Prepared(NamedTuple):
-    """A response frame of which everything is known but the correlation id and one int64: `pack` makes it."""
+class Form(NamedTuple):
+    """`pack(size_bytes, correlation_id, before, varying, after)` makes the frame; `size_bytes` are those behind it."""
 
     pack: Callable[[int, int, bytes, int, bytes], bytes]
     size_bytes: int
     before: bytes
-    varying: int
     after: bytes
+
+
+class Prepared(NamedTuple):
+    """A response frame of which everything is known but the correlation id and one int64."""
+
+    form: Form
+    varying: int
 
 
 class Reply:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kpybroker.call import Call, Prepared, Reply
+from kpybroker.call import Call, Form, Prepared, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire.batch import Batch, split
 from kpybroker.wire.message import build
@@ -20,6 +20,7 @@ from kpybroker.wire.rpc.produce import (
     PartitionProduceResponse,
     Request,
     Response,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -111,6 +112,7 @@ class OneReply(ProduceReply):
 
     def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
         self.done = False
+        self._ready = None
         self.request = request
         self._timer = None
         self._spelled_out = False
@@ -121,8 +123,9 @@ class OneReply(ProduceReply):
     def settle(self) -> None:
         partition, appended = self._partition, self._appended
         if not self._spelled_out:
-            if partition.log.high_watermark > appended.last_offset and appended.log_append_time_ms < 0:
-                self.complete(prepared(partition, self._version, appended.base_offset))
+            base_offset, last_offset, log_append_time_ms, _ = appended
+            if partition.log.high_watermark > last_offset and log_append_time_ms < 0:
+                self.complete(prepared(partition, self._version, base_offset))
                 return
             self._spell_out()
         super().settle()
@@ -146,27 +149,26 @@ def _acknowledgement(partition: Partition, base_offset: int) -> Response:
 
 def prepared(partition: Partition, version: int, base_offset: int) -> Prepared:
     """The encoded acknowledgement: the one before, but for the base offset, while the log starts where it did."""
-    known = partition.acknowledgement
-    if known is None or known[0] != version or known[1] != partition.log.start:
-        known = partition.acknowledgement = _prepare(partition, version)
-    _, _, pack, size_bytes, before, after = known
-    return _prepared_tuple(Prepared, (pack, size_bytes, before, base_offset, after))
+    known_version, start, form = partition.acknowledgement
+    if known_version != version or start != partition.log.start:
+        partition.acknowledgement = _, _, form = _prepare(partition, version)
+    return _prepared_tuple(Prepared, (form, base_offset))
 
 
-def _prepare(partition: Partition, version: int) -> tuple[Any, ...]:
-    """(version, log start, and what a Prepared consists of)."""
+def _prepare(partition: Partition, version: int) -> tuple[int, int, Form]:
+    """(version, log start, and the form for these)."""
     before, mark, after = build(_acknowledgement(partition, _MARK), version).partition(_INT64(_MARK))
     assert mark, "an acknowledgement has a base offset"
     if version >= FIRST_FLEXIBLE:
         before = b"\0" + before  # the header's tagged fields
     pack = Struct(f">ii{len(before)}sq{len(after)}s").pack
-    return version, partition.log.start, pack, 4 + len(before) + 8 + len(after), before, after
+    return version, partition.log.start, Form(pack, 4 + len(before) + 8 + len(after), before, after)
 
 
-def _handle_one(broker: Broker, call: Call, request: Request) -> Reply | Response:
+def _handle_one(
+    broker: Broker, call: Call, request: Request, topic: TopicProduceData, data: PartitionProduceData
+) -> Reply | Response:
     """A Produce to one partition that is to be answered."""
-    topic = request.topic_data[0]
-    data = topic.partition_data[0]
     partition = None
     try:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
@@ -189,13 +191,10 @@ def _handle_one(broker: Broker, call: Call, request: Request) -> Reply | Respons
 def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
     """Append what can be appended; refusals are per partition."""
     topics = request.topic_data
-    if (
-        len(topics) == 1
-        and len(topics[0].partition_data) == 1
-        and request.acks in ACKS_WITH_REPLY
-        and request.transactional_id is None
-    ):
-        return _handle_one(broker, call, request)
+    if len(topics) == 1 and request.acks in ACKS_WITH_REPLY and request.transactional_id is None:
+        partitions = topics[0].partition_data
+        if len(partitions) == 1:
+            return _handle_one(broker, call, request, topics[0], partitions[0])
     result = Response()
     reply = ProduceReply(request, result)
     refusal = None

@@ -75,8 +75,8 @@ class Partition:
         """Called when the high watermark moved: the coordinator whose state this log is."""
         self._produces: deque[tuple[int, Waiter]] = deque()
         self._dirty = False
-        self.acknowledgement: tuple[Any, ...] | None = None
-        """The prepared answer to a Produce; see `handlers.produce`."""
+        self.acknowledgement: tuple[int, int, Any] = (-1, -1, None)
+        """Version, log start and the prepared form of the answer to a Produce; see `handlers.produce`."""
         self._sync: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import logging
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,7 +106,7 @@ class Dispatcher:
         if route is None:
             route = self.routes[api.key] = Route(api)
         call = Call(api.key, version, header.client_id, connection.host, connection.number)
-        parse = parser(api.request, version)
+        parse: Callable[[memoryview, int], Any] = parser(api.request, version)
         if api.key == PRODUCE and version >= FIRST_FLEXIBLE:
             parse = Repeating(parse)
         known = Known(route, call, parse, body_at, bytes(frame[8:body_at]))
@@ -164,18 +164,19 @@ class Dispatcher:
         connection.answer(encode_response(correlation_id, api, 0, unsupported))
 
 
-def encode(reply: Reply) -> list[Any] | None:
-    """The buffers of a complete reply; None where none is sent."""
-    if reply.response is None:
-        return None
+def encode(reply: Reply) -> Sequence[Any]:
+    """The buffers of a complete reply; none where none is sent."""
+    response = reply.response
     api, version, correlation_id = reply.address
-    return _buffers(api, version, correlation_id, reply.response)
+    if type(response) is Prepared:
+        (pack, size_bytes, before, after), varying = response
+        return (pack(size_bytes, correlation_id, before, varying, after),)
+    if response is None:
+        return ()
+    return _buffers(api, version, correlation_id, response)
 
 
 def _buffers(api: api_table.Api, version: int, correlation_id: int, response: Any) -> list[Any]:
-    if type(response) is Prepared:
-        pack, size_bytes, before, varying, after = response
-        return [pack(size_bytes, correlation_id, before, varying, after)]
     if isinstance(response, Encoded):
         flexible = version >= api.flexible
         head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id)

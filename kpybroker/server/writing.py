@@ -10,9 +10,6 @@ SMALL_WRITE_BYTES = 64 * 1024
 
 def write_all(transport: asyncio.Transport, out: list[Any]) -> None:
     """Write buffers in order, with as few sends and copies as possible."""
-    if len(out) == 1:
-        transport.write(out[0])
-        return
     small: list[Any] = []
     for piece in out:
         if len(piece) < SMALL_WRITE_BYTES:

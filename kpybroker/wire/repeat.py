@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.message import Buffer
 from kpybroker.wire.primitives import read_uvarint, write_uvarint
 
 FIRST_FLEXIBLE = 9
+KNOWN_LIMIT = 64
+"""Requests kept per connection: a producer sends to so many partitions in turn, of topics with names of one length."""
 _NO_TAGS = b"\0\0\0"
 """Behind the records: the tagged fields of the partition, the topic and the request."""
 
@@ -24,31 +25,35 @@ class Repeating:
     What remains valid of an earlier request are its fields other than the records.
     """
 
-    __slots__ = ("_data", "_parse", "_prefix", "_records_at", "_request")
+    __slots__ = ("_known", "_parse", "_records_at")
 
     def __init__(self, parse: Callable[[Any, int], Any]) -> None:
         self._parse = parse
         self._records_at = 0
-        self._prefix = b""
-        self._request: Any = None
-        self._data: Any = None
+        """Where the records' length stood in the request that was parsed last."""
+        self._known: dict[bytes, tuple[Any, Any]] = {}
+        """Requests, and the partition's data in them, by the bytes from the header to the records' length."""
 
-    def __call__(self, frame: Buffer, at: int) -> Any:
+    def __call__(self, frame: memoryview, at: int) -> Any:
         records_at = self._records_at
-        if records_at and frame[at:records_at] == self._prefix and frame[-3:] == _NO_TAGS:
-            try:
-                length, records_at = read_uvarint(frame, records_at)
-            except (IndexError, MalformedFrame):
-                return self._parse(frame, at)
+        known = self._known.get(frame[at:records_at].tobytes())
+        if known is not None and frame[-3:] == _NO_TAGS:
+            low, high = frame[records_at], frame[records_at + 1]  # the end is three bytes, so there are two
+            if low > 127 >= high:
+                length, records_at = low & 127 | high << 7, records_at + 2
+            else:
+                try:
+                    length, records_at = read_uvarint(frame, records_at)
+                except (IndexError, MalformedFrame):
+                    return self._parse(frame, at)
             if length and records_at + length + 2 == len(frame):
-                self._data.records = frame[records_at:-3]
-                return self._request
+                known[1].records = frame[records_at:-3]
+                return known[0]
         request = self._parse(frame, at)
         self._learn(frame, at, request)
         return request
 
-    def _learn(self, frame: Buffer, at: int, request: Any) -> None:
-        self._records_at = 0
+    def _learn(self, frame: memoryview, at: int, request: Any) -> None:
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         data = request.topic_data[0].partition_data[0]
@@ -58,5 +63,7 @@ class Repeating:
         begin = len(frame) - 3 - len(data.records) - len(length)
         if frame[begin : begin + len(length)] != length:
             return
-        self._records_at, self._prefix = begin, bytes(frame[at:begin])
-        self._request, self._data = request, data
+        if len(self._known) >= KNOWN_LIMIT:
+            self._known.clear()
+        self._records_at = begin
+        self._known[frame[at:begin].tobytes()] = request, data
