@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,22 +25,6 @@ class Encoded(bytes):
     """A response body that is already encoded for the call's version; sent as it is."""
 
     __slots__ = ()
-
-
-class Form(NamedTuple):
-    """`pack(size_bytes, correlation_id, before, varying, after)` makes the frame; `size_bytes` are those behind it."""
-
-    pack: Callable[[int, int, bytes, int, bytes], bytes]
-    size_bytes: int
-    before: bytes
-    after: bytes
-
-
-class Prepared(NamedTuple):
-    """A response frame of which everything is known but the correlation id and one int64."""
-
-    form: Form
-    varying: int
 
 
 class Reply:

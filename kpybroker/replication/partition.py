@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kpybroker.metadata.image import PartitionImage
     from kpybroker.replication.hosting import Hosting
     from kpybroker.wire.batch import Batch
+    from kpybroker.wire.forms import FetchForm
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Partition:
         "_produces",
         "_sync",
         "acknowledgement",
+        "fetch_forms",
         "fetches",
         "index",
         "is_internal",
@@ -76,7 +78,9 @@ class Partition:
         self._produces: deque[tuple[int, Waiter]] = deque()
         self._dirty = False
         self.acknowledgement: tuple[int, int, Any] = (-1, -1, None)
-        """Version, log start and the prepared form of the answer to a Produce; see `handlers.produce`."""
+        """Version, log start and form of the response to a Produce; see `handlers.produce`."""
+        self.fetch_forms: dict[int, FetchForm | None] = {}
+        """Forms of the response to a Fetch by version, and by isolation; see `handlers.fetch`."""
         self._sync: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:

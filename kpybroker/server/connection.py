@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, cast
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
+from kpybroker.server.giving_way import GivingWay
 from kpybroker.server.writing import write_all
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ HELD_BACK_BYTES = 32 * 1024
 """Replies up to here leave when every connection that is ready now has been read; larger ones at once."""
 OWED_LIMIT_BYTES = 1024 * 1024
 """Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
-GIVE_WAY_EVERY_S = 0.05
 
 _SIZE = Struct(">i").unpack_from
 _KEY_AND_VERSION = Struct(">hh").unpack_from
@@ -49,8 +50,8 @@ class Connection(asyncio.BufferedProtocol):
         "_buffer",
         "_closing",
         "_filled",
-        "_gave_way_at",
-        "_give_way_timer",
+        "_giving_way",
+        "_lent",
         "_owed_bytes",
         "_position",
         "_processing",
@@ -75,17 +76,17 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = self._position = 0
-        self._replies: deque[Reply | list[Any]] = deque()
+        self._replies: deque[Reply | Sequence[Any]] = deque()
         self._blocker: Reply | None = None
         self._processing = False
         self._awaits_flush = False
         self._closing = False
         self._reading_paused = self._writing_paused = False
-        self._gave_way_at = 0.0
+        self._lent: list[Any] = []
         self._owed_bytes = 0
         self._reserved = IDLE_BUFFER_BYTES
         self._waits_for_memory = False
-        self._give_way_timer: asyncio.TimerHandle | None = None
+        self._giving_way = GivingWay()
         self.transport: asyncio.Transport | None = None
         self.number = 0
         self.peer = "?"
@@ -116,9 +117,7 @@ class Connection(asyncio.BufferedProtocol):
                 reply.abandon()
         self._replies.clear()
         self._blocker = None
-        if self._give_way_timer is not None:
-            self._give_way_timer.cancel()
-            self._give_way_timer = None
+        self._giving_way.cancel()
         self.transport = None
         self._resize(IDLE_BUFFER_BYTES)
 
@@ -147,6 +146,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _process(self) -> None:
         self._processing = True
+        if self._lent:
+            self._give_back()
         self._run_frames()
         server = self._server
         if (not self._replies or self._owed_bytes > HELD_BACK_BYTES) and not server.has_unflushed():
@@ -239,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- replies
 
-    def answer(self, buffers: list[Any]) -> None:
+    def answer(self, buffers: Sequence[Any]) -> None:
         """Queue an encoded reply in its turn."""
         self._replies.append(buffers)
         self._owed_bytes += sum(map(len, buffers))
@@ -266,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         encode = self._server.encode
         while replies:
             head = replies[0]
-            if isinstance(head, list):
+            if not isinstance(head, Reply):
                 out += head
             elif head.done:
                 if head is self._blocker:
@@ -279,33 +280,22 @@ class Connection(asyncio.BufferedProtocol):
         if len(out) == 1:
             transport.write(out[0])
         elif out:
-            write_all(transport, out)
+            self._lent += write_all(transport, out)
+
+    def _give_back(self) -> None:
+        """What was sent out of a read buffer has left: its memory can serve the next read."""
+        if self.transport is not None and not self.transport.get_write_buffer_size():
+            for piece in self._lent:
+                self._server.give_back(piece)
+            self._lent.clear()
 
     def _ask_blocker_to_give_way(self) -> None:
-        """Tell a parked Fetch that another kind of request waits behind it (DESIGN: "A parked Fetch gives way").
-
-        At most once per GIVE_WAY_EVERY_S, or a client that alternates the two would make the Fetch a busy loop; what
-        comes sooner is served when that time is over.
-        """
-        if self._filled - self._position < 8 or self._blocker is None:
+        """Tell a parked Fetch that another kind of request waits behind it."""
+        if self._blocker is None or self._closing or self._processing or self._filled - self._position < 8:
             return
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
-        if key not in self._server.yields_to:
-            return
-        wait_s = self._gave_way_at + GIVE_WAY_EVERY_S - self._server.now
-        if wait_s > 0:
-            if self._give_way_timer is None:
-                self._give_way_timer = asyncio.get_running_loop().call_later(wait_s, self._give_way_now)
-            return
-        blocker = self._blocker
-        blocker.give_way()
-        if blocker.done:
-            self._gave_way_at = self._server.now
-
-    def _give_way_now(self) -> None:
-        self._give_way_timer = None
-        if not self._processing and not self._closing:
-            self._ask_blocker_to_give_way()
+        if key in self._server.yields_to:
+            self._giving_way.ask(self._blocker, self._ask_blocker_to_give_way)
 
     # ---- the receive buffer
 

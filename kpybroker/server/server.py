@@ -39,6 +39,7 @@ class Server:
         self.buffered_bytes = 0
         """Bytes of all receive buffers beyond the idle ones."""
         self.flush: Callable[[], None] = broker.hosting.flush
+        self.give_back: Callable[[Any], None] = broker.world.disk.give_back
         self._unflushed: list[Connection] = []
         self._flush_is_due = False
         self._dispatcher = dispatch.Dispatcher(broker)
