@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.opening import LOG_APPEND_TIME_TYPE, opened, refusal
 from kpybroker.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -17,31 +18,14 @@ from kpybroker.wire.batch import (
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     Batch,
-    encode_batch,
-    read_records,
 )
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import CODEC_BY_NAME, Codec
 
-LOG_APPEND_TIME_TYPE = "LogAppendTime"
-OPENED_RECORDS_LIMIT = 100_000
-"""Records of a batch that is opened on the loop: a few bytes of zstd can say millions."""
 RECORD_BYTES_MIN = 7
 """The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
 _NOT_A_CLIENTS = CONTROL | TRANSACTIONAL | LOG_APPEND_TIME
 _LAST_CODEC = int(Codec.ZSTD)
-_LEVELS = {
-    Codec.GZIP: lambda settings: settings.compression_gzip_level,
-    Codec.LZ4: lambda settings: settings.compression_lz4_level,
-    Codec.ZSTD: lambda settings: settings.compression_zstd_level,
-}
-
-
-def _refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
-    """A refusal that names the records to blame by their index in the batch."""
-    error = KafkaError(code, text)
-    error.records = [(index, text) for index in records]
-    return error
 
 
 def changes_batches(settings: LogSettings) -> bool:
@@ -109,50 +93,14 @@ def _refuse_timestamp(batch: Batch, settings: LogSettings, now_ms: int) -> None:
     earliest = now_ms - settings.message_timestamp_before_max_ms
     latest = now_ms + settings.message_timestamp_after_max_ms
     text = f"timestamp {batch.max_timestamp} is not within [{earliest}, {latest}]"
-    raise _refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
+    raise refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
 
 
 def change(batch: Batch, settings: LogSettings, now_ms: int) -> Batch:
-    """The batch as the topic wants it: null keys refused, recompressed, re-stamped. Raises KafkaError."""
-    is_opened = settings.compacted or settings.compression_type != "producer"
-    if is_opened and batch.record_count > OPENED_RECORDS_LIMIT:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {batch.record_count} records, where the topic's settings make the broker open it: at most "
-            f"{OPENED_RECORDS_LIMIT} are",
-        )
-    if settings.compacted:
-        _refuse_null_keys(batch)
-    if settings.compression_type != "producer":
-        codec = CODEC_BY_NAME[settings.compression_type]
-        if batch.codec != codec:
-            batch = _recompressed(batch, codec, settings)
+    """The batch as the topic wants it: opened and recompressed, stamped. Raises KafkaError."""
+    codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names none
+    if settings.compacted or codec != batch.codec:
+        batch = opened(batch, codec, settings, now_ms)
     if settings.message_timestamp_type == LOG_APPEND_TIME_TYPE:
         batch.stamp(now_ms)
     return batch
-
-
-def _refuse_null_keys(batch: Batch) -> None:
-    text = "a compacted topic cannot accept a record without a key"
-    without = [index for index, record in enumerate(read_records(batch)) if record.key is None]
-    if without:
-        raise _refusal(ErrorCode.INVALID_RECORD, text, without)
-
-
-def _recompressed(batch: Batch, codec: Codec, settings: LogSettings) -> Batch:
-    level = _LEVELS[codec](settings) if codec in _LEVELS else None
-    plain = encode_batch(
-        list(read_records(batch)),
-        codec=codec,
-        level=level,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-    )
-    changed = Batch(memoryview(plain))
-    if changed.size_bytes > settings.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch of {changed.size_bytes} bytes after compression, max.message.bytes is {settings.max_message_bytes}",
-        )
-    return changed
