@@ -230,10 +230,13 @@ def _at_once(broker: Broker, call: Call, request: Request) -> Fetched | None:
         return None
     asked = topic.partitions[0]
     try:
-        name = topic.topic if call.version < 13 else broker.topic_name(topic.topic_id)
-        if name is None:
-            return None
-        partition = broker.hosting.leads(name, asked.partition)
+        if call.version < 13:
+            partition = broker.hosting.leads(topic.topic, asked.partition)
+        else:
+            found = broker.hosting.leads_id(topic.topic_id, asked.partition)
+            if found is None:
+                return None
+            partition = found
         if asked.current_leader_epoch != -1:
             partition.check_epoch(asked.current_leader_epoch)
         storage = partition.log
@@ -241,7 +244,9 @@ def _at_once(broker: Broker, call: Call, request: Request) -> Fetched | None:
         upper = storage.last_stable if committed else storage.high_watermark
         if asked.fetch_offset >= upper:
             return None
-        size_bytes = max(min(asked.partition_max_bytes, request.max_bytes, broker.config.fetch_max_bytes), 0)
+        size_bytes = min(asked.partition_max_bytes, request.max_bytes, broker.config.fetch_max_bytes)
+        if size_bytes < 0:
+            return None
         records = storage.read(asked.fetch_offset, size_bytes, upper=upper, min_one=True)
     except (KafkaError, Damage):
         return None
@@ -249,7 +254,7 @@ def _at_once(broker: Broker, call: Call, request: Request) -> Fetched | None:
         return None
     forms, key = partition.fetch_forms, call.version << 1 | committed
     if key not in forms:
-        forms[key] = fetch_form(name, partition.topic_id, partition.index, call.version, committed=committed)
+        forms[key] = fetch_form(partition.topic, partition.topic_id, partition.index, call.version, committed=committed)
     form = forms[key]
     if form is None:
         return None

@@ -151,19 +151,16 @@ class Connection(asyncio.BufferedProtocol):
         self._run_frames()
         server = self._server
         if (not self._replies or self._owed_bytes > HELD_BACK_BYTES) and not server.has_unflushed():
-            self._finish_event()
+            self.finish_event()
             return
         self._awaits_flush = True
         server.flush_soon(self)
         if len(self._replies) >= FLUSH_AT_ONCE:
             server.flush_all()
 
-    def after_flush(self) -> None:
+    def finish_event(self) -> None:
         """What this connection appended has been written, along with what others did."""
         self._awaits_flush = False
-        self._finish_event()
-
-    def _finish_event(self) -> None:
         self._send()
         self._processing = False
         if self._position == self._filled < len(self._buffer) and self._blocker is None and not self._reading_paused:

@@ -119,7 +119,7 @@ class Server:
         waited, self._unflushed = self._unflushed, []
         self.flush()
         for connection in waited:
-            connection.after_flush()
+            connection.finish_event()
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay (max.connections, max.connections.per.ip)."""

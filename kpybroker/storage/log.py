@@ -231,11 +231,11 @@ class Log(ReadSide):
 
     def _queue_batch(self, batch: Batch) -> int:
         """The end of the log with it."""
-        if batch.leader_epoch != self.epochs.saved:
+        if batch.leader_epoch != self.epochs.noted:
             if not self.made:
                 self._make()
             self.epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
-            self.epochs.save_if_changed()
+            self.epochs.noted = self.epochs.latest
         self.segments.active.add(batch, self._settings.index_interval_bytes)
         if batch.producer_id >= 0:
             self.producers.update(batch)
@@ -311,7 +311,7 @@ class Log(ReadSide):
     # syncing, cutting, closing
 
     def begin_epoch(self, epoch: int) -> None:
-        """This replica leads from here on: the epoch begins at `end`. Written with the first batch of it."""
+        """This replica leads from here on: the epoch begins at `end`."""
         self.epochs.assign(epoch, self.end, save=False)
 
     async def sync(self) -> None:
@@ -375,6 +375,8 @@ class Log(ReadSide):
                     self.segments.active.seal()
                 if self.changed:
                     self.take_snapshot()
+                    if self.made:
+                        self.epochs.save_if_changed()
                 if sync:
                     self.syncing.blocking(self)
                 unlink_all(self.world.disk, self.take_garbage())

@@ -76,7 +76,7 @@ def test_files_come_with_the_first_record(tmp_path: Path) -> None:
     assert names(tmp_path) == [], "a partition that never had a record has no files"
     log.append([plain()], 0, 1000)
     log.flush()
-    expected = ["00000000000000000000.log", "leader-epoch-checkpoint", "partition.metadata"]
+    expected = ["00000000000000000000.log", "partition.metadata"]
     assert names(tmp_path / "a-0") == expected, "index files come when there is something to index"
     assert (tmp_path / "a-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: 9uqDAB5RRrqjt4Hi89KySA"
 
