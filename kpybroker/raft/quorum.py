@@ -97,8 +97,7 @@ class Quorum:
             await self.settle()
         except (Damage, OSError) as reason:
             raise ConfigError(
-                f"the metadata log in {self.path} cannot be used: {reason}; restore it from a copy, or begin anew with "
-                "an empty directory (log.dirs)"
+                f"the metadata log in {self.path} cannot be used: {reason}; {_way_out(reason)}"
             ) from reason
 
     def _begin_cluster(self) -> None:
@@ -277,3 +276,13 @@ class Quorum:
 
 def _nobody_asks(before: Image, after: Image) -> None:
     """The Image before a broker has joined."""
+
+
+def _way_out(reason: BaseException) -> str:
+    """What to do about a log that cannot be used: one whose disk refuses may be whole."""
+    cause: BaseException | None = reason
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return "start again once the disk can be read and written: what was acknowledged is kept"
+        cause = cause.__cause__
+    return "restore it from a copy, or begin anew with an empty directory (log.dirs)"
