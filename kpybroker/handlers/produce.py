@@ -81,10 +81,13 @@ class ProduceReply(Reply):
         if not left:
             self._finish()
         elif self._timer is None:
-            timeout_s = max(self.request.timeout_ms, 0) / 1000
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
+            self._start_timer()
             for partition, end, _ in left:
                 partition.when_committed(end, self)
+
+    def _start_timer(self) -> None:
+        timeout_s = max(self.request.timeout_ms, 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
 
     def _time_out(self) -> None:
         for _, _, answer in self._waiting:
@@ -121,14 +124,27 @@ class OneReply(ProduceReply):
         partition, appended = self._partition, self._appended
         if not self._spelled_out:
             base_offset, last_offset, log_append_time_ms, _ = appended
-            if partition.log.high_watermark > last_offset and log_append_time_ms < 0:
-                self.complete(prepared(partition, self._version, base_offset))
-                return
+            if log_append_time_ms < 0:
+                if partition.log.high_watermark > last_offset:
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    self.complete(prepared(partition, self._version, base_offset))
+                    return
+                if partition.offline is None and not self.done:
+                    if self._timer is None:
+                        self._start_timer()
+                        partition.when_committed(last_offset + 1, self)
+                    return
             self._spell_out()
         super().settle()
 
+    def _time_out(self) -> None:
+        if not self._spelled_out:
+            self._spell_out()
+        super()._time_out()
+
     def _spell_out(self) -> None:
-        """It waits, or the write failed, or there is a time to tell: the answer as an object that can be changed."""
+        """It waited in vain, the write failed, or there is a time to tell: the answer as an object to be changed."""
         self._spelled_out = True
         self.result = _acknowledgement(self._partition, self._appended.base_offset)
         answer = self.result.responses[0].partition_responses[0]

@@ -260,7 +260,7 @@ class RealDisk:
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._parallel is None:
-            self._parallel = ThreadPoolExecutor(4, thread_name_prefix="disk-io")
+            self._parallel = ThreadPoolExecutor(16, thread_name_prefix="disk-io")
         return self._parallel
 
     def shutdown(self) -> None:
