@@ -84,7 +84,7 @@ class Broker:
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
         self._internal: dict[str, asyncio.Task[None]] = {}
-        self._chores: asyncio.Task[None] | None = None
+        self._chores: list[asyncio.Task[None]] = []
 
     # ---- start and stop
 
@@ -151,7 +151,9 @@ class Broker:
             on_failure=self.fail,
         )
         await self._lifecycle.join()
-        self._chores = asyncio.get_running_loop().create_task(self._do_chores())
+        loop = asyncio.get_running_loop()
+        chores = self._do_chores(), self.log_dir.garbage.unlink_when_due()
+        self._chores = [loop.create_task(chore) for chore in chores]
 
     def _begin_epoch(self, epoch: int) -> None:
         self.epoch = self.log_dir.broker_epoch = epoch
@@ -169,8 +171,8 @@ class Broker:
         self._heartbeats.close()
         self.channel.close()
         self.presence.stop()
-        if self._chores is not None:
-            self._chores.cancel()
+        for chore in self._chores:
+            chore.cancel()
         self.hosting.flush()
         self.groups.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
@@ -209,6 +211,7 @@ class Broker:
         try:
             if partition.offline is None:
                 partition.log.apply_retention(self.world.wall_ms())
+                self.log_dir.collect(partition.log)
         except Damage as damage:
             partition.fail(str(damage))
 

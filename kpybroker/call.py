@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,16 +27,6 @@ class Encoded(bytes):
     """A response body that is already encoded for the call's version; sent as it is."""
 
     __slots__ = ()
-
-
-class Prepared(NamedTuple):
-    """A response frame of which everything is known but the correlation id and one int64: `pack` makes it."""
-
-    pack: Callable[[int, int, bytes, int, bytes], bytes]
-    size_bytes: int
-    before: bytes
-    varying: int
-    after: bytes
 
 
 class Reply:

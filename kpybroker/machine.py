@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -60,14 +61,15 @@ class Stored:
 class Ticket:
     """Stands for one asker. A machine may keep it, and answer it in the Outcome of a later command; once, not twice."""
 
-    __slots__ = ("_abandoned", "_answer", "_future", "_open", "_timeout_ms", "_timer")
+    __slots__ = ("_abandoned", "_answer", "_done", "_open", "_settled", "_timeout_ms", "_timer")
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._open = True  # no machine has answered yet
         self._abandoned = False
         self._answer: Answer = None
-        self._future: asyncio.Future[Answer] | None = None
+        self._settled = False  # the answer may leave
+        self._done: Callable[[Answer], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -190,19 +192,65 @@ class Runner:
         Does not suspend where the answer may leave at once. The timeout covers the wait for the commit; how long a
         ticket may stay parked in the machine is the machine's own business.
         """
+        ticket = self._begin(command, timeout_ms)
+        if ticket._settled:
+            answer = ticket._answer
+        else:
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._wait(ticket, partial(_resolve, future))
+            try:
+                answer = await future
+            finally:
+                self.abandon(ticket)
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    def submit(self, command: Any, timeout_ms: int, done: Callable[[Answer], None]) -> Ticket | None:
+        """As `ask`, for those who have no coroutine: `done` is called with the answer, a KafkaError included.
+
+        At once where the answer may leave at once, and then None is returned; else from the loop, unless the ticket
+        is abandoned before. Raises KafkaError: the Runner's.
+        """
+        ticket = self._begin(command, timeout_ms)
+        if ticket._settled:
+            done(ticket._answer)
+            return None
+        self._wait(ticket, partial(self._leave_soon, ticket, done))
+        return ticket
+
+    def _begin(self, command: Any, timeout_ms: int) -> Ticket:
         if self._refusal is not None:
             raise KafkaError(self._refusal.code, self._refusal.message)
         if self.waiters >= self._waiters_limit:
             raise KafkaError(self._late_code, f"{self.waiters} requests wait already, the limit")
         ticket = Ticket(timeout_ms)
         self._run(ticket, command)
-        if ticket._future is None and not ticket._open:
-            answer = ticket._answer
-        else:
-            answer = await self._wait(ticket)
-        if isinstance(answer, KafkaError):
-            raise answer
-        return answer
+        return ticket
+
+    def _wait(self, ticket: Ticket, done: Callable[[Answer], None]) -> None:
+        ticket._done = done
+        self.waiters += 1
+        self._asking[ticket] = None
+
+    def _leave_soon(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
+        """Not inside the step that answered: what `done` brings on may ask the machine again."""
+        asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
+
+    def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
+        if not ticket._abandoned:
+            self.abandon(ticket)
+            done(answer)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody waits for the answer any more."""
+        if not ticket._abandoned:
+            ticket._abandoned = True
+            self.waiters -= 1
+            del self._asking[ticket]
+            if ticket._timer is not None:
+                ticket._timer.cancel()
+                ticket._timer = None
 
     def tell(self, command: Any) -> None:
         """Decide a command that nobody waits for; nothing happens while loading or after a stop."""
@@ -295,8 +343,6 @@ class Runner:
             ticket._answer = answer
             if ticket._timeout_ms > 0:
                 ticket._timer = loop.call_later(ticket._timeout_ms / 1000, self._expire, ticket)
-            if ticket._future is None:
-                ticket._future = loop.create_future()
 
     def _release(self) -> None:
         """The log's commit moved: what rests on committed records only may leave, in the order it was decided."""
@@ -306,33 +352,20 @@ class Runner:
                 self._settle(ticket, answer)
 
     def _settle(self, ticket: Ticket, answer: Answer) -> None:
+        if ticket._settled:
+            return
         ticket._answer = answer
         ticket._open = False
+        ticket._settled = True
         if ticket._timer is not None:
             ticket._timer.cancel()
             ticket._timer = None
-        if ticket._future is not None and not ticket._future.done():
-            ticket._future.set_result(answer)
+        if ticket._done is not None:
+            ticket._done(answer)
 
     def _expire(self, ticket: Ticket) -> None:
         ticket._timer = None
-        if ticket._future is not None and not ticket._future.done():
-            ticket._future.set_result(KafkaError(self._late_code, "decided, but not committed in time"))
-
-    async def _wait(self, ticket: Ticket) -> Answer:
-        if ticket._future is None:
-            ticket._future = asyncio.get_running_loop().create_future()
-        self.waiters += 1
-        self._asking[ticket] = None
-        try:
-            return await ticket._future
-        finally:
-            self.waiters -= 1
-            del self._asking[ticket]
-            ticket._abandoned = True
-            if ticket._timer is not None:
-                ticket._timer.cancel()
-                ticket._timer = None
+        self._settle(ticket, KafkaError(self._late_code, "decided, but not committed in time"))
 
     def _arm(self) -> None:
         """Set the timer for the machine's deadline. A timer set for earlier stays: it looks again when it fires."""
@@ -354,3 +387,8 @@ class Runner:
             self._run(Ticket(0), Tick())
         else:
             self._arm()
+
+
+def _resolve(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -382,5 +383,69 @@ def test_the_number_of_waiters_is_limited() -> None:
         log.commit(1)
         assert [await task for task in waiting] == ["now", "now"]
         assert await runner.ask("?", 1000) == ["now"]
+
+    run(play)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "?", "no", "park"]), max_size=12), st.lists(st.integers(0, 12), max_size=6))
+def test_submitting_is_asking(commands: list[str], commits: list[int]) -> None:
+    """The same answers in the same order, whether a coroutine waits for them or a callback."""
+
+    async def play(*, submits: bool) -> list[tuple[int, Any]]:
+        log = ManualLog()
+        runner, _ = runner_of(log)
+        await runner.load()
+        answers: list[tuple[int, Any]] = []
+
+        def note(number: int, answer: Any) -> None:
+            answers.append((number, answer.code if isinstance(answer, KafkaError) else answer))
+
+        async def ask(number: int, command: str) -> None:
+            try:
+                note(number, await runner.ask(command, 1000))
+            except KafkaError as refusal:
+                note(number, refusal)
+
+        tasks = []
+        for number, command in enumerate(commands):
+            if submits:
+                runner.submit(command, 1000, partial(note, number))
+            else:
+                tasks.append(asyncio.create_task(ask(number, command)))
+            await turn()
+            for end in commits[number : number + 1]:
+                log.commit(max(log.committed, min(end, log.end)))
+                await turn()
+        runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
+        await turn()
+        assert runner.waiters == 0
+        assert sorted(number for number, _ in answers) == list(range(len(commands)))
+        return answers
+
+    async def both() -> None:
+        assert await play(submits=True) == await play(submits=False)
+
+    run(both)
+
+
+def test_who_was_abandoned_is_not_called() -> None:
+    async def play() -> None:
+        log = ManualLog()
+        runner, machine = runner_of(log)
+        await runner.load()
+        told: list[Any] = []
+        ticket = runner.submit("park", 1000, told.append)
+        assert ticket is not None
+        assert runner.waiters == 1
+        runner.abandon(ticket)
+        assert runner.waiters == 0
+        assert not machine.parked[0].open
+        late = runner.submit("word", 1000, told.append)
+        assert late is not None
+        log.commit(log.end)  # the answer is on its way when the asker goes
+        runner.abandon(late)
+        await turn()
+        assert told == []
 
     run(play)

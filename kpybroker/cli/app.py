@@ -15,6 +15,8 @@ from kpybroker.wire.api import API, NEVER, Api, RunsOn
 app = typer.Typer(
     name="kpybroker",
     help="A Kafka broker in Python: the real protocol, a real log, no JVM.",
+    epilog="Each command has --help. To begin with: `kpybroker dev` in one window, `kpybroker produce greetings` and "
+    "`kpybroker consume greetings --from-beginning` in another.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,7 +32,7 @@ def everywhere(bootstrap: options.Bootstrap = None, timeout: options.Timeout = N
 
 @app.command(context_settings=PASSED_ON)
 def dev(context: typer.Context) -> None:
-    """Start a broker for this laptop."""
+    """Start a broker for this laptop: on 127.0.0.1:9092, its data in ./kpybroker-data."""
     run_serving(["dev", *context.args])
 
 
@@ -49,7 +51,7 @@ app.command()(records.consume)
 @app.command()
 def api(
     as_json: options.Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a table for a README.")] = False,
+    markdown: Annotated[bool, options.flag("--markdown", "As a table for a README.")] = False,
 ) -> None:
     """Print the APIs that are served, and their versions."""
     if as_json:

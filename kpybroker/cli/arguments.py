@@ -6,6 +6,15 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+DEV = (
+    "Start a broker for this laptop, on 127.0.0.1. It prints one line, `kpybroker ready bootstrap=HOST:PORT ...`, when "
+    "clients may come, and stops cleanly at Ctrl-C or SIGTERM."
+)
+SERVE = (
+    "Start a broker with Kafka's settings, from a properties file, from --set, or both (--set wins). It prints one "
+    "line, `kpybroker ready bootstrap=HOST:PORT ...`, when clients may come, and stops cleanly at Ctrl-C or SIGTERM."
+)
+
 
 class _Parser(argparse.ArgumentParser):
     """One line for what cannot be read, as everywhere; the usage is what --help is for."""
@@ -25,13 +34,15 @@ def run_serving(arguments: list[str]) -> None:
     """Run `dev` or `serve`. Exits with 2 and one line for arguments that cannot be read. Raises ConfigError."""
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    dev = commands.add_parser("dev", help="start a broker for this laptop", allow_abbrev=False)
+    dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
     dev.add_argument("--port", type=port_number, default=9092, help="port on 127.0.0.1; 0 picks a free one (9092)")
     where = dev.add_mutually_exclusive_group()
-    where.add_argument("--data-dir", type=Path, metavar="DIR", help="where the data lives (./kpybroker-data)")
+    where.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="where the data is kept, made if need be (./kpybroker-data)"
+    )
     where.add_argument("--ephemeral", action="store_true", help="a temporary directory, removed on exit")
-    serve = commands.add_parser("serve", help="start a broker from a properties file", allow_abbrev=False)
-    serve.add_argument("--config", type=Path, metavar="FILE", help="server.properties, in Kafka's names")
+    serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
+    serve.add_argument("--config", type=Path, metavar="FILE", help="a server.properties as Apache Kafka reads it")
     for command in (dev, serve):
         command.add_argument(
             "--set",
@@ -39,7 +50,7 @@ def run_serving(arguments: list[str]) -> None:
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="a setting by Kafka's name",
+            help="a setting by Kafka's name, such as num.partitions=3; may be repeated",
         )
         command.add_argument(
             "--ready-file", type=Path, metavar="PATH", help="when serving, write the ready line's facts here as JSON"

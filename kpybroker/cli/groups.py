@@ -12,10 +12,8 @@ from kpybroker.cli.consuming import parse_time
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import ConfigError
 
-OFFSET_MAX = 2**63 - 1
-
 app = typer.Typer(name="groups", help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="GROUP")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Its name: a consumer's group.id.")]
 
 
 @app.command("list")
@@ -98,25 +96,42 @@ def _as_json(
 def reset(
     name: Name,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC[:0,1]", help="May be repeated; else --all-topics.")
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="TOPIC[:0,1]", help="In this topic, or these partitions of it; may be repeated."
+        ),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has committed.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, max=OFFSET_MAX)] = None,
+    all_topics: Annotated[
+        bool, options.flag("--all-topics", "In every topic the group has committed offsets of.")
+    ] = False,
+    to_earliest: Annotated[
+        bool, options.flag("--to-earliest", "To the first record there is: all is read again.")
+    ] = False,
+    to_latest: Annotated[bool, options.flag("--to-latest", "To the end: what is there is passed over.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")] = None,
     to_time: Annotated[
-        str | None, typer.Option("--to-time", metavar="TIME", help="ISO 8601 or milliseconds since the epoch.")
+        str | None,
+        typer.Option(
+            "--to-time",
+            metavar="TIME",
+            help="To the first record of this time or later: 2026-07-01T12:00, or milliseconds since the epoch.",
+        ),
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", min=-OFFSET_MAX, max=OFFSET_MAX, help="Forth, or back (-N)."),
+        typer.Option("--shift-by", metavar="N", help="By N records from where it stands: forth, or back with -N."),
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this the plan is only shown.")] = False,
+    execute: Annotated[bool, options.flag("--execute", "Do it; without this the plan is only shown.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set how far a group without members has read."""
+    """Set where a group reads on: say which topics, and one of the --to... or --shift-by.
+
+    The group must have no members now. Without --execute nothing is changed, and the plan is shown.
+    """
+    options.check_offset("--to-offset", to_offset)
+    options.check_offset("--shift-by", shift_by)
     target = resetting.Target(
         to_earliest, to_latest, to_offset, None if to_time is None else parse_time(to_time), shift_by
     )
@@ -155,7 +170,7 @@ def _show_moves(moves: list[resetting.Move], *, executed: bool, as_json: bool) -
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP", help="One name or several.")],
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,

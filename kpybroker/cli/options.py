@@ -45,9 +45,30 @@ Bootstrap = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=TIMEOUT_S_MAX, callback=_remember, help="Patience (15)."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=TIMEOUT_S_MAX,
+        callback=_remember,
+        help="How long to wait for the broker (15).",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+
+
+def flag(name: str, told: str) -> Any:
+    """An option without a value: typer would call that value <bool>."""
+    return typer.Option(name, metavar="", help=told)
+
+
+Json = Annotated[bool, flag("--json", "Answer in JSON, for programs.")]
+OFFSET_MAX = 2**63 - 1
+
+
+def check_offset(option: str, value: int | None) -> None:
+    """Refuse what no offset can be, or be moved by. Raises ConfigError."""
+    if value is not None and abs(value) > OFFSET_MAX:
+        raise ConfigError(f"{option} {value}: offsets go up to {OFFSET_MAX}")
 
 
 def parse_pair(text: str, what: str) -> tuple[str, str]:

@@ -27,17 +27,29 @@ LINGER_S = 0.005
 """What has been read is sent when the input pauses for so long, or a batch is full."""
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 HEADERS_MAX = 1000
-OFFSET_MAX = 2**63 - 1
+TOPIC_HELP = "Its name."
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="Read lines from here (stdin).")] = None,
-    key_separator: Annotated[
-        str | None, typer.Option("--key-separator", metavar="TEXT", help="Parts the key of a line from its value.")
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help=TOPIC_HELP)],
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Read lines from here, not from standard input.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Send there, whatever the keys.")] = None,
-    acks: Annotated[str, typer.Option("--acks", metavar="all|1|0", help="Who must have a record.")] = "all",
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator", metavar="TEXT", help="Parts the key of a line from its value; without it, no keys."
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Send all there, whatever the keys.")
+    ] = None,
+    acks: Annotated[
+        str,
+        typer.Option(
+            "--acks", metavar="all|1|0", help="Who must have a record: all in-sync replicas, the leader, or nobody."
+        ),
+    ] = "all",
     compression: Annotated[
         str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
@@ -51,7 +63,7 @@ def produce(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Send lines, one record each."""
+    """Send lines of a file or of standard input, one record each."""
     if acks not in ACKS:
         raise ConfigError(f"--acks {acks!r}: write all, 1 or 0")
     if compression not in CODEC_BY_NAME:
@@ -163,27 +175,32 @@ def _report(sender: Sender, topic: str, took_s: float, *, as_json: bool) -> None
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="From the first record stored.")] = False,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help=TOPIC_HELP)],
+    from_beginning: Annotated[bool, options.flag("--from-beginning", "From the first record stored.")] = False,
     offset: Annotated[
-        int | None, typer.Option("--offset", min=0, max=OFFSET_MAX, help="From this offset of one partition.")
+        int | None, typer.Option("--offset", metavar="N", min=0, help="From this offset of one partition.")
     ] = None,
     time_: Annotated[
-        str | None, typer.Option("--time", metavar="TIME", help="From this time: ISO 8601 or milliseconds.")
+        str | None,
+        typer.Option(
+            "--time", metavar="TIME", help="From this time on: 2026-07-01T12:00, or milliseconds since the epoch."
+        ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Only this one.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this one.")] = None,
     count_max: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what arrives; so does a call without a start.")
-    ] = False,
+    follow: Annotated[bool, options.flag("--follow", "Go on with what arrives, until Ctrl-C.")] = False,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", metavar="TEXT", help="Between a key and its value (a tab).")
+        str,
+        typer.Option(
+            "--key-separator", metavar="TEXT", show_default=False, help="Between a key and its value (a tab)."
+        ),
     ] = "\t",
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print records: those stored from a start on, or those that arrive."""
+    """Print records: from a start on (--from-beginning, --offset, --time) those stored, else those that arrive."""
+    options.check_offset("--offset", offset)
     starts = [from_beginning, offset is not None, time_ is not None]
     if sum(starts) > 1:
         raise ConfigError("--from-beginning, --offset and --time exclude each other; give one of them")

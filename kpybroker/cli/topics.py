@@ -25,30 +25,48 @@ SET_FOR_TOPIC = 1
 """ConfigSource of a setting that was made on the topic itself."""
 SET, DELETE = 0, 1
 PARTITIONS_MAX = 100_000
+REPLICATION_MAX = 1000
 
 app = typer.Typer(name="topics", help="Create, list, describe, delete and alter topics.", no_args_is_help=True)
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One name or several.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name: retention.ms=60000; may be repeated."),
+]
 
 
 @app.command()
 def create(
     names: Names,
-    partitions: Annotated[int, typer.Option("--partitions", max=PARTITIONS_MAX, help="As the broker says.")] = -1,
-    replication: Annotated[int, typer.Option("--replication", max=1000, help="As the broker says.")] = -1,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A topic setting; may be repeated.")
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", metavar="N", min=1, max=PARTITIONS_MAX, help="How many; else the broker's num.partitions."
+        ),
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error where it is there.")] = False,
+    replication: Annotated[
+        int | None,
+        typer.Option(
+            "--replication",
+            metavar="N",
+            min=1,
+            max=REPLICATION_MAX,
+            help="On how many brokers; else the broker's default.replication.factor.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    if_not_exists: Annotated[
+        bool, options.flag("--if-not-exists", "A topic that is there already is no error.")
+    ] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create topics."""
-    _check_counts(partitions, replication)
+    """Create one topic or several with the same settings."""
     configs = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
     wanted = [
         create_topics.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=replication, configs=configs
+            name=name, num_partitions=partitions or -1, replication_factor=replication or -1, configs=configs
         )
         for name in names
     ]
@@ -79,20 +97,13 @@ def _settings(texts: list[str] | None) -> list[tuple[str, str]]:
     return [options.parse_pair(text, "setting") for text in texts or []]
 
 
-def _check_counts(partitions: int, replication: int) -> None:
-    if partitions != -1 and partitions < 1:
-        raise ConfigError(f"--partitions {partitions}: a topic has at least one; leave it out for the broker's default")
-    if replication != -1 and replication < 1:
-        raise ConfigError(f"--replication {replication}: write at least 1; leave it out for the broker's default")
-
-
 def _size_of(row: create_topics.CreatableTopicResult) -> dict[str, int]:
     return {"partitions": row.num_partitions, "replication": row.replication_factor} if row.num_partitions > 0 else {}
 
 
 @app.command("list")
 def list_(
-    internal: Annotated[bool, typer.Option("--internal", help="Those of the broker's own too.")] = False,
+    internal: Annotated[bool, options.flag("--internal", "The broker's own too, such as __consumer_offsets.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -217,7 +228,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
 @app.command()
 def delete(
     names: Names,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="No error where there is none.")] = False,
+    if_exists: Annotated[bool, options.flag("--if-exists", "A topic that is not there is no error.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -250,13 +261,17 @@ def delete(
 
 @app.command()
 def alter(
-    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, max=PARTITIONS_MAX, help="The new, larger number.")
+        int | None,
+        typer.Option(
+            "--partitions", metavar="N", min=1, max=PARTITIONS_MAX, help="More than there are: none goes away."
+        ),
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="May be repeated.")] = None,
+    settings: Settings = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the broker's default.")
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="A setting that goes back to the broker's; may be repeated."),
     ] = None,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.topic_keys import TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
 FILE_BYTES_MAX = 1 << 20
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 BLANK = " \t\f"
 SUGGESTION_CUTOFF = 0.6
+NAME_MAX = 200
+"""A longer name is compared with nothing."""
+OTHERWISE = {other: topic for topic, others in TOPIC_SYNONYMS.items() for other, _ in others} | {
+    topic: others[0][0] for topic, others in TOPIC_SYNONYMS.items()
+}
+"""Settings that a topic and its broker name differently, by both names."""
 REMOVED = {
     "zookeeper.connect": "ZooKeeper is gone since Kafka 4.0; the node keeps its metadata itself",
     "zookeeper.connection.timeout.ms": "ZooKeeper is gone since Kafka 4.0",
@@ -64,10 +71,19 @@ def without_listener_prefix(properties: Mapping[str, str]) -> tuple[dict[str, st
 def _hint(name: str) -> str:
     if name in REMOVED:
         return f" ({REMOVED[name]})"
-    nearest = difflib.get_close_matches(name, BROKER_KEYS, n=1, cutoff=SUGGESTION_CUTOFF)
-    return (
-        f"; did you mean {nearest[0]}?" if nearest else "; see `Configuration` in the documentation for the known ones"
+    return did_you_mean(name, BROKER_KEYS) or "; see `Configuration` in the documentation for the known ones"
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A hint to append where a wrong name is near a known one, or the broker's for a topic's; else nothing."""
+    if len(name) > NAME_MAX:
+        return ""
+    nearest = (
+        [OTHERWISE[name]]
+        if OTHERWISE.get(name) in known
+        else difflib.get_close_matches(name, known, n=1, cutoff=SUGGESTION_CUTOFF)
     )
+    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:

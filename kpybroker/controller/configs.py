@@ -10,6 +10,7 @@ from typing import Any
 from kpybroker.config import BrokerConfig
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.key import ConfigKey, Kind, Mode
+from kpybroker.config.properties import did_you_mean
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from kpybroker.controller.commands import (
     AlterConfigs,
@@ -295,7 +296,7 @@ def check_group_configs(config: BrokerConfig, settings: Mapping[str, str]) -> No
 def _parse_all(keys: Mapping[str, ConfigKey], settings: Mapping[str, str], what: str, code: ErrorCode) -> None:
     for name in settings:
         if name not in keys:
-            raise KafkaError(code, f"Unknown {what} config name: {name}")
+            raise KafkaError(code, f"Unknown {what} config name: {name}{did_you_mean(name, keys)}")
     for name, text in settings.items():
         _parse(keys[name], text, code)
 

@@ -26,7 +26,7 @@ class GroupSettings:
     """Member ids handed out in one group and not yet used. Each is forgotten after its session timeout."""
     max_groups: int = 1_000_000
     """Groups in one partition of `__consumer_offsets`."""
-    first_join_pause_ms: int = 5
+    first_join_pause_ms: int = 2
     """How long the first generation of a new group waits, after whoever came last, for members that start at the same
     time, where the initial rebalance delay is 0. Without it the first member would be alone in a generation, and learn
     of the others only at its next heartbeat, three seconds later with stock clients."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
@@ -16,6 +17,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers.fetching_metadata import fetch_metadata
 from kpybroker.raft.answering import is_of_the_quorum
 from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want, Wanted
+from kpybroker.wire.forms import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 _EMPTY = b""
+_fetched = partial(tuple.__new__, Fetched)
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Refused before the log is asked; Kafka then sends an empty list of aborted transactions, and null after that."""
 
@@ -202,7 +205,7 @@ class FetchReply(Reply):
         self._time_out()
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
+def handle(broker: Broker, call: Call, request: Request) -> Response | Fetched | Reply:
     """Answer at once where possible, else give a reply that waits."""
     by_id = call.version >= 13
     replica_id = request.replica_id if call.version < 15 else (request.replica_state or _NO_REPLICA).replica_id
@@ -211,9 +214,9 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     if replica_id >= 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas do not fetch from a broker of one")
     if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1:
-        response = _at_once(broker, call, request)
-        if response is not None:
-            return response
+        fetched = _at_once(broker, call, request)
+        if fetched is not None:
+            return fetched
     session, wants = _resolve(broker, request, by_id)
     reply = FetchReply(broker, call, request, session, wants)
     at_once = request.max_wait_ms <= 0 or not wants
@@ -224,17 +227,20 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     return reply
 
 
-def _at_once(broker: Broker, call: Call, request: Request) -> Response | None:
+def _at_once(broker: Broker, call: Call, request: Request) -> Fetched | None:
     """The answer to a fetch of one partition without a session, if its bytes are there; else None: the long way."""
     topic = request.topics[0]
     if len(topic.partitions) != 1:
         return None
     asked = topic.partitions[0]
     try:
-        name = topic.topic if call.version < 13 else broker.topic_name(topic.topic_id)
-        if name is None:
-            return None
-        partition = broker.hosting.leads(name, asked.partition)
+        if call.version < 13:
+            partition = broker.hosting.leads(topic.topic, asked.partition)
+        else:
+            found = broker.hosting.leads_id(topic.topic_id, asked.partition)
+            if found is None:
+                return None
+            partition = found
         if asked.current_leader_epoch != -1:
             partition.check_epoch(asked.current_leader_epoch)
         storage = partition.log
@@ -242,22 +248,21 @@ def _at_once(broker: Broker, call: Call, request: Request) -> Response | None:
         upper = storage.last_stable if committed else storage.high_watermark
         if asked.fetch_offset >= upper:
             return None
-        size_bytes = max(min(asked.partition_max_bytes, request.max_bytes, broker.config.fetch_max_bytes), 0)
+        size_bytes = min(asked.partition_max_bytes, request.max_bytes, broker.config.fetch_max_bytes)
+        if size_bytes < 0:
+            return None
         records = storage.read(asked.fetch_offset, size_bytes, upper=upper, min_one=True)
     except (KafkaError, Damage):
         return None
     if not records or len(records) < request.min_bytes:
         return None
-    row = PartitionData(
-        partition_index=asked.partition,
-        high_watermark=storage.high_watermark,
-        last_stable_offset=storage.last_stable,
-        log_start_offset=storage.start,
-        aborted_transactions=[] if committed else None,
-        records=records if isinstance(records, bytes) else memoryview(records),
-    )
-    told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
-    return Response(responses=[told])
+    forms, key = partition.fetch_forms, call.version << 1 | committed
+    if key not in forms:
+        forms[key] = fetch_form(partition.topic, partition.topic_id, partition.index, call.version, committed=committed)
+    form = forms[key]
+    if form is None:
+        return None
+    return _fetched((form, 0, storage.high_watermark, storage.last_stable, storage.start, records))
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

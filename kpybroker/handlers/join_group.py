@@ -6,11 +6,13 @@ protocol type in the answer; v8 a reason (KIP-800), which is not kept; v9 skip_a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call
+from kpybroker.call import Call, Reply
 from kpybroker.errors import KafkaError
 from kpybroker.groups.commands import Join
+from kpybroker.groups.parked import Parked
 from kpybroker.wire.rpc.join_group import Request, Response
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ NULL_PROTOCOL_SINCE = 7
 SKIP_ASSIGNMENT_SINCE = 9
 
 
-async def handle(broker: Broker, call: Call, request: Request) -> Response:
+def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     """Answered when the generation is complete, which takes up to the longest rebalance timeout in the group."""
     command = Join(
         request,
@@ -30,11 +32,18 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         knows_member_id_first=call.version >= MEMBER_ID_FIRST_SINCE,
         may_skip_assignment=call.version >= SKIP_ASSIGNMENT_SINCE,
     )
-    response: Response
+    respond = partial(_respond, call.version, request.member_id)
     try:
-        response = await broker.groups.runner(request.group_id).ask(command, broker.config.offsets_commit_timeout_ms)
+        parked = Parked(broker.groups.runner(request.group_id), respond)
+        answered: Response | Reply = parked.ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
-        response = Response(error_code=refusal.code, member_id=request.member_id, protocol_name=None)
-    if response.protocol_name is None and call.version < NULL_PROTOCOL_SINCE:
-        response.protocol_name = ""
-    return response
+        return respond(refusal)
+    return answered
+
+
+def _respond(version: int, member_id: str, answer: Response | KafkaError) -> Response:
+    if isinstance(answer, KafkaError):
+        answer = Response(error_code=answer.code, member_id=member_id, protocol_name=None)
+    if answer.protocol_name is None and version < NULL_PROTOCOL_SINCE:
+        answer.protocol_name = ""
+    return answer

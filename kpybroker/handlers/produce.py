@@ -7,19 +7,20 @@ The batches stay views of the receive buffer: they are queued here, and written 
 from __future__ import annotations
 
 import asyncio
-from struct import Struct
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from kpybroker.call import Call, Prepared, Reply
+from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire.batch import Batch, split
-from kpybroker.wire.message import build
+from kpybroker.wire.forms import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     Request,
     Response,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -33,11 +34,8 @@ NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCo
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 ACKS_WITH_REPLY = (ACKS_ALL, ACKS_LEADER)
-FIRST_FLEXIBLE = 9
-_INT64 = Struct(">q").pack
-_MARK = 0x4B50_5942_524F_4B45
-"""Stands where the base offset goes, in an acknowledgement that is prepared."""
-_prepared_tuple = tuple.__new__
+_acknowledged = partial(tuple.__new__, Acknowledged)
+"""A NamedTuple's own constructor costs three times as much."""
 ADMIN_CLIENT = "__admin_client"
 """The client id that may produce to internal topics."""
 
@@ -83,10 +81,13 @@ class ProduceReply(Reply):
         if not left:
             self._finish()
         elif self._timer is None:
-            timeout_s = max(self.request.timeout_ms, 0) / 1000
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
+            self._start_timer()
             for partition, end, _ in left:
                 partition.when_committed(end, self)
+
+    def _start_timer(self) -> None:
+        timeout_s = max(self.request.timeout_ms, 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
 
     def _time_out(self) -> None:
         for _, _, answer in self._waiting:
@@ -111,6 +112,7 @@ class OneReply(ProduceReply):
 
     def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
         self.done = False
+        self._ready = None
         self.request = request
         self._timer = None
         self._spelled_out = False
@@ -121,14 +123,28 @@ class OneReply(ProduceReply):
     def settle(self) -> None:
         partition, appended = self._partition, self._appended
         if not self._spelled_out:
-            if partition.log.high_watermark > appended.last_offset and appended.log_append_time_ms < 0:
-                self.complete(prepared(partition, self._version, appended.base_offset))
-                return
+            base_offset, last_offset, log_append_time_ms, _ = appended
+            if log_append_time_ms < 0:
+                if partition.log.high_watermark > last_offset:
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    self.complete(prepared(partition, self._version, base_offset))
+                    return
+                if partition.offline is None and not self.done:
+                    if self._timer is None:
+                        self._start_timer()
+                        partition.when_committed(last_offset + 1, self)
+                    return
             self._spell_out()
         super().settle()
 
+    def _time_out(self) -> None:
+        if not self._spelled_out:
+            self._spell_out()
+        super()._time_out()
+
     def _spell_out(self) -> None:
-        """It waits, or the write failed, or there is a time to tell: the answer as an object that can be changed."""
+        """It waited in vain, the write failed, or there is a time to tell: the answer as an object to be changed."""
         self._spelled_out = True
         self.result = _acknowledgement(self._partition, self._appended.base_offset)
         answer = self.result.responses[0].partition_responses[0]
@@ -144,29 +160,19 @@ def _acknowledgement(partition: Partition, base_offset: int) -> Response:
     return Response(responses=[told])
 
 
-def prepared(partition: Partition, version: int, base_offset: int) -> Prepared:
-    """The encoded acknowledgement: the one before, but for the base offset, while the log starts where it did."""
-    known = partition.acknowledgement
-    if known is None or known[0] != version or known[1] != partition.log.start:
-        known = partition.acknowledgement = _prepare(partition, version)
-    _, _, pack, size_bytes, before, after = known
-    return _prepared_tuple(Prepared, (pack, size_bytes, before, base_offset, after))
+def prepared(partition: Partition, version: int, base_offset: int) -> Acknowledged:
+    """The acknowledgement: the one before, but for the base offset, while the log starts where it did."""
+    known_version, start, form = partition.acknowledgement
+    if known_version != version or start != partition.log.start:
+        form = produce_form(_acknowledgement(partition, MARK), version)
+        partition.acknowledgement = version, partition.log.start, form
+    return _acknowledged((form, base_offset))
 
 
-def _prepare(partition: Partition, version: int) -> tuple[Any, ...]:
-    """(version, log start, and what a Prepared consists of)."""
-    before, mark, after = build(_acknowledgement(partition, _MARK), version).partition(_INT64(_MARK))
-    assert mark, "an acknowledgement has a base offset"
-    if version >= FIRST_FLEXIBLE:
-        before = b"\0" + before  # the header's tagged fields
-    pack = Struct(f">ii{len(before)}sq{len(after)}s").pack
-    return version, partition.log.start, pack, 4 + len(before) + 8 + len(after), before, after
-
-
-def _handle_one(broker: Broker, call: Call, request: Request) -> Reply | Response:
+def _handle_one(
+    broker: Broker, call: Call, request: Request, topic: TopicProduceData, data: PartitionProduceData
+) -> Reply | Response:
     """A Produce to one partition that is to be answered."""
-    topic = request.topic_data[0]
-    data = topic.partition_data[0]
     partition = None
     try:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
@@ -189,13 +195,10 @@ def _handle_one(broker: Broker, call: Call, request: Request) -> Reply | Respons
 def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
     """Append what can be appended; refusals are per partition."""
     topics = request.topic_data
-    if (
-        len(topics) == 1
-        and len(topics[0].partition_data) == 1
-        and request.acks in ACKS_WITH_REPLY
-        and request.transactional_id is None
-    ):
-        return _handle_one(broker, call, request)
+    if len(topics) == 1 and request.acks in ACKS_WITH_REPLY and request.transactional_id is None:
+        partitions = topics[0].partition_data
+        if len(partitions) == 1:
+            return _handle_one(broker, call, request, topics[0], partitions[0])
     result = Response()
     reply = ProduceReply(request, result)
     refusal = None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call
+from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import Sync
+from kpybroker.groups.parked import Parked
 from kpybroker.wire.rpc.sync_group import Request, Response
 
 if TYPE_CHECKING:
@@ -18,15 +19,17 @@ if TYPE_CHECKING:
 PROTOCOL_REQUIRED_SINCE = 5
 
 
-async def handle(broker: Broker, call: Call, request: Request) -> Response:
+def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     """Answered when the leader has spoken and its assignment has committed, or the generation has ended without."""
     if call.version >= PROTOCOL_REQUIRED_SINCE and (not request.protocol_type or not request.protocol_name):
         return Response(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    response: Response
     try:
-        response = await broker.groups.runner(request.group_id).ask(
-            Sync(request), broker.config.offsets_commit_timeout_ms
-        )
+        parked = Parked(broker.groups.runner(request.group_id), _respond)
+        answered: Response | Reply = parked.ask(Sync(request), broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
-        return Response(error_code=refusal.code)
-    return response
+        return _respond(refusal)
+    return answered
+
+
+def _respond(answer: Response | KafkaError) -> Response:
+    return Response(error_code=answer.code) if isinstance(answer, KafkaError) else answer

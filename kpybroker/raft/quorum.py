@@ -75,6 +75,8 @@ class Quorum:
         self.metadata.on_synced = lambda end: self._take(raft.Synced(end))
         self.addresses = Addresses(config)
         self.identity = Identity(directory.cluster_id, directory.node_id, directory.directory_id, listener_of(config))
+        if self.identity.listener is not None:
+            self.addresses.learn([(directory.node_id, *self.identity.listener[1:])])
         self.answering = Answering(world, self)
         self._fetching = Fetching(world, self)
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
@@ -98,8 +100,7 @@ class Quorum:
                 await self.settle()
         except (Damage, OSError) as reason:
             raise ConfigError(
-                f"the metadata log in {self.path} cannot be used: {reason}; restore it from a copy, or begin anew with "
-                "an empty directory (log.dirs)"
+                f"the metadata log in {self.path} cannot be used: {reason}; {_way_out(reason)}"
             ) from reason
 
     def _first_state(self) -> raft.State:
@@ -397,3 +398,13 @@ class Quorum:
     def _wake_now(self) -> None:
         self._wake_is_due = False
         self.answering.wake()
+
+
+def _way_out(reason: BaseException) -> str:
+    """What to do about a log that cannot be used: one whose disk refuses may be whole."""
+    cause: BaseException | None = reason
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return "start again once the disk can be read and written: what was acknowledged is kept"
+        cause = cause.__cause__
+    return "restore it from a copy, or begin anew with an empty directory (log.dirs)"

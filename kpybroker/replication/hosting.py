@@ -17,6 +17,7 @@ class Hosting:
         self.dirty: list[Partition] = []
         self.woken: list[Waiter] = []
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._by_id: dict[tuple[bytes, int], Partition] = {}
         self.offline: dict[tuple[str, int], str] = {}
         """Partitions that belong here and could not be opened, and why."""
         self._flushing = False
@@ -26,11 +27,18 @@ class Hosting:
 
     def host(self, topic: str, topic_id: bytes, index: int, storage: Log) -> Partition:
         partition = Partition(self, topic, topic_id, index, storage)
-        self._partitions[topic, index] = partition
+        self._partitions[topic, index] = self._by_id[topic_id, index] = partition
         return partition
 
     def find(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
+
+    def leads_id(self, topic_id: bytes, index: int) -> Partition | None:
+        """The partition, where this broker leads it and serves it; else None, and `leads` says why."""
+        partition = self._by_id.get((topic_id, index))
+        if partition is None or partition.leader_id != self.node_id or partition.offline is not None:
+            return None
+        return partition
 
     def leads(self, topic: str, index: int) -> Partition:
         """The partition, where this broker leads it.
@@ -54,6 +62,7 @@ class Hosting:
         self.offline.pop((topic, index), None)
         partition = self._partitions.pop((topic, index), None)
         if partition is not None:
+            self._by_id.pop((partition.topic_id, index), None)
             partition.retire()
         return partition
 

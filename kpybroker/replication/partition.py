@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kpybroker.metadata.image import PartitionImage
     from kpybroker.replication.hosting import Hosting
     from kpybroker.wire.batch import Batch
+    from kpybroker.wire.forms import FetchForm
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Partition:
         "_sync",
         "acknowledgement",
         "epoch_start",
+        "fetch_forms",
         "fetches",
         "index",
         "is_internal",
@@ -78,8 +80,10 @@ class Partition:
         """Called when the high watermark moved: the coordinator whose state this log is."""
         self._produces: deque[tuple[int, Waiter]] = deque()
         self._dirty = False
-        self.acknowledgement: tuple[Any, ...] | None = None
-        """The prepared answer to a Produce; see `handlers.produce`."""
+        self.acknowledgement: tuple[int, int, Any] = (-1, -1, None)
+        """Version, log start and form of the response to a Produce; see `handlers.produce`."""
+        self.fetch_forms: dict[int, FetchForm | None] = {}
+        """Forms of the response to a Fetch by version, and by isolation; see `handlers.fetch`."""
         self._sync: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, cast
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
+from kpybroker.server.giving_way import GivingWay
 from kpybroker.server.writing import write_all
 
 if TYPE_CHECKING:
@@ -30,9 +32,10 @@ REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
 FLUSH_AT_ONCE = 8
 """With so many replies due the write is shared enough; to wait for other connections would only idle their clients."""
+HELD_BACK_BYTES = 32 * 1024
+"""Replies up to here leave when every connection that is ready now has been read; larger ones at once."""
 OWED_LIMIT_BYTES = 1024 * 1024
 """Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
-GIVE_WAY_EVERY_S = 0.05
 
 _SIZE = Struct(">i").unpack_from
 _KEY_AND_VERSION = Struct(">hh").unpack_from
@@ -48,8 +51,8 @@ class Connection(asyncio.BufferedProtocol):
         "_buffer",
         "_closing",
         "_filled",
-        "_gave_way_at",
-        "_give_way_timer",
+        "_giving_way",
+        "_lent",
         "_owed_bytes",
         "_position",
         "_processing",
@@ -65,7 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         "known",
         "number",
         "peer",
-        "touched_at",
+        "quiet_since",
+        "touched",
         "transport",
     )
 
@@ -74,25 +78,25 @@ class Connection(asyncio.BufferedProtocol):
         self.door = door
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._filled = 0
-        self._position = 0
-        self._replies: deque[Reply | list[Any]] = deque()
+        self._filled = self._position = 0
+        self._replies: deque[Reply | Sequence[Any]] = deque()
         self._blocker: Reply | None = None
         self._processing = False
         self._awaits_flush = False
         self._closing = False
-        self._reading_paused = False
-        self._writing_paused = False
-        self._gave_way_at = 0.0
+        self._reading_paused = self._writing_paused = False
+        self._lent: list[Any] = []
         self._owed_bytes = 0
         self._reserved = IDLE_BUFFER_BYTES
         self._waits_for_memory = False
-        self._give_way_timer: asyncio.TimerHandle | None = None
+        self._giving_way = GivingWay()
         self.transport: asyncio.Transport | None = None
         self.number = 0
         self.peer = "?"
         self.host = "?"
-        self.touched_at = 0.0
+        self.touched = False
+        """Whether bytes came since the last sweep."""
+        self.quiet_since = 0.0
         self.known: dict[int, Known] = {}
         """By api key and version, the header that came last."""
 
@@ -116,21 +120,20 @@ class Connection(asyncio.BufferedProtocol):
                 reply.abandon()
         self._replies.clear()
         self._blocker = None
-        if self._give_way_timer is not None:
-            self._give_way_timer.cancel()
-            self._give_way_timer = None
+        self._giving_way.cancel()
         self.transport = None
         self._resize(IDLE_BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._awaits_flush:  # what is queued are views of this buffer
             self._server.flush_all()
-        return self._view[self._filled :]
+        return self._view[self._filled :] if self._filled else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        self.touched_at = self._server.now
-        self._process()
+        self.touched = True
+        if not self._processing:
+            self._process()
 
     def eof_received(self) -> bool:
         return False
@@ -140,31 +143,32 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._process()
+        self.go_on()
 
     # ---- frames
 
     def _process(self) -> None:
-        if self._processing:
-            return
         self._processing = True
+        if self._lent:
+            self._give_back()
         self._run_frames()
-        if not self._server.has_unflushed() and not 0 < self._owed_bytes < 32768:
-            self._finish_event()
+        server = self._server
+        if (not self._replies or self._owed_bytes > HELD_BACK_BYTES) and not server.has_unflushed():
+            self.finish_event()
             return
         self._awaits_flush = True
-        self._server.flush_soon(self)
+        server.flush_soon(self)
         if len(self._replies) >= FLUSH_AT_ONCE:
-            self._server.flush_all()
+            server.flush_all()
 
-    def after_flush(self) -> None:
+    def finish_event(self) -> None:
         """What this connection appended has been written, along with what others did."""
         self._awaits_flush = False
-        self._finish_event()
-
-    def _finish_event(self) -> None:
         self._send()
         self._processing = False
+        if self._position == self._filled < len(self._buffer) and self._blocker is None and not self._reading_paused:
+            self._position = self._filled = 0
+            return
         if self._has_runnable_frame():
             self._process()
             return
@@ -190,11 +194,19 @@ class Connection(asyncio.BufferedProtocol):
         return waiting >= 4 + int(_SIZE(self._buffer, self._position)[0])
 
     def _run_frames(self) -> None:
-        if not self._may_run():
-            return
         view, end, position = self._view, self._filled, self._position
-        limit, dispatch, replies = self._server.frame_limit_bytes, self._server.dispatch, self._replies
+        server, replies = self._server, self._replies
+        limit, dispatch, is_open = server.frame_limit_bytes, server.dispatch, self.door.is_open
         while end - position >= 4:
+            if (
+                self._blocker is not None
+                or self._closing
+                or self._writing_paused
+                or len(replies) >= REPLIES_LIMIT
+                or self._owed_bytes > OWED_LIMIT_BYTES
+                or not is_open
+            ):
+                return
             size = _SIZE(view, position)[0]
             if not _HEADER_BYTES_MIN <= size <= limit:
                 self.refuse_frame(f"frame size {size} is not between {_HEADER_BYTES_MIN} and {limit} bytes")
@@ -209,10 +221,6 @@ class Connection(asyncio.BufferedProtocol):
                 self.refuse_frame(str(malformed))
                 return
             position = stop
-            if self._blocker is not None or self._closing or len(replies) >= REPLIES_LIMIT:
-                return
-            if self._owed_bytes > OWED_LIMIT_BYTES:
-                return
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
@@ -232,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- replies
 
-    def answer(self, buffers: list[Any]) -> None:
+    def answer(self, buffers: Sequence[Any]) -> None:
         """Queue an encoded reply in its turn."""
         self._replies.append(buffers)
         self._owed_bytes += sum(map(len, buffers))
@@ -242,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.append(reply)
         if not reply.parallel:
             self._blocker = reply
-        reply.on_ready(self._reply_ready)
+            reply.on_ready(self._reply_ready)
 
     def _reply_ready(self) -> None:
         if self._blocker is not None and self._blocker.done:
@@ -256,49 +264,38 @@ class Connection(asyncio.BufferedProtocol):
         if not replies or transport is None or self._closing:
             return
         out: list[Any] = []
+        encode = self._server.encode
         while replies:
             head = replies[0]
-            if isinstance(head, Reply):
-                if not head.done:
-                    break
+            if not isinstance(head, Reply):
+                out += head
+            elif head.done:
                 if head is self._blocker:
                     self._blocker = None
-                buffers = self._server.encode(head)
-                replies.popleft()
-                if buffers is None:
-                    continue
-                out += buffers
+                out += encode(head)
             else:
-                out += head
-                replies.popleft()
-        if out:
-            write_all(transport, out)
+                head.on_ready(self._reply_ready)  # those behind it have to wait for it anyway
+                break
+            replies.popleft()
+        if len(out) == 1:
+            transport.write(out[0])
+        elif out:
+            self._lent += write_all(transport, out)
+
+    def _give_back(self) -> None:
+        """What was sent out of a read buffer has left: its memory can serve the next read."""
+        if self.transport is not None and not self.transport.get_write_buffer_size():
+            for piece in self._lent:
+                self._server.give_back(piece)
+            self._lent.clear()
 
     def _ask_blocker_to_give_way(self) -> None:
-        """Tell a parked Fetch that another kind of request waits behind it (DESIGN: "A parked Fetch gives way").
-
-        At most once per GIVE_WAY_EVERY_S, or a client that alternates the two would make the Fetch a busy loop; what
-        comes sooner is served when that time is over.
-        """
-        if self._filled - self._position < 8 or self._blocker is None:
+        """Tell a parked Fetch that another kind of request waits behind it."""
+        if self._blocker is None or self._closing or self._processing or self._filled - self._position < 8:
             return
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
-        if key not in self._server.yields_to:
-            return
-        wait_s = self._gave_way_at + GIVE_WAY_EVERY_S - self._server.now
-        if wait_s > 0:
-            if self._give_way_timer is None:
-                self._give_way_timer = asyncio.get_running_loop().call_later(wait_s, self._give_way_now)
-            return
-        blocker = self._blocker
-        blocker.give_way()
-        if blocker.done:
-            self._gave_way_at = self._server.now
-
-    def _give_way_now(self) -> None:
-        self._give_way_timer = None
-        if not self._processing and not self._closing:
-            self._ask_blocker_to_give_way()
+        if key in self._server.yields_to:
+            self._giving_way.ask(self._blocker, self._ask_blocker_to_give_way)
 
     # ---- the receive buffer
 
@@ -335,8 +332,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.buffered_bytes += size - self._reserved
         self._reserved = size
 
-    def room_again(self) -> None:
-        """The server has memory again for the frame this connection waits for."""
+    def go_on(self) -> None:
+        """What kept this connection is over: memory for its frame, a closed door, a peer that did not read."""
         if not self._closing and not self._processing:
             self._process()
 

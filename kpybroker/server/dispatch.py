@@ -6,20 +6,21 @@ import asyncio
 import importlib
 import logging
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.call import Call, Encoded, Prepared, Reply
+from kpybroker.call import Call, Encoded, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.door import CONTROLLER
 from kpybroker.server.forwarding import forwarding
 from kpybroker.wire import api as api_table
+from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 from kpybroker.wire.frame import encode_response, parse_request_header
 from kpybroker.wire.message import parser
-from kpybroker.wire.repeat import FIRST_FLEXIBLE, Repeating
+from kpybroker.wire.repeat import RepeatingFetch, RepeatingProduce
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -31,7 +32,7 @@ _HEAD = Struct(">Ii").unpack_from
 REMEMBERED_HEADER_BYTES = 512
 _SIZE_AND_ID = Struct(">ii")
 API_VERSIONS = 18
-PRODUCE = 0
+PRODUCE, FETCH = 0, 1
 
 
 class Route:
@@ -118,9 +119,11 @@ class Dispatcher:
         if route is None:
             route = self.routes[api.key] = Route(api)
         call = Call(api.key, version, header.client_id, connection.host, connection.number, door.listener, door.side)
-        parse = parser(api.request, version)
-        if api.key == PRODUCE and version >= FIRST_FLEXIBLE:
-            parse = Repeating(parse)
+        parse: Callable[[memoryview, int], Any] = parser(api.request, version)
+        if api.key == PRODUCE and version >= FIRST_FLEXIBLE_PRODUCE:
+            parse = RepeatingProduce(parse)
+        elif api.key == FETCH and version >= FIRST_FLEXIBLE_FETCH:
+            parse = RepeatingFetch(parse, version)
         known = Known(route, call, parse, body_at, bytes(frame[8:body_at]))
         if body_at <= REMEMBERED_HEADER_BYTES and version >= 0:
             connection.known[api.key << 16 | version] = known
@@ -176,18 +179,19 @@ class Dispatcher:
         connection.answer(encode_response(correlation_id, api, 0, unsupported))
 
 
-def encode(reply: Reply) -> list[Any] | None:
-    """The buffers of a complete reply; None where none is sent."""
-    if reply.response is None:
-        return None
+def encode(reply: Reply) -> Sequence[Any]:
+    """The buffers of a complete reply; none where none is sent."""
+    response = reply.response
+    if response is None:
+        return ()
     api, version, correlation_id = reply.address
-    return _buffers(api, version, correlation_id, reply.response)
+    return _buffers(api, version, correlation_id, response)
 
 
-def _buffers(api: api_table.Api, version: int, correlation_id: int, response: Any) -> list[Any]:
-    if type(response) is Prepared:
-        pack, size_bytes, before, varying, after = response
-        return [pack(size_bytes, correlation_id, before, varying, after)]
+def _buffers(api: api_table.Api, version: int, correlation_id: int, response: Any) -> Sequence[Any]:
+    if type(response) in FORMS:
+        found: tuple[Any, ...] = response.buffers(correlation_id)
+        return found
     if isinstance(response, Encoded):
         flexible = version >= api.flexible
         head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Reply
@@ -40,12 +40,13 @@ class Server:
         self.buffered_bytes = 0
         """Bytes of all receive buffers beyond the idle ones."""
         self.flush: Callable[[], None] = broker.hosting.flush
+        self.give_back: Callable[[Any], None] = broker.world.disk.give_back
         self._unflushed: list[Connection] = []
         self._flush_is_due = False
         self._dispatcher = dispatch.Dispatcher(broker)
         broker.answer_here(self._dispatcher.answer_here)
         self.dispatch = self._dispatcher.run
-        self.encode: Callable[[Reply], list[Any] | None] = dispatch.encode
+        self.encode: Callable[[Reply], Sequence[Any]] = dispatch.encode
         self._connections: dict[int, Connection] = {}
         self._per_host: dict[str, int] = {}
         self._accepted = 0
@@ -81,7 +82,7 @@ class Server:
         for door in self._doors:
             door.is_open = True
         for connection in self.connections():
-            connection.room_again()
+            connection.go_on()
 
     async def stop(self) -> None:
         """Stop accepting, answer what is parked, wait a little for replies, close."""
@@ -125,7 +126,7 @@ class Server:
         waited, self._unflushed = self._unflushed, []
         self.flush()
         for connection in waited:
-            connection.after_flush()
+            connection.finish_event()
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay (max.connections, max.connections.per.ip)."""
@@ -141,7 +142,7 @@ class Server:
         self._accepted += 1
         self.metrics.connections_accepted += 1
         connection.number = self._accepted
-        connection.touched_at = self.now
+        connection.quiet_since = self.now
         self._connections[connection.number] = connection
         self._per_host[host] = here + 1
         return True
@@ -173,7 +174,7 @@ class Server:
 
     def _give_memory(self) -> None:
         for _ in range(len(self._wants_memory)):
-            self._wants_memory.popleft().room_again()
+            self._wants_memory.popleft().go_on()
 
     def _sweep(self) -> None:
         """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, note a stall."""
@@ -182,9 +183,10 @@ class Server:
         self.metrics.worst_stall_ms = max(self.metrics.worst_stall_ms, late_ms)
         idle_ms = self.broker.config.connections_max_idle_ms
         for connection in self.connections():
-            quiet_s = now - connection.touched_at
-            if quiet_s < SWEEP_EVERY_S:
+            if connection.touched:
+                connection.touched, connection.quiet_since = False, now
                 continue
+            quiet_s = now - connection.quiet_since
             connection.shrink()
             if quiet_s >= STALLED_S and self._wants_memory and connection.is_stalled:
                 connection.refuse_frame(f"half a frame for {quiet_s:.0f} s while others wait for memory")

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-SMALL_WRITE_BYTES = 64 * 1024
+SMALL_WRITE_BYTES = 16 * 1024
 
 
-def write_all(transport: asyncio.Transport, out: list[Any]) -> None:
-    """Write buffers in order, with as few sends and copies as possible."""
-    if len(out) == 1:
-        transport.write(out[0])
-        return
-    small: list[Any] = []
-    for piece in out:
-        if len(piece) < SMALL_WRITE_BYTES:
-            small.append(piece)
-            continue
-        if small:
-            transport.write(b"".join(small))
-            small = []
-        transport.write(piece)
-    if small:
-        transport.write(b"".join(small) if len(small) > 1 else small[0])
+def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
+    """Write buffers in order, with as few sends and copies as possible.
+
+    Returned are the large ones: the transport may hold them until it has sent them.
+    """
+    large = [piece for piece in out if len(piece) >= SMALL_WRITE_BYTES]
+    if large:
+        transport.writelines(out)
+    else:
+        transport.write(b"".join(out))
+    return large

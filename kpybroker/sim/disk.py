@@ -99,6 +99,9 @@ class SimDisk:
             return None
         return self._file(handle).content[offset : offset + size]
 
+    def give_back(self, found: Buffer) -> None:
+        """Every read has memory of its own here."""
+
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         self._look()
         file = self._file(handle)

@@ -9,36 +9,23 @@ from __future__ import annotations
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.opening import LOG_APPEND_TIME_TYPE, opened, refusal
 from kpybroker.wire.batch import (
+    CODEC_MASK,
     CONTROL,
     CRC_FROM,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     Batch,
-    encode_batch,
-    read_records,
 )
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import CODEC_BY_NAME, Codec
 
-LOG_APPEND_TIME_TYPE = "LogAppendTime"
-OPENED_RECORDS_LIMIT = 100_000
-"""Records of a batch that is opened on the loop: a few bytes of zstd can say millions."""
 RECORD_BYTES_MIN = 7
 """The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
-_LEVELS = {
-    Codec.GZIP: lambda settings: settings.compression_gzip_level,
-    Codec.LZ4: lambda settings: settings.compression_lz4_level,
-    Codec.ZSTD: lambda settings: settings.compression_zstd_level,
-}
-
-
-def _refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
-    """A refusal that names the records to blame by their index in the batch."""
-    error = KafkaError(code, text)
-    error.records = [(index, text) for index in records]
-    return error
+_NOT_A_CLIENTS = CONTROL | TRANSACTIONAL | LOG_APPEND_TIME
+_LAST_CODEC = int(Codec.ZSTD)
 
 
 def changes_batches(settings: LogSettings) -> bool:
@@ -57,36 +44,35 @@ def batch_time_is_ours(settings: LogSettings) -> bool:
 
 def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
     """Refuse a batch that no client may append. Raises KafkaError."""
-    if batch.size_bytes > settings.max_message_bytes:
+    size_bytes, record_count, attributes = batch.size_bytes, batch.record_count, batch.attributes
+    if size_bytes > settings.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"batch of {batch.size_bytes} bytes, max.message.bytes is {settings.max_message_bytes}",
         )
     if crc32c(batch.view[CRC_FROM:]) != batch.crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC of the batch is not {batch.crc:#010x}")
-    if batch.size_bytes > settings.segment_bytes:
+    if size_bytes > settings.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"batch of {batch.size_bytes} bytes, segment.bytes is {settings.segment_bytes}",
         )
-    if batch.base_offset or batch.record_count <= 0 or batch.record_count != batch.last_offset_delta + 1:
+    if batch.base_offset or record_count <= 0 or record_count != batch.last_offset_delta + 1:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
             f"batch of {batch.record_count} records from offset {batch.base_offset}"
             f" with last offset delta {batch.last_offset_delta}",
         )
-    attributes = batch.attributes
-    body_bytes = batch.size_bytes - HEADER_BYTES
-    if body_bytes < (1 if attributes & 7 else batch.record_count * RECORD_BYTES_MIN):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{batch.record_count} records cannot be in {body_bytes} bytes")
-    if attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME) or attributes & 7 > Codec.ZSTD:
+    body_bytes = size_bytes - HEADER_BYTES
+    if body_bytes < (1 if attributes & CODEC_MASK else record_count * RECORD_BYTES_MIN):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{record_count} records cannot be in {body_bytes} bytes")
+    if attributes and (attributes & _NOT_A_CLIENTS or attributes & CODEC_MASK > _LAST_CODEC):
         _refuse_attributes(batch)
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {batch.base_sequence} of producer {batch.producer_id}")
-    stamp = batch.max_timestamp
+    age_ms = now_ms - batch.max_timestamp
     if (
-        stamp > now_ms + settings.message_timestamp_after_max_ms
-        or stamp < now_ms - settings.message_timestamp_before_max_ms
+        not -settings.message_timestamp_after_max_ms <= age_ms <= settings.message_timestamp_before_max_ms
     ) and settings.message_timestamp_type != LOG_APPEND_TIME_TYPE:
         _refuse_timestamp(batch, settings, now_ms)
 
@@ -107,50 +93,14 @@ def _refuse_timestamp(batch: Batch, settings: LogSettings, now_ms: int) -> None:
     earliest = now_ms - settings.message_timestamp_before_max_ms
     latest = now_ms + settings.message_timestamp_after_max_ms
     text = f"timestamp {batch.max_timestamp} is not within [{earliest}, {latest}]"
-    raise _refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
+    raise refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
 
 
 def change(batch: Batch, settings: LogSettings, now_ms: int) -> Batch:
-    """The batch as the topic wants it: null keys refused, recompressed, re-stamped. Raises KafkaError."""
-    is_opened = settings.compacted or settings.compression_type != "producer"
-    if is_opened and batch.record_count > OPENED_RECORDS_LIMIT:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {batch.record_count} records, where the topic's settings make the broker open it: at most "
-            f"{OPENED_RECORDS_LIMIT} are",
-        )
-    if settings.compacted:
-        _refuse_null_keys(batch)
-    if settings.compression_type != "producer":
-        codec = CODEC_BY_NAME[settings.compression_type]
-        if batch.codec != codec:
-            batch = _recompressed(batch, codec, settings)
+    """The batch as the topic wants it: opened and recompressed, stamped. Raises KafkaError."""
+    codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names none
+    if settings.compacted or codec != batch.codec:
+        batch = opened(batch, codec, settings, now_ms)
     if settings.message_timestamp_type == LOG_APPEND_TIME_TYPE:
         batch.stamp(now_ms)
     return batch
-
-
-def _refuse_null_keys(batch: Batch) -> None:
-    text = "a compacted topic cannot accept a record without a key"
-    without = [index for index, record in enumerate(read_records(batch)) if record.key is None]
-    if without:
-        raise _refusal(ErrorCode.INVALID_RECORD, text, without)
-
-
-def _recompressed(batch: Batch, codec: Codec, settings: LogSettings) -> Batch:
-    level = _LEVELS[codec](settings) if codec in _LEVELS else None
-    plain = encode_batch(
-        list(read_records(batch)),
-        codec=codec,
-        level=level,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-    )
-    changed = Batch(memoryview(plain))
-    if changed.size_bytes > settings.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch of {changed.size_bytes} bytes after compression, max.message.bytes is {settings.max_message_bytes}",
-        )
-    return changed

@@ -11,9 +11,12 @@ FILE_NAME = "leader-epoch-checkpoint"
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both growing; a change is written at once where not said otherwise, not synced."""
+    """(epoch, start offset) pairs, both growing; a change is written at once where not said otherwise, not synced.
 
-    __slots__ = ("_disk", "_path", "entries", "latest", "saved")
+    What is not written can be read again from the batches above the recovery point.
+    """
+
+    __slots__ = ("_disk", "_path", "entries", "latest", "noted", "unsaved")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -21,25 +24,27 @@ class LeaderEpochs:
         self.entries: list[tuple[int, int]] = []
         self.latest = -1
         """The newest epoch, -1 without one."""
-        self.saved = -1
-        """The newest epoch as the file has it; -2 where the next batch has to write the file anyway."""
+        self.noted = -1
+        """The epoch whose batches need no more attention; -2 where the next batch does in any case."""
+        self.unsaved = False
+        """The file does not say all that is here."""
 
     def load(self) -> None:
         """Raises Damage when the file is not one."""
         self.entries = sorted((int(epoch), int(start)) for epoch, start in read_rows(self._disk, self._path, 2))
         self._changed()
-        self.saved = self.latest
+        self.noted, self.unsaved = self.latest, False
 
     def save_if_changed(self) -> None:
-        if self.saved != self.latest:
+        if self.unsaved:
             self.save()
 
     def save(self) -> None:
-        self.saved = self.latest
+        self.unsaved = False
         write_rows(self._disk, self._path, [f"{epoch} {start}" for epoch, start in self.entries])
 
     def _changed(self) -> None:
-        self.saved = -2
+        self.noted, self.unsaved = -2, True
         self.latest = self.entries[-1][0] if self.entries else -1
 
     def assign(self, epoch: int, start: int, *, save: bool = True) -> None:

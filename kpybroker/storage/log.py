@@ -194,11 +194,12 @@ class Log(ReadSide):
         """
         if self.offline is not None:
             self.require_online()
-        settings, batch = self._settings, batches[0]
+        settings = self._settings
         stamped = -1
         if client:
             if len(batches) != 1:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
+            batch = batches[0]
             check_header(batch, settings, now_ms)
             if batch.producer_id >= 0 and (earlier := self.producers.check(batch)) is not None:
                 stamped = earlier.timestamp if batch_time_is_ours(settings) else -1
@@ -207,17 +208,16 @@ class Log(ReadSide):
                 batch = change(batch, settings, now_ms)
                 batches = [batch]
                 stamped = now_ms if batch.log_append_time else -1
-        base_offset = self.end
+        base_offset = end = self.end
         try:
             for batch in batches:
-                end = self.end
                 if self.segments.active.needs_roll(batch, end + batch.last_offset_delta, settings, now_ms):
                     self.roll()
                 batch.patch(end, leader_epoch)
-                self._queue_batch(batch)
+                end = self._queue_batch(batch)
         except (OSError, Damage) as error:
             raise self.refusal(error) from error
-        return _tuple(Appended, (base_offset, self.end - 1, stamped, False))
+        return _tuple(Appended, (base_offset, end - 1, stamped, False))
 
     def append_replicated(self, batches: list[Batch]) -> None:
         """Queue a leader's batches as they are: offsets and epochs were assigned by it. Raises KafkaError, Damage."""
@@ -229,17 +229,19 @@ class Log(ReadSide):
                 self.roll()
             self._queue_batch(batch)
 
-    def _queue_batch(self, batch: Batch) -> None:
-        if batch.leader_epoch != self.epochs.saved:
+    def _queue_batch(self, batch: Batch) -> int:
+        """The end of the log with it."""
+        if batch.leader_epoch != self.epochs.noted:
             if not self.made:
                 self._make()
             self.epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
-            self.epochs.save_if_changed()
+            self.epochs.noted = self.epochs.latest
         self.segments.active.add(batch, self._settings.index_interval_bytes)
         if batch.producer_id >= 0:
             self.producers.update(batch)
-        self.end = batch.base_offset + batch.last_offset_delta + 1
         self._queue.append(batch.view)
+        end = self.end = batch.base_offset + batch.last_offset_delta + 1
+        return end
 
     def _make(self) -> None:
         """Raises OSError."""
@@ -309,7 +311,7 @@ class Log(ReadSide):
     # syncing, cutting, closing
 
     def begin_epoch(self, epoch: int) -> None:
-        """This replica leads from here on: the epoch begins at `end`. Written with the first batch of it."""
+        """This replica leads from here on: the epoch begins at `end`."""
         self.epochs.assign(epoch, self.end, save=False)
 
     async def sync(self) -> None:
@@ -373,6 +375,8 @@ class Log(ReadSide):
                     self.segments.active.seal()
                 if self.changed:
                     self.take_snapshot()
+                    if self.made:
+                        self.epochs.save_if_changed()
                 if sync:
                     self.syncing.blocking(self)
                 unlink_all(self.world.disk, self.take_garbage())

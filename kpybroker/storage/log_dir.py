@@ -26,8 +26,8 @@ from kpybroker.storage.checkpoint_files import (
     write_topic_id,
 )
 from kpybroker.storage.files import FilePool
+from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
-from kpybroker.storage.retention import unlink_all
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,11 @@ class LogDirectory:
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
-        self._garbage = [(0, f"{path}/{name}") for name in world.disk.list(path) if name.endswith("-delete")]
+        self.garbage = Garbage(world)
+        """What is to be unlinked, and when: the directory's owner runs it."""
+        for name in world.disk.list(path):
+            if name.endswith(DIRECTORY):
+                self.garbage.add(0, f"{path}/{name}")
 
     def _take_clean_mark(self) -> bool:
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
@@ -114,7 +118,7 @@ class LogDirectory:
             found = read_topic_id(disk, directory)
             if found is not None and found != topic_id:
                 log.warning("%s belongs to a deleted topic of the same name, and is deleted", directory)
-                self._discard(name, "-delete")
+                self._discard(name, DIRECTORY)
             elif found is None:
                 write_topic_id(disk, directory, topic_id)
         is_new = name not in self._present
@@ -147,7 +151,7 @@ class LogDirectory:
         if not deleted.made:
             return
         try:
-            self._discard(f"{deleted.topic}-{deleted.partition}", "-delete", deleted.settings.file_delete_delay_ms)
+            self._discard(f"{deleted.topic}-{deleted.partition}", DIRECTORY, deleted.settings.file_delete_delay_ms)
         except OSError as error:
             log.error("%s cannot be deleted: %s", deleted.directory, error)
 
@@ -160,8 +164,14 @@ class LogDirectory:
         key = (topic, int(partition))
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):
             offsets.pop(key, None)
-        if suffix == "-delete":
-            self._garbage.append((self._world.wall_ms() + delay_ms, new))
+        if suffix == DIRECTORY:
+            self.garbage.add(self._world.wall_ms() + delay_ms, new)
+
+    def collect(self, one: Log) -> None:
+        """Take over the files that a log has renamed away; each is unlinked when it is due."""
+        for due_ms, path in one.garbage:
+            self.garbage.add(due_ms, path)
+        one.garbage.clear()
 
     def keep_only(self, topics: set[tuple[str, bytes]]) -> None:
         """At a start: set aside (`-stray`) the partitions of topics that the metadata does not know."""
@@ -191,22 +201,19 @@ class LogDirectory:
         write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
 
     async def checkpoint(self) -> None:
-        """Sync full segments, move the recovery points, unlink what is due. Never raises: what fails goes offline."""
+        """Sync full segments, move the recovery points. Never raises: what fails goes offline."""
         for one in list(self.logs.values()):
             if one.syncing.has_sealed and one.offline is None:
                 try:
                     await one.sync()
                 except Damage:
                     continue  # logged, and offline, by the log itself
-        now_ms = self._world.wall_ms()
-        due = self._take_garbage(now_ms)
         self._update_offsets()
         rows = self._recovery_points, self._high_watermarks
         try:
             # on the loop, as DeleteRecords does: written elsewhere, older starts could replace newer ones
             self.save_starts()
             await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)))
-            await self._world.disk.off_loop(partial(self._unlink, due))
         except OSError as error:
             log.error("%s: checkpoints cannot be written: %s", self.path, error)
 
@@ -225,24 +232,6 @@ class LogDirectory:
         finally:
             disk.close(starts)
 
-    def _take_garbage(self, now_ms: int | None) -> list[str]:
-        due = [path for at_ms, path in self._garbage if now_ms is None or at_ms <= now_ms]
-        self._garbage = [entry for entry in self._garbage if now_ms is not None and entry[0] > now_ms]
-        for one in self.logs.values():
-            if one.garbage:
-                due += one.take_garbage(now_ms)
-        return due
-
-    def _unlink(self, paths: list[str]) -> None:
-        """On the disk thread. Raises OSError."""
-        disk = self._world.disk
-        for path in paths:
-            if path.endswith("-delete"):
-                unlink_all(disk, [f"{path}/{name}" for name in disk.list(path)])
-                disk.rmdir(path)
-            else:
-                unlink_all(disk, [path])
-
     async def close(self) -> None:
         """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt."""
         await self._world.disk.off_loop(lambda: None)  # a checkpoint may be under way; these files have one writer
@@ -259,7 +248,7 @@ class LogDirectory:
         try:
             self.save_starts()
             self._write_checkpoints(self._recovery_points, self._high_watermarks)
-            self._unlink(self._take_garbage(None))
+            unlink(disk, self.garbage.take())
             if whole:
                 mark = f'{{"version":0,"brokerEpoch":{self.broker_epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)

@@ -62,10 +62,11 @@ class ReadSide:
         `min_one`: the first batch even if it is larger. None: it would wait for the disk, `read_cold` does. Raises
         OFFSET_OUT_OF_RANGE below `start` or above `end`, KAFKA_STORAGE_ERROR.
         """
-        self._check_range(offset)
-        upper = min(upper, self.written_end)
+        if self.offline is not None or not self.start <= offset <= self.end:
+            self._check_range(offset)
+        written_end = self.written_end
         try:
-            return self.reader.read(offset, max_bytes, upper, self.written_end, min_one=min_one)
+            return self.reader.read(offset, max_bytes, min(upper, written_end), written_end, min_one=min_one)
         except OSError as error:
             raise self.refusal(error) from error
 

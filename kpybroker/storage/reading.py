@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kpybroker.storage.segment import WALKED, Segment
 from kpybroker.storage.segments import Segments
-from kpybroker.wire.batch import PREFIX_BYTES, header_at
+from kpybroker.wire.batch import PREFIX_BYTES
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
@@ -64,8 +64,13 @@ class Reader:
                 if size == left and upper == written_end and segment is self._segments.active:
                     self._keep(written_end, segment, position + left)
                     return found
-                if size >= PREFIX_BYTES and header_at(found, 0)[1] <= size:
-                    return self._cut(segment, position, found, 0, size, upper, written_end)
+                if size >= WALKED.size:
+                    base_offset, length, last_delta = WALKED.unpack_from(found)
+                    if length + PREFIX_BYTES == size and base_offset + last_delta < upper:
+                        self._keep(base_offset + last_delta + 1, segment, position + size)
+                        return found
+                    if length + PREFIX_BYTES <= size:
+                        return self._cut(segment, position, found, 0, size, upper, written_end)
         plan = self._plan(offset, max_bytes, upper, written_end, min_one=min_one)
         try:
             ask = next(plan)

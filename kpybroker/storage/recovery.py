@@ -60,7 +60,7 @@ class Origin:
 def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
     """What a new directory holds."""
     epochs = LeaderEpochs(disk, directory)
-    epochs.saved = -2
+    epochs.noted = -2
     return Loaded(Segments([Segment(disk, pool, directory, start)]), epochs, ProducerStates(), start, start)
 
 
@@ -123,7 +123,7 @@ def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
     except Damage as damage:
         log.warning("%s; leader epochs are read from the batches", damage)
         return False
-    return True
+    return bool(epochs.entries)  # a loss of power can leave an empty file
 
 
 def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:

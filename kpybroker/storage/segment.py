@@ -265,7 +265,7 @@ class Segment:
         waited_ms = batch.max_timestamp - first if first >= 0 else now_ms - self.created_ms
         return (
             size + batch.size_bytes > settings.segment_bytes
-            or waited_ms > settings.segment_ms - self.roll_jitter_ms
+            or waited_ms + self.roll_jitter_ms > settings.segment_ms
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
         )

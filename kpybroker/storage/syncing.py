@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kpybroker.storage.checkpoint_files import PARTITION_METADATA
+from kpybroker.storage.epochs import FILE_NAME as EPOCHS
 from kpybroker.storage.segment import INDEX, SNAPSHOT, TIME_INDEX, Segment
 from kpybroker.storage.segments import Segments
 
@@ -65,6 +67,7 @@ class GroupSync:
                 running.set_result(None)
 
     async def _sync(self, log: Log) -> None:
+        self._save_epochs(log)
         generation, end, sealed = self._generation, log.written_end, self._sealed
         self._sealed = []
         disk = log.world.disk
@@ -85,9 +88,16 @@ class GroupSync:
         if generation == self._generation:
             self.synced_end = max(self.synced_end, end)
 
+    def _save_epochs(self, log: Log) -> None:
+        """Recovery reads batches from the recovery point on only; the epochs of those below must be in their file."""
+        if log.epochs.unsaved and log.written_end > log.start:
+            log.epochs.save()
+            self.directory_changed = True
+
     def blocking(self, log: Log) -> None:
         """The same on the caller, at a stop. Raises OSError."""
         disk = log.world.disk
+        self._save_epochs(log)
         for segment in self._sealed:
             disk.sync_blocking(segment.handle())
             _sync_companions(log, segment.path)
@@ -123,11 +133,13 @@ def _sync_companions(log: Log, path: str) -> None:
 
 
 def _sync_names(log: Log) -> None:
-    """Sync the partition's directory, what names its topic, and the directory it is in. On the disk thread."""
+    """Sync the partition's directory and its small files, and the directory it is in. On the disk thread."""
     disk = log.world.disk
-    path = f"{log.directory}/partition.metadata"
-    if disk.exists(path):
-        handle = disk.open(path)
+    for name in (PARTITION_METADATA, EPOCHS):
+        try:
+            handle = disk.open(f"{log.directory}/{name}")
+        except FileNotFoundError:
+            continue
         try:
             disk.sync_blocking(handle)
         finally:

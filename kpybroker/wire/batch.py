@@ -320,11 +320,25 @@ def encode_batch(
                 body, timestamp_ms - base_timestamp, delta, record[0], record[1], record[2] if len(record) > 2 else ()
             )
     packed = compress(codec, body, level) if codec else body
-    out = bytearray(HEADER_BYTES)
-    out += packed
     last = len(records) - 1
     attributes = codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
     header = (attributes, last, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, last + 1)
+    return _sealed(base_offset, leader_epoch, header, packed)
+
+
+def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Batch:
+    """The batch with its records compressed another way: `body` is what follows the header. Of the attributes only the
+    codec stays.
+    """
+    last, producer = batch.last_offset_delta, (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+    header = (codec, last, batch.base_timestamp, max_timestamp, *producer, batch.record_count)
+    return Batch(memoryview(_sealed(batch.base_offset, batch.leader_epoch, header, body)))
+
+
+def _sealed(base_offset: int, leader_epoch: int, header: tuple[int, ...], body: Buffer) -> bytearray:
+    """The bytes of a batch: `header` from the attributes on."""
+    out = bytearray(HEADER_BYTES)
+    out += body
     HEADER.pack_into(out, 0, base_offset, len(out) - PREFIX_BYTES, leader_epoch, 2, 0, *header)
     with memoryview(out) as whole:
         _UINT32.pack_into(out, _CRC_AT, crc32c(whole[CRC_FROM:]))

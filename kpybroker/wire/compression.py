@@ -21,6 +21,9 @@ _INT32 = Struct(">i")
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _LZ4_MAX_RATIO = 255
+_LZ4_FAST = 1
+LZ4_DEFAULT_LEVEL = 9
+"""Of compression.lz4.level."""
 _LZ4_WORD = Struct("<I")
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
 
@@ -58,7 +61,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             import cramjam
 
-            # Java refuses linked blocks
+            # as Kafka: its default is the fast compressor, any other level the high compression one. Java refuses
+            # linked blocks
+            level = _LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else level
             frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
             frame.compress(bytes(data))
             return bytes(frame.finish())

@@ -31,6 +31,7 @@ TEXT_LIMIT_BYTES = 32767
 """Kafka refuses longer strings in either encoding, also where a compact length could say more."""
 
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
+_TWO_BYTES: Callable[[int, int], bytes] = struct.Struct("BB").pack
 """The varints of one byte."""
 
 
@@ -74,6 +75,8 @@ def write_uvarint(value: int) -> bytes:
     """The unsigned varint of a value of at most 32 bits."""
     if value < 128:
         return ONE_BYTE[value]
+    if value < 0x4000:
+        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
     assert value <= 0xFFFFFFFF, f"{value} does not fit a varint"
     out = bytearray()
     while value > 127:

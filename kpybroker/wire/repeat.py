@@ -1,54 +1,64 @@
-"""Parsing Produce requests of one connection: clients repeat themselves, all but the records.
+"""Parsing the requests of one connection: clients repeat themselves, all but the records or the offset.
 
-A frame that has the same bytes as an earlier one up to the length of its only records field, and no tagged fields
-behind it, has the same fields. It is then not parsed again: the earlier request is handed out with the new records.
+A frame that has the same bytes as an earlier one but for known fields is not parsed again: the earlier request is
+handed out with these changed. Whoever gets a request has done with it before the next one of the connection is parsed,
+or reads only what repeats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.message import Buffer
+from kpybroker.wire.forms import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
+from kpybroker.wire.message import build
 from kpybroker.wire.primitives import read_uvarint, write_uvarint
 
-FIRST_FLEXIBLE = 9
+KNOWN_LIMIT = 64
+"""Requests kept per connection: a producer sends to so many partitions in turn, of topics with names of one length."""
+CHANCES = 16
+"""How often a connection's Fetch is learnt: one whose shape changes all the time is not worth it."""
 _NO_TAGS = b"\0\0\0"
 """Behind the records: the tagged fields of the partition, the topic and the request."""
 
 
-class Repeating:
-    """Does what the lowered parser does; the caller has done with a request before it asks for the next one.
+class RepeatingProduce:
+    """Does what the lowered parser does.
 
-    What remains valid of an earlier request are its fields other than the records.
+    The same bytes up to the length of the only records field, and no tagged fields behind it, are the same fields.
     """
 
-    __slots__ = ("_data", "_parse", "_prefix", "_records_at", "_request")
+    __slots__ = ("_known", "_parse", "_records_at")
 
     def __init__(self, parse: Callable[[Any, int], Any]) -> None:
         self._parse = parse
         self._records_at = 0
-        self._prefix = b""
-        self._request: Any = None
-        self._data: Any = None
+        """Where the records' length stood in the request that was parsed last."""
+        self._known: dict[bytes, tuple[Any, Any]] = {}
+        """Requests, and the partition's data in them, by the bytes from the header to the records' length."""
 
-    def __call__(self, frame: Buffer, at: int) -> Any:
+    def __call__(self, frame: memoryview, at: int) -> Any:
         records_at = self._records_at
-        if records_at and frame[at:records_at] == self._prefix and frame[-3:] == _NO_TAGS:
-            try:
-                length, records_at = read_uvarint(frame, records_at)
-            except (IndexError, MalformedFrame):
-                return self._parse(frame, at)
+        known = self._known.get(frame[at:records_at].tobytes())
+        if known is not None and frame[-3:] == _NO_TAGS:
+            low, high = frame[records_at], frame[records_at + 1]  # the end is three bytes, so there are two
+            if low > 127 >= high:
+                length, records_at = low & 127 | high << 7, records_at + 2
+            else:
+                try:
+                    length, records_at = read_uvarint(frame, records_at)
+                except (IndexError, MalformedFrame):
+                    return self._parse(frame, at)
             if length and records_at + length + 2 == len(frame):
-                self._data.records = frame[records_at:-3]
-                return self._request
+                known[1].records = frame[records_at:-3]
+                return known[0]
         request = self._parse(frame, at)
         self._learn(frame, at, request)
         return request
 
-    def _learn(self, frame: Buffer, at: int, request: Any) -> None:
-        self._records_at = 0
+    def _learn(self, frame: memoryview, at: int, request: Any) -> None:
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         data = request.topic_data[0].partition_data[0]
@@ -58,5 +68,53 @@ class Repeating:
         begin = len(frame) - 3 - len(data.records) - len(length)
         if frame[begin : begin + len(length)] != length:
             return
-        self._records_at, self._prefix = begin, bytes(frame[at:begin])
-        self._request, self._data = request, data
+        if len(self._known) >= KNOWN_LIMIT:
+            self._known.clear()
+        self._records_at = begin
+        self._known[frame[at:begin].tobytes()] = request, data
+
+
+class RepeatingFetch:
+    """Does what the lowered parser does.
+
+    In a Fetch of one partition, the session's epoch and the offset change; they stand at fixed places.
+    """
+
+    __slots__ = ("_chances", "_parse", "_partition", "_request", "_same", "_size", "_unpack", "_version")
+
+    def __init__(self, parse: Callable[[Any, int], Any], version: int) -> None:
+        self._parse = parse
+        self._version = version
+        self._chances = CHANCES
+        self._size = -1
+        self._unpack: Callable[[Any, int], tuple[Any, ...]]
+        self._same: tuple[bytes, bytes, bytes]
+        self._request: Any = None
+        self._partition: Any = None
+
+    def __call__(self, frame: memoryview, at: int) -> Any:
+        if len(frame) == self._size:
+            before, session_epoch, between, fetch_offset, after = self._unpack(frame, at)
+            if (before, between, after) == self._same:
+                self._request.session_epoch = session_epoch
+                self._partition.fetch_offset = fetch_offset
+                return self._request
+        request = self._parse(frame, at)
+        if self._chances and len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
+            self._chances -= 1
+            self._learn(frame, at, request, request.topics[0].partitions[0])
+        return request
+
+    def _learn(self, frame: memoryview, at: int, request: Any, partition: Any) -> None:
+        session_epoch, fetch_offset = request.session_epoch, partition.fetch_offset
+        request.session_epoch, partition.fetch_offset = SHORT_MARK, MARK
+        body = build(request, self._version)
+        request.session_epoch, partition.fetch_offset = session_epoch, fetch_offset
+        before, _, rest = body.partition(SHORT_MARK_BYTES)
+        between, _, after = rest.partition(MARK_BYTES)
+        layout = Struct(f">{len(before)}si{len(between)}sq{len(after)}s")
+        found = layout.pack(before, session_epoch, between, fetch_offset, after)
+        # not so where a tagged field is unknown, bytes follow the message, or a mark is there twice
+        if frame[at:] == found and body.count(SHORT_MARK_BYTES) == 2:
+            self._size, self._unpack, self._same = len(frame), layout.unpack_from, (before, between, after)
+            self._request, self._partition = request, partition

@@ -50,8 +50,14 @@ class Disk(Protocol):
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file. May wait for the disk: start-up and recovery only."""
 
-    def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | bytearray | None:
-        """Like pread, but None where the read would wait for the disk (RWF_NOWAIT where the system has it)."""
+    def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None:
+        """Like pread, but None where the read would wait for the disk (RWF_NOWAIT where the system has it).
+
+        What is found may be a view of memory that can be given back.
+        """
+
+    def give_back(self, found: Buffer) -> None:
+        """Nobody looks any more at what `pread_nowait` found: its memory may serve the next read."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         """Like pread, off the loop."""

@@ -13,9 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from kpybroker.world import Buffer, World
+from kpybroker.world.buffers import ReadBuffer, ReadBuffers
 
 _IOV_MAX = 1024
 _BACKLOG = 1024
+LARGE_READ_BYTES = 32 << 10
+"""Reads from here on use memory again."""
 _READ_CHUNK_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _NOWAIT_UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -97,6 +100,7 @@ class RealDisk:
         self._ordered: ThreadPoolExecutor | None = None
         self._parallel: ThreadPoolExecutor | None = None
         self._nowait = _RWF_NOWAIT
+        self._buffers = ReadBuffers()
 
     def open(self, path: str, *, create: bool = False) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
@@ -116,19 +120,16 @@ class RealDisk:
             done += len(more)
         return b"".join(parts)
 
-    def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | bytearray | None:
+    def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None:
         flag = self._nowait
         if flag is None:
             return os.pread(handle, size, offset)
-        found = bytearray(size)
+        found = memoryview(bytearray(size)) if size < LARGE_READ_BYTES else self._buffers.take(size)
         try:
             done = os.preadv(handle, (found,), offset, flag)
-            if done == size:
-                return found
             # short: the end of the file, or the rest is not in the page cache
-            with memoryview(found) as whole:
-                while done < size and (more := os.preadv(handle, (whole[done:],), offset + done, flag)):
-                    done += more
+            while done < size and (more := os.preadv(handle, (found[done:],), offset + done, flag)):
+                done += more
         except BlockingIOError:
             return None
         except OSError as error:
@@ -136,8 +137,11 @@ class RealDisk:
                 raise
             self._nowait = None  # this file system cannot say; a read may then wait for its disk
             return os.pread(handle, size, offset)
-        del found[done:]
-        return found
+        return found if done == size else found[:done]
+
+    def give_back(self, found: Buffer) -> None:
+        if isinstance(found, memoryview) and isinstance(found.obj, ReadBuffer):
+            self._buffers.give_back(found.obj)
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(self._pool(), self.pread, handle, size, offset)
@@ -256,7 +260,7 @@ class RealDisk:
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._parallel is None:
-            self._parallel = ThreadPoolExecutor(4, thread_name_prefix="disk-io")
+            self._parallel = ThreadPoolExecutor(16, thread_name_prefix="disk-io")
         return self._parallel
 
     def shutdown(self) -> None:

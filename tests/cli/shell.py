@@ -76,3 +76,11 @@ def kpybroker_process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
         text=True,
         **more,
     )
+
+
+def ready(process: subprocess.Popen[str]) -> dict[str, str]:
+    """The facts of the ready line."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("kpybroker ready "), process.communicate()[1]
+    return dict(word.split("=", 1) for word in line.split()[2:])

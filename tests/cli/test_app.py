@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from typer.main import get_command
 
 from kpybroker import __version__
+from kpybroker.cli.app import app
 from kpybroker.testing.process import BrokerProcess
 from kpybroker.wire.api import API
 from tests.cli.shell import Shell, kpybroker_process
@@ -32,6 +36,36 @@ def test_the_table_of_apis_is_the_one_that_is_served(offline: Shell) -> None:
 
 def test_the_version_is_told(offline: Shell) -> None:
     assert offline("version") == (0, f"{__version__}\n", "")
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command, families and the program itself too."""
+    found: list[tuple[str, ...]] = []
+
+    def walk(command: Any, path: tuple[str, ...]) -> None:
+        found.append(path)
+        for name, one in getattr(command, "commands", {}).items():
+            walk(one, (*path, name))
+
+    walk(get_command(app), ())
+    return found
+
+
+@pytest.mark.parametrize("path", commands(), ids=" ".join)
+def test_every_help_page_explains_every_option(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    command: Any = get_command(app)
+    for name in path:
+        command = command.commands[name]
+    assert command.help
+    for parameter in command.params:
+        assert parameter.help, f"{parameter.opts} has no help"
+        assert parameter.help.endswith((".", ").")), f"{parameter.opts}: {parameter.help}"
+    process = kpybroker_process(*path, "--help")
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, err) == (0, "")
+    shown = " ".join(out.split())
+    for option in (option for parameter in command.params for option in parameter.opts if option.startswith("--")):
+        assert option in shown
 
 
 @pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("produce", "t"), ("consume", "t")])

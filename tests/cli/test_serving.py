@@ -17,17 +17,9 @@ import pytest
 from kpybroker.cli.arguments import run_serving
 from kpybroker.errors import ConfigError
 from kpybroker.testing.process import BrokerProcess
-from tests.cli.shell import Shell, kpybroker_process
+from tests.cli.shell import Shell, kpybroker_process, ready
 
 WAIT_S = 60
-
-
-def ready(process: subprocess.Popen[str]) -> dict[str, str]:
-    """The facts of the ready line."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("kpybroker ready "), process.communicate()[1]
-    return dict(word.split("=", 1) for word in line.split()[2:])
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,9 @@ def stage() -> Stage:
     ("name", "value", "said"),
     [
         ("nosuch", "1", "Unknown topic config name: nosuch"),
+        ("retention.mss", "1", "Unknown topic config name: retention.mss; did you mean retention.ms?"),
+        ("log.retention.ms", "1", "did you mean retention.ms?"),
+        ("message.max.bytes", "1", "did you mean max.message.bytes?"),
         ("num.partitions", "3", "Unknown topic config name"),
         ("kpybroker.fsync", "always", "Unknown topic config name"),
         ("retention.ms", "abc", "Invalid value abc for configuration retention.ms: Not a number of type LONG"),

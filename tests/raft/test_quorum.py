@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -21,9 +22,17 @@ from kpybroker.storage.directory import METADATA_DIRECTORY, Format, open_directo
 from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control
 from kpybroker.wire.stored import metadata
-from kpybroker.world.real import RealWorld
+from kpybroker.world import Buffer
+from kpybroker.world.real import RealDisk, RealWorld
 
 SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "500", "metadata.max.retention.bytes": "3000"}
+
+
+class FullDisk(RealDisk):
+    """What is there can be read; nothing more can be written."""
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class Node:
@@ -33,10 +42,12 @@ class Node:
         self.root = root
         self.path = root / METADATA_DIRECTORY
         self.config = BrokerConfig.parse({"log.dirs": str(root), "node.id": "1", **(settings or {})})
+        self.disk = RealDisk
         self.wanted = Format({"metadata.version": 30}, ("CONTROLLER", "127.0.0.1", 9093))
 
     async def run(self, play: Callable[[Quorum], Awaitable[None]]) -> None:
         world = RealWorld(seed=1)
+        world.disk = self.disk()
         directory = open_directories(world, [str(self.root)], 1, self.wanted)[0]
         quorum = Quorum(world, self.config, directory)
         try:
@@ -303,6 +314,20 @@ def test_a_disk_that_fails_ends_the_quorum(node: Node) -> None:
 
     node(play)
     assert node.image().topics == {}
+
+
+def test_a_start_on_a_full_disk_is_no_reason_to_begin_anew(node: Node) -> None:
+    async def play(quorum: Quorum) -> None:
+        quorum.append(topic("a"))
+
+    node(play)
+    node.disk = FullDisk
+    with pytest.raises(ConfigError, match="No space left on device") as refusal:
+        node.image()
+    assert "what was acknowledged is kept" in str(refusal.value)
+    assert "begin anew" not in str(refusal.value)
+    node.disk = RealDisk
+    assert set(node.image().topics) == {"a"}
 
 
 def rewrite(name: str, old: str, new: str) -> Callable[[Node], None]:

@@ -325,25 +325,6 @@ def test_who_comes_before_the_broker_is_registered_is_answered_when_it_is(tmp_pa
     asyncio.run(asyncio.wait_for(whole(), 30))
 
 
-def test_who_does_not_read_the_replies_is_not_given_more(with_broker: WithBroker) -> None:
-    """Two hundred pipelined fetches of two megabytes: the broker holds a few of them, not all."""
-
-    async def scenario(peer: Peer, node: Node) -> None:
-        await make(peer, "t", configs={"max.message.bytes": "4000000"})
-        await peer.ask("Produce", produced("t", b"x" * 2_000_000), version=9)
-        async with raw(node) as other:
-            other.reader._transport.pause_reading()  # type: ignore[attr-defined]  # a peer that reads nothing
-            for number in range(200):
-                other.ask(number, "Fetch", fetched("t", 0), 12)
-            await other.writer.drain()
-            for _ in range(50):
-                await peer.ask("ApiVersions", SOFTWARE, version=4)
-            held = [c.transport.get_write_buffer_size() for c in node.server.connections() if c.transport is not None]
-            assert 0 < max(held) < 10_000_000
-
-    with_broker(scenario)
-
-
 def test_half_frames_do_not_keep_memory_from_others(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sockets that announce much and send nothing are closed once somebody waits for memory."""
     monkeypatch.setattr(server_module, "STALLED_S", 0.0)

@@ -12,9 +12,10 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log import Log
-from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.storage.opening import NAMED_LIMIT, PLAIN_LIMIT_BYTES, RECORDS_LIMIT
+from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.checksum import crc32c
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.compression import Codec, compress
 from tests.storage.workshop import WORLD, batch_of
 
 NOW = 1_700_000_000_000
@@ -119,6 +120,61 @@ def test_a_topic_can_choose_its_codec(tmp_path: Path, name: str) -> None:
     assert stored.codec == {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[name]
     assert (stored.producer_id, stored.producer_epoch, stored.base_sequence, stored.leader_epoch) == (9, 1, 0, 4)
     assert [record[1:] for record in read_records(stored)] == [record[1:] for record in records]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_topic_that_opens_batches_looks_at_every_record(tmp_path: Path, codec: Codec) -> None:
+    settings: dict[str, object] = {"cleanup_policy": frozenset({"compact"})}
+    noise = encode_batch([(b"k", b"v" * 99)] * 3, timestamp_ms=NOW)[HEADER_BYTES:]
+    noise[-10:] = b"\xff" * 10
+    good = batch_of([Record(0, NOW, b"k", b"v")] * 3)
+    assert refusal_of(make(tmp_path, **settings), [with_body(good, codec, compress(codec, noise), NOW)]).code == (
+        ErrorCode.INVALID_RECORD
+    )
+
+
+def test_every_record_of_an_opened_batch_has_a_time_that_is_taken(tmp_path: Path) -> None:
+    times = [NOW - 1000, NOW - 1001, -1, NOW + 3_600_000, NOW - 5000]
+    records = [Record(0, at, b"k", b"v") for at in times]
+    settings: dict[str, object] = {"compression_type": "zstd", "message_timestamp_before_max_ms": 1000}
+    refusal = refusal_of(make(tmp_path / "1", **settings), [batch_of(records)])
+    assert refusal.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in refusal.records] == [1, 4], "a record without a time is taken"
+    stamped = make(tmp_path / "2", **settings, message_timestamp_type="LogAppendTime")
+    assert stamped.append([batch_of(records)], 0, NOW).log_append_time_ms == NOW
+
+
+def test_the_newest_record_says_what_the_batch_says(tmp_path: Path) -> None:
+    batch = batch_of([Record(0, NOW + late, b"k", b"v") for late in (0, 70, 30)])
+    pack_into(">q", batch.view, 35, NOW)
+    pack_into(">I", batch.view, 17, crc32c(batch.view[21:]))
+    log = make(tmp_path, compression_type="gzip")
+    log.append([Batch(batch.view)], 0, NOW)
+    log.flush()
+    assert log.offset_for_timestamp(NOW + 70) == (1, NOW + 70, 0)
+
+
+@pytest.mark.parametrize("changed", [{"cleanup_policy": frozenset({"compact"})}, {"compression_type": "gzip"}])
+def test_opened_batches_have_limits(tmp_path: Path, changed: dict[str, object]) -> None:
+    """A few bytes of zstd can say much: at the limit it is taken, above it refused before it is made."""
+    count = RECORDS_LIMIT
+    log = make(tmp_path, **changed)
+    log.append([batch_of([Record(0, NOW, b"k", b"v")] * count, codec=Codec.ZSTD)], 0, NOW)
+    assert log.end == count
+    many = [Record(0, NOW, b"k", b"v")] * (count + 1)
+    large = [Record(0, NOW, b"k", bytes(PLAIN_LIMIT_BYTES))]
+    for number, records in enumerate((many, large)):
+        fresh = make(tmp_path / str(number), **changed)
+        assert refusal_of(fresh, [batch_of(records, codec=Codec.ZSTD)]).code == ErrorCode.MESSAGE_TOO_LARGE
+        plain = make(tmp_path / f"plain {number}")
+        plain.append([batch_of(records, codec=Codec.ZSTD)], 0, NOW)
+        assert plain.end == len(records), "where nobody opens it, it is what its producer made of it"
+
+
+def test_a_refusal_names_no_more_than_it_must(tmp_path: Path) -> None:
+    log = make(tmp_path, cleanup_policy=frozenset({"compact"}))
+    refusal = refusal_of(log, [batch_of([Record(0, NOW, None, b"v")] * (NAMED_LIMIT + 1))])
+    assert [index for index, _ in refusal.records] == list(range(NAMED_LIMIT))
 
 
 def test_a_repeated_batch_has_the_first_ones_offsets(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage
+from kpybroker.storage.garbage import unlink
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory
 from tests.storage.workshop import SMALL, WORLD, everything, plain
@@ -75,7 +76,7 @@ def test_files_come_with_the_first_record(tmp_path: Path) -> None:
     assert names(tmp_path) == [], "a partition that never had a record has no files"
     log.append([plain()], 0, 1000)
     log.flush()
-    expected = ["00000000000000000000.log", "leader-epoch-checkpoint", "partition.metadata"]
+    expected = ["00000000000000000000.log", "partition.metadata"]
     assert names(tmp_path / "a-0") == expected, "index files come when there is something to index"
     assert (tmp_path / "a-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: 9uqDAB5RRrqjt4Hi89KySA"
 
@@ -129,7 +130,7 @@ def test_a_deleted_partition_leaves_nothing(tmp_path: Path) -> None:
         again = directory.open_log("a", b"z" * 16, 0, SMALL)
         assert again.end == 0
         again.append([plain()], 0, 1000)
-        await directory.checkpoint()
+        unlink(WORLD.disk, directory.garbage.take())
         assert [name for name in names(tmp_path) if name.startswith("a-")] == ["a-0"]
 
     run(scenario)
@@ -140,7 +141,7 @@ def test_what_a_deletion_left_is_removed_by_the_next_start(tmp_path: Path) -> No
         filled(opened(tmp_path), "a")
         (tmp_path / "a-0").rename(tmp_path / f"a-0.{'0' * 32}-delete")
         directory = opened(tmp_path)
-        await directory.checkpoint()
+        unlink(WORLD.disk, directory.garbage.take(0))
         assert not [name for name in names(tmp_path) if name.startswith("a-")]
 
     run(scenario)

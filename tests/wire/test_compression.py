@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.compression import Codec, compress, decompress
+from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, compress, decompress
 
 codecs = st.sampled_from(Codec)
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -46,6 +46,13 @@ def test_mutated_bytes_are_read_or_refused(codec: Codec, plain: bytes, data: st.
     packed = packed[: data.draw(st.integers(0, len(packed)))]
     with contextlib.suppress(KafkaError):
         assert len(decompress(codec, packed, 10_000)) <= 10_000
+
+
+def test_the_default_of_lz4_is_the_fast_compressor_as_in_kafka() -> None:
+    plain = b"".join(b"%d," % (number * number) for number in range(5000))
+    fast, default, high = (len(compress(Codec.LZ4, plain, level)) for level in (None, LZ4_DEFAULT_LEVEL, 10))
+    assert fast == default
+    assert high < default
 
 
 TEXT = b"the same again and again, " * 5000

@@ -1,4 +1,4 @@
-"""A Produce that repeats the one before is read as the parser reads it, and so is one that only seems to."""
+"""A request that repeats the one before is read as the parser reads it, and so is one that only seems to."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import MalformedFrame
+from kpybroker.wire.forms import MARK, SHORT_MARK
 from kpybroker.wire.message import build, parser
-from kpybroker.wire.repeat import Repeating
+from kpybroker.wire.repeat import RepeatingFetch, RepeatingProduce
+from kpybroker.wire.rpc import fetch
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request, TopicProduceData
 
 VERSION = 12
@@ -34,10 +36,10 @@ requests = st.builds(
 mutations = st.none() | st.tuples(st.integers(0, 400), st.integers(0, 255))
 
 
-def read(parse: Any, frame: bytes) -> Any:
+def read(parse: Any, frame: bytes, version: int = VERSION) -> Any:
     """What a parser makes of it, as bytes again, for a request that is handed out twice is the same object."""
     try:
-        return build(parse(memoryview(frame), len(HEADER)), VERSION)
+        return build(parse(memoryview(frame), len(HEADER)), version)
     except MalformedFrame:
         return None
 
@@ -45,7 +47,7 @@ def read(parse: Any, frame: bytes) -> Any:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(requests, mutations), max_size=6))
 def test_any_sequence_of_frames_is_read_as_the_parser_reads_it(frames: list[tuple[Request, Any]]) -> None:
-    repeating = Repeating(parser(Request, VERSION))
+    repeating = RepeatingProduce(parser(Request, VERSION))
     for request, mutation in frames:
         frame = bytearray(HEADER + build(request, VERSION))
         if mutation is not None:
@@ -61,8 +63,56 @@ def test_a_repeated_frame_is_not_parsed_again() -> None:
         parsed.append(1)
         return parser(Request, VERSION)(frame, at)
 
-    repeating = Repeating(parse)
+    repeating = RepeatingProduce(parse)
     for size in (10, 120, 126, 10, 20_000):
         request = repeating(memoryview(HEADER + build(a_request(["a"], 1, 1, b"x" * size), VERSION)), len(HEADER))
         assert bytes(request.topic_data[0].partition_data[0].records) == b"x" * size
+    assert len(parsed) == 1
+
+
+def a_fetch(topics: int, partitions: int, session: tuple[int, int], offset: int, rack: str) -> fetch.Request:
+    wanted = [fetch.FetchPartition(partition=i, fetch_offset=offset, partition_max_bytes=9) for i in range(partitions)]
+    asked = [fetch.FetchTopic(topic="t", topic_id=bytes([number]) * 16, partitions=wanted) for number in range(topics)]
+    session_id, session_epoch = session
+    return fetch.Request(session_id=session_id, session_epoch=session_epoch, topics=asked, rack_id=rack)
+
+
+numbers32 = st.sampled_from([0, 1, -1, 2**31 - 1, SHORT_MARK])
+fetches = st.builds(
+    a_fetch,
+    st.integers(0, 2),
+    st.integers(1, 2),
+    st.tuples(numbers32, numbers32),
+    st.sampled_from([0, 7, 2**40, MARK]),
+    st.sampled_from(["", "r"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([12, 13, 15, 17, 18]), st.lists(st.tuples(fetches, mutations), max_size=8))
+def test_any_sequence_of_fetches_is_read_as_the_parser_reads_it(
+    version: int, frames: list[tuple[fetch.Request, Any]]
+) -> None:
+    repeating = RepeatingFetch(parser(fetch.Request, version), version)
+    for request, mutation in frames:
+        frame = bytearray(HEADER + build(request, version))
+        if mutation is not None:
+            at, value = mutation
+            frame[max(at % len(frame), len(HEADER))] = value
+        plain = read(parser(fetch.Request, version), bytes(frame), version)
+        assert read(repeating, bytes(frame), version) == plain
+
+
+def test_a_repeated_fetch_is_not_parsed_again() -> None:
+    parsed = []
+
+    def parse(frame: Any, at: int) -> Any:
+        parsed.append(1)
+        return parser(fetch.Request, 13)(frame, at)
+
+    repeating = RepeatingFetch(parse, 13)
+    for epoch, offset in enumerate((0, 5, 2**50), 1):
+        frame = memoryview(HEADER + build(a_fetch(1, 1, (3, epoch), offset, ""), 13))
+        request = repeating(frame, len(HEADER))
+        assert (request.session_epoch, request.topics[0].partitions[0].fetch_offset) == (epoch, offset)
     assert len(parsed) == 1

@@ -1,0 +1,34 @@
+"""Requests that a group keeps waiting: a reply that the group's machine completes, without a task for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kpybroker.call import Reply
+from kpybroker.machine import Answer, Runner, Ticket
+
+
+class Parked(Reply):
+    """Completed with the machine's answer; given up when the peer goes away."""
+
+    __slots__ = ("_respond", "_runner", "_ticket")
+
+    def __init__(self, runner: Runner, respond: Callable[[Answer], Any]) -> None:
+        super().__init__()
+        self._runner = runner
+        self._respond = respond
+        self._ticket: Ticket | None = None
+
+    def ask(self, command: Any, timeout_ms: int) -> Any:
+        """The response where there is one at once, else this reply. Raises KafkaError: the Runner's."""
+        self._ticket = self._runner.submit(command, timeout_ms, self._answered)
+        return self.response if self.done else self
+
+    def _answered(self, answer: Answer) -> None:
+        self._ticket = None
+        self.complete(self._respond(answer))
+
+    def abandon(self) -> None:
+        if self._ticket is not None:
+            self._runner.abandon(self._ticket)

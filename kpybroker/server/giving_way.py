@@ -1,0 +1,41 @@
+"""A parked Fetch gives way to a request of another kind behind it (DESIGN: "A parked Fetch gives way")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kpybroker.call import Reply
+
+GIVE_WAY_EVERY_S = 0.05
+"""A client that alternates the two would else make the Fetch a busy loop; what comes sooner is served then."""
+
+
+class GivingWay:
+    """When one connection's parked request was last told, and when it is to be told again."""
+
+    __slots__ = ("_last_s", "_timer")
+
+    def __init__(self) -> None:
+        self._last_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, blocker: Reply, again: Callable[[], None]) -> None:
+        """Tell the blocker now, or call `again` when it may be told."""
+        loop = asyncio.get_running_loop()
+        wait_s = self._last_s + GIVE_WAY_EVERY_S - loop.time()
+        if wait_s <= 0:
+            blocker.give_way()
+            if blocker.done:
+                self._last_s = loop.time()
+        elif self._timer is None:
+            self._timer = loop.call_later(wait_s, self._over, again)
+
+    def _over(self, again: Callable[[], None]) -> None:
+        self._timer = None
+        again()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,113 @@
+"""Responses that differ from the one before in a few numbers only: built once as a form, then filled in.
+
+A form is found by building a response whose varying numbers are marks: it says what the builder says by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.wire.message import LARGE_BYTES, Buffer, build
+from kpybroker.wire.primitives import write_uvarint
+from kpybroker.wire.rpc import fetch, produce
+
+FIRST_FLEXIBLE_PRODUCE = 9
+FIRST_FLEXIBLE_FETCH = 12
+MARK = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
+"""Not in any name, for it is not UTF-8; that no topic id has it is looked at."""
+SHORT_MARK = MARK >> 32
+MARK_BYTES = Struct(">q").pack(MARK)
+SHORT_MARK_BYTES = Struct(">i").pack(SHORT_MARK)
+_NO_RECORDS = b"\1\0\0\0"
+"""The end of a Fetch response of one partition without records: their length, and no tagged fields three times."""
+
+
+class ProduceForm(NamedTuple):
+    """Everything but the correlation id and the base offset of a Produce response to one partition."""
+
+    pack: Callable[[int, int, bytes, int, bytes], bytes]
+    size_bytes: int
+    before: bytes
+    after: bytes
+
+
+class Acknowledged(NamedTuple):
+    """A Produce response: a form and the base offset."""
+
+    form: ProduceForm
+    base_offset: int
+
+    def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
+        """The whole frame."""
+        (pack, size_bytes, before, after), base_offset = self
+        return (pack(size_bytes, correlation_id, before, base_offset, after),)
+
+
+def produce_form(acknowledgement: produce.Response, version: int) -> ProduceForm:
+    """`acknowledgement` is the response for one partition, with MARK as its base offset."""
+    before, mark, after = build(acknowledgement, version).partition(MARK_BYTES)
+    assert mark, "an acknowledgement has a base offset"
+    if version >= FIRST_FLEXIBLE_PRODUCE:
+        before = b"\0" + before  # the header's tagged fields
+    pack = Struct(f">ii{len(before)}sq{len(after)}s").pack
+    return ProduceForm(pack, 4 + len(before) + 8 + len(after), before, after)
+
+
+class FetchForm(NamedTuple):
+    """Everything of a Fetch response of one partition but correlation id, session id, three offsets and the records."""
+
+    pack: Callable[[int, int, bytes, int, bytes, int, int, int, bytes], bytes]
+    size_bytes: int
+    before: bytes
+    between: bytes
+    after: bytes
+
+
+class Fetched(NamedTuple):
+    """A Fetch response: a form and what it leaves open."""
+
+    form: FetchForm
+    session_id: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: Buffer
+
+    def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
+        """The whole frame; large records are not copied."""
+        (pack, size_bytes, before, between, after), session_id, high_watermark, last_stable, start, records = self
+        length = write_uvarint(len(records) + 1)
+        size_bytes += len(length) + len(records)
+        head = pack(size_bytes, correlation_id, before, session_id, between, high_watermark, last_stable, start, after)
+        if len(records) < LARGE_BYTES:
+            return (b"".join((head, length, records, _NO_RECORDS[1:])),)
+        return head + length, records, _NO_RECORDS[1:]
+
+
+def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committed: bool) -> FetchForm | None:
+    """None where the marks cannot be told from the rest, or the version is not flexible."""
+    if version < FIRST_FLEXIBLE_FETCH:
+        return None
+    row = fetch.PartitionData(
+        partition_index=index,
+        high_watermark=MARK,
+        last_stable_offset=MARK,
+        log_start_offset=MARK,
+        aborted_transactions=[] if committed else None,
+        records=b"",
+    )
+    told = fetch.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=[row])
+    body = build(fetch.Response(session_id=SHORT_MARK, responses=[told]), version)
+    before, _, rest = body.partition(SHORT_MARK_BYTES)
+    between, _, after = rest.partition(MARK_BYTES * 3)
+    if body.count(SHORT_MARK_BYTES) != 4 or not after.endswith(_NO_RECORDS):
+        return None
+    before, after = b"\0" + before, after[: -len(_NO_RECORDS)]
+    pack = Struct(f">ii{len(before)}si{len(between)}sqqq{len(after)}s").pack
+    size_bytes = 4 + len(before) + 4 + len(between) + 24 + len(after) + 3
+    return FetchForm(pack, size_bytes, before, between, after)
+
+
+FORMS = frozenset({Acknowledged, Fetched})

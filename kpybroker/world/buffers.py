@@ -1,0 +1,37 @@
+"""Memory for large reads, used again and again: fresh pages for each megabyte cost more than the read itself."""
+
+from __future__ import annotations
+
+KEPT_BYTES = 32 << 20
+KEPT_BUFFERS = 32
+GRAIN_BYTES = 64 << 10
+"""Sizes are rounded up to this, so that a buffer fits the next read too."""
+
+
+class ReadBuffer(bytearray):
+    """A buffer that `ReadBuffers` gave out; its users hold views of it."""
+
+    __slots__ = ()
+
+
+class ReadBuffers:
+    """Buffers that came back, the latest last: it is still in the processor's cache."""
+
+    def __init__(self) -> None:
+        self._free: list[ReadBuffer] = []
+        self._free_bytes = 0
+
+    def take(self, size: int) -> memoryview:
+        """A view of `size` bytes with any content."""
+        for index in range(len(self._free) - 1, -1, -1):
+            capacity = len(self._free[index])
+            if size <= capacity <= 4 * size + GRAIN_BYTES:
+                self._free_bytes -= capacity
+                return memoryview(self._free.pop(index))[:size]
+        return memoryview(ReadBuffer(-(-size // GRAIN_BYTES) * GRAIN_BYTES))[:size]
+
+    def give_back(self, buffer: ReadBuffer) -> None:
+        """Nobody looks at any view of it any more."""
+        if len(self._free) < KEPT_BUFFERS and self._free_bytes + len(buffer) <= KEPT_BYTES:
+            self._free.append(buffer)
+            self._free_bytes += len(buffer)
