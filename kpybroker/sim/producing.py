@@ -98,10 +98,12 @@ class Producer:
         client = self._client
         if self._producer_id < 0 and not await self._begin():
             return
-        waiting = [self._new_parcel() for _ in range(client.random.randint(1, IN_FLIGHT_MAX))]
+        # until one batch is there, the broker takes any as the first, as Kafka does: so the first one goes alone
+        count = client.random.randint(1, IN_FLIGHT_MAX) if self._sequence else 1
+        waiting = [self._new_parcel() for _ in range(count)]
         failures = 0
         while waiting:
-            outcomes = await asyncio.gather(*(self._outcome(parcel) for parcel in waiting))
+            outcomes = await self._send_together(waiting)
             if outcomes[0] in HOPELESS or failures > FAILURES_MAX:
                 code = outcomes[0]
                 what = ErrorCode(code).name if code is not None else "nothing"
@@ -117,6 +119,16 @@ class Producer:
                 failures += 1
                 client.forget_topic(self._place[0])
                 await client.nap(0.5)
+
+    async def _send_together(self, parcels: list[Parcel]) -> list[int | None]:
+        """All on one connection, one behind the other; returns the error code of each, None where nobody answered."""
+        client = self._client
+        try:
+            node_id, _ = await client.leader(*self._place)
+            await client.peer(node_id)  # dialled by each for itself, they could overtake each other
+        except Unanswered:
+            return [None] * len(parcels)
+        return await asyncio.gather(*(self._outcome(parcel) for parcel in parcels))
 
     async def _begin(self) -> bool:
         client = self._client

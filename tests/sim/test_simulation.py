@@ -33,7 +33,7 @@ def test_other_seeds_are_other_runs() -> None:
     assert run_seed(1, 1).digest != run_seed(2, 1).digest
 
 
-@pytest.mark.parametrize("mutant", (ONE_BROKER[1], ONE_BROKER[3]), ids=lambda mutant: mutant.says)
+@pytest.mark.parametrize("mutant", [ONE_BROKER[1], ONE_BROKER[3]], ids=lambda mutant: mutant.says)
 def test_mutants_are_caught(mutant: object) -> None:
     outcome = hunt(mutant, 0, CAUGHT_WITHIN)  # type: ignore[arg-type]
     assert outcome is not None
