@@ -1,6 +1,6 @@
 """The Fetch of `__cluster_metadata` by replicas of the quorum (KIP-595): `handlers/fetch.py` hands it over.
 
-A fetch waits for records, or for a high watermark that its sender does not know yet (KIP-1166). It never gives way.
+A fetch waits for records, or for a high watermark that its sender does not know yet (KIP-1166).
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class MetadataFetchReply(Reply):
         row, has_records = self._answering.row_for(self._request)
         if not has_records or self._answering.is_news(self._request):
             self._answer(row, has_records)
+
+    def give_way(self) -> None:
+        """The node stops: clients that a fetch gives way to do not come to a controller."""
+        self._time_out()
 
     def _time_out(self) -> None:
         if not self.done and self._task is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft import state as raft
 from kpybroker.raft.divergence import Diverges, NeedsSnapshot, compare
+from kpybroker.raft.followed import Followed
 from kpybroker.raft.identity import METADATA_TOPIC_ID
 from kpybroker.raft.state import Tail
 from kpybroker.storage.formatting import METADATA_TOPIC
@@ -42,6 +43,7 @@ class Answering:
         self._replicas: dict[int, Progress] = {}
         """Of those who fetched in this epoch, while this node leads."""
         self._parked: dict[Callable[[], None], None] = {}
+        self.followed = Followed()
 
     # ---- elections
 
@@ -49,12 +51,15 @@ class Answering:
         """Grant or refuse; what is granted is on disk when this returns. Raises KafkaError for the whole request."""
         asked = self._the_partition(request)
         quorum = self._quorum
-        if quorum.identity.node_id not in quorum.state.voters or asked.replica_id not in quorum.state.voters:
-            return self._voted(granted=False, error=ErrorCode.INCONSISTENT_VOTER_SET)
         if request.voter_id not in (-1, quorum.identity.node_id):
             return self._voted(granted=False, error=ErrorCode.INVALID_VOTER_KEY)
+        newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own has no records yet
+        if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0:
+            return self._voted(granted=False, error=ErrorCode.INVALID_REQUEST)
         if asked.replica_epoch < quorum.epoch:
             return self._voted(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
+        if quorum.identity.node_id not in quorum.state.voters or asked.replica_id not in quorum.state.voters:
+            return self._voted(granted=False)
         tail = Tail(asked.last_offset_epoch, asked.last_offset)
         granted = quorum.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote))
         return self._voted(granted=bool(granted))
@@ -167,6 +172,7 @@ class Answering:
                 wanted.fetch_offset, now_ms, caught_up_ms, wanted.replica_directory_id
             )
         quorum.step(raft.Fetched(replica_id, wanted.fetch_offset))
+        self.followed.note(replica_id, min(wanted.high_watermark, wanted.fetch_offset))
 
     def is_news(self, request: fetch.Request) -> bool:
         """There are records for this fetch, or a higher high watermark than it knows (KIP-1166)."""
@@ -233,6 +239,7 @@ class Answering:
     def reign_ended(self) -> None:
         """What was known of replicas was known by a leader."""
         self._replicas.clear()
+        self.followed.forget_all()
 
     # ---- description
 
@@ -279,13 +286,15 @@ class Answering:
 
     def _nodes(self) -> list[describe_quorum.Node]:
         name = self._quorum.config.controller_listener_names[0]
-        nodes = []
-        for voter in self._quorum.state.voters:
-            address = self._quorum.addresses.of(voter)
-            if address is not None:
-                listener = describe_quorum.Listener(name=name, host=address.host, port=address.port)
-                nodes.append(describe_quorum.Node(node_id=voter, listeners=[listener]))
-        return nodes
+        known = [(voter, self._quorum.addresses.of(voter)) for voter in self._quorum.state.voters]
+        return [
+            describe_quorum.Node(
+                node_id=voter,
+                listeners=[describe_quorum.Listener(name=name, host=address.host, port=address.port)],
+            )
+            for voter, address in known
+            if address is not None
+        ]
 
     # ---- what all of them check
 

@@ -9,14 +9,15 @@ from kpybroker.errors import ConfigError, Damage
 from kpybroker.metadata.image import Image
 from kpybroker.raft.identity import METADATA_TOPIC_ID
 from kpybroker.raft.snapshots import Snapshot, Snapshots
-from kpybroker.raft.state import Tail
+from kpybroker.raft.state import State, Tail, Timing, Voted
 from kpybroker.raft.voters import Voters
 from kpybroker.storage.checkpoint_files import PARTITION_METADATA, write_topic_id
 from kpybroker.storage.formatting import METADATA_TOPIC, read_bootstrap
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import begin_anew
 from kpybroker.wire.batch import read_records, split
-from kpybroker.wire.snapshot import read_control
+from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record, read_control
+from kpybroker.wire.stored import quorum as messages
 from kpybroker.wire.stored.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -135,3 +136,29 @@ def records_to_begin_with(world: World, directory: str, image: Image) -> list[An
     known = read_bootstrap(world, directory)
     records = FIRST_RECORDS if known is None else known
     return [BeginTransactionRecord(name="Bootstrap records"), *records, EndTransactionRecord()]
+
+
+def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log) -> State:
+    """Of a node that has just opened its log. A log with later epochs than its vote has lost the vote's file."""
+    epoch = max(voted.epoch, image.epoch, log.epochs.latest)
+    return State(
+        config.node_id,
+        voters.ids,
+        Voted(epoch) if epoch > voted.epoch else voted,
+        timing=Timing(
+            config.controller_quorum_election_timeout_ms,
+            config.controller_quorum_election_backoff_max_ms,
+            config.controller_quorum_fetch_timeout_ms,
+        ),
+        high_watermark=0 if voters.are_alone else log.high_watermark,
+    )
+
+
+def leader_change(state: State, granting: tuple[int, ...]) -> Row:
+    """The first record of a leader's epoch."""
+    message = messages.LeaderChangeMessage(
+        leader_id=state.node_id,
+        voters=[messages.Voter(voter_id=voter) for voter in state.voters],
+        granting_voters=[messages.Voter(voter_id=voter) for voter in granting],
+    )
+    return control_record(LEADER_CHANGE, message)

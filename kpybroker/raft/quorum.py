@@ -23,15 +23,14 @@ from kpybroker.raft.asking import Asking
 from kpybroker.raft.core import step
 from kpybroker.raft.fetching import Fetching
 from kpybroker.raft.identity import Identity, listener_of
-from kpybroker.raft.loading import records_to_begin_with
+from kpybroker.raft.loading import first_state, leader_change, records_to_begin_with
 from kpybroker.raft.metadata_log import MetadataLog
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
 from kpybroker.raft.voters import Voters
 from kpybroker.storage.directory import Directory
 from kpybroker.storage.formatting import METADATA_DIRECTORY
 from kpybroker.storage.log import Log
-from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record
-from kpybroker.wire.stored import quorum as messages
+from kpybroker.wire.snapshot import Row
 from kpybroker.wire.stored.metadata import frame_record
 from kpybroker.world import World
 
@@ -94,7 +93,8 @@ class Quorum:
         try:
             await self.metadata.open()
             self.voters.check(self.path)
-            self.state = self._first_state()
+            voted = read_quorum_state(self._world, self.path)
+            self.state = first_state(self.config, self.voters, voted, self.image, self.log)
             if self.voters.are_alone:
                 self.step(raft.Start())
                 await self.settle()
@@ -102,22 +102,6 @@ class Quorum:
             raise ConfigError(
                 f"the metadata log in {self.path} cannot be used: {reason}; {_way_out(reason)}"
             ) from reason
-
-    def _first_state(self) -> raft.State:
-        voted = read_quorum_state(self._world, self.path)
-        epoch = max(voted.epoch, self.image.epoch, self.log.epochs.latest)
-        config = self.config
-        return raft.State(
-            self._directory.node_id,
-            self.voters.ids,
-            raft.Voted(epoch) if epoch > voted.epoch else voted,
-            timing=raft.Timing(
-                config.controller_quorum_election_timeout_ms,
-                config.controller_quorum_election_backoff_max_ms,
-                config.controller_quorum_fetch_timeout_ms,
-            ),
-            high_watermark=self.log.high_watermark if not self.voters.are_alone else 0,
-        )
 
     def run(self) -> None:
         """Take part in the quorum: others can reach this node from now on. Nothing to do for a sole voter."""
@@ -359,12 +343,7 @@ class Quorum:
 
     def _begin_epoch(self, lead: raft.Lead) -> None:
         """The epoch's first records: who leads, and at the very start of a log who votes."""
-        message = messages.LeaderChangeMessage(
-            leader_id=self.state.node_id,
-            voters=[messages.Voter(voter_id=voter) for voter in self.state.voters],
-            granting_voters=[messages.Voter(voter_id=voter) for voter in lead.granting],
-        )
-        rows = [control_record(LEADER_CHANGE, message)]
+        rows = [leader_change(self.state, lead.granting)]
         if self.log.end == 0:
             rows += self.voters.records()
         self.metadata.append(rows, [], lead.epoch, control=True)

@@ -148,7 +148,7 @@ class Snapshots:
         handle = disk.open(self._name(snapshot))
         try:
             size = disk.size(handle)
-            wanted = min(max_bytes, size - position)
+            wanted = min(max_bytes, size - position) if position >= 0 else 0
             return size, await disk.cold_read(handle, wanted, position) if wanted > 0 else b""
         finally:
             disk.close(handle)

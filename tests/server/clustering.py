@@ -44,6 +44,8 @@ class Cluster:
         self.ports = dict(enumerate(free_ports(voters), 1))
         self.nodes: dict[int, Node] = {}
         self._worlds: dict[int, RealWorld] = {}
+        self._starts = 0
+        """Each start has a seed of its own, or a node would seem to be the incarnation that it was."""
 
     def config(self, node_id: int) -> BrokerConfig:
         """Of a node on a free port for clients."""
@@ -58,7 +60,8 @@ class Cluster:
     async def start(self, *node_ids: int) -> None:
         """Start nodes together; all serve when this returns."""
         for node_id in node_ids:
-            self._worlds[node_id] = RealWorld(seed=node_id)
+            self._starts += 1
+            self._worlds[node_id] = RealWorld(seed=self._starts)
         started = await asyncio.gather(
             *(Node.start(self._worlds[node_id], self.config(node_id)) for node_id in node_ids)
         )
