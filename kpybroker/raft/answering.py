@@ -97,10 +97,10 @@ class Answering:
 
     def _check_told(self, told: Any) -> ErrorCode:
         state = self._quorum.state
-        if told.leader_id not in state.voters:
-            return ErrorCode.INCONSISTENT_VOTER_SET
         if told.leader_epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
+        if told.leader_id not in state.voters:
+            return ErrorCode.INCONSISTENT_VOTER_SET
         known = self._quorum.leader_id
         if told.leader_epoch == state.epoch and known not in (raft.NOBODY, told.leader_id):
             return ErrorCode.INVALID_REQUEST
