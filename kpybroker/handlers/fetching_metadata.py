@@ -9,7 +9,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
-from kpybroker.errors import Damage, KafkaError
 from kpybroker.raft.answering import Answering
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
@@ -60,10 +59,7 @@ class MetadataFetchReply(Reply):
 
     async def _bring(self, row: PartitionData) -> None:
         """Read off the loop what is not in the page cache."""
-        try:
-            await self._answering.read_cold(self._request, row)
-        except (KafkaError, Damage):  # cut meanwhile: this node leads no more
-            row, _ = self._answering.row_for(self._request)
+        await self._answering.read_cold(self._request, row)
         self._finish(row)
 
     def _finish(self, row: PartitionData) -> None:

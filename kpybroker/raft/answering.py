@@ -181,21 +181,37 @@ class Answering:
         return bool(wanted.fetch_offset < quorum.log.written_end or wanted.high_watermark < quorum.state.high_watermark)
 
     def read(self, request: fetch.Request, row: fetch.PartitionData) -> bool:
-        """Put records into a row that may have some; False where that would wait for the disk."""
+        """Put records, or why there are none, into a row that may have some; False where that would take a while."""
         wanted, storage = request.topics[0].partitions[0], self._quorum.log
         size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
-        found = storage.read(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
+        try:
+            found = storage.read(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
+        except KafkaError as refusal:
+            self._unreadable(row, refusal)
+            return True
         if found is None:
             return False
         row.records = found if isinstance(found, bytes) else memoryview(found)
         return True
 
     async def read_cold(self, request: fetch.Request, row: fetch.PartitionData) -> None:
-        """The same, off the loop. Raises KafkaError."""
+        """The same, off the loop."""
         wanted, storage = request.topics[0].partitions[0], self._quorum.log
         size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
-        found = await storage.read_cold(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
+        try:
+            found = await storage.read_cold(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
+        except KafkaError as refusal:
+            self._unreadable(row, refusal)
+            return
+        if self._check_leader(wanted.current_leader_epoch):  # the log may have been cut meanwhile
+            row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return
         row.records = found if isinstance(found, bytes) else memoryview(found)
+
+    def _unreadable(self, row: fetch.PartitionData, refusal: KafkaError) -> None:
+        row.error_code = refusal.code
+        if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self._quorum.fail(str(refusal))
 
     async def snapshot_piece(self, request: fetch_snapshot.Request) -> fetch_snapshot.Response:
         """A piece of a snapshot. Raises KafkaError for the whole request."""
