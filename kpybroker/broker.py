@@ -68,7 +68,7 @@ class Broker:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.quorum = Quorum(world, config, directories[0])
         self.controller = Controller(
-            world, config, self.quorum, on_bug=lambda bug: self.fail(f"bug in the controller: {bug!r}")
+            world, config, self.quorum, lambda bug: self.fail(f"bug in the controller: {bug!r}"), self._applied
         )
         self.presence = Presence(world, self.controller, config.node_id)
         self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
@@ -236,6 +236,7 @@ class Broker:
             if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
                 self._apply_topic_settings(name)
         self.hosting.flush()
+        self.quorum.answering.followed.look_again()
         if self._lifecycle is not None:
             self._lifecycle.wake()
 
@@ -292,6 +293,10 @@ class Broker:
             self.groups.resign(partition.index)
         self.hosting.retire(partition.topic, partition.index)
         self.log_dir.delete_log(partition.log)
+
+    def _applied(self, node_id: int) -> int:
+        """The last metadata offset that a node has applied, as far as this one knows."""
+        return self.image.offset if node_id == self.node_id else self.quorum.answering.followed.applied(node_id)
 
     # ---- what handlers ask
 

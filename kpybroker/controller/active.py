@@ -61,7 +61,9 @@ class Controller:
         config: BrokerConfig,
         quorum: Leadership,
         on_bug: Callable[[BaseException], None],
+        applied: Callable[[int], int] | None = None,
     ) -> None:
+        self._applied = applied
         self._world = world
         self._config = config
         self._quorum = quorum
@@ -128,7 +130,9 @@ class Controller:
         self._term = _Term(self._quorum)
         world = self._world
         self._runner = Runner(
-            ControllerMachine(self._config, world.random, lambda: self._quorum.end, self._config.node_id),
+            ControllerMachine(
+                self._config, world.random, lambda: self._quorum.end, self._config.node_id, self._applied
+            ),
             self._term,
             world,
             loading_code=ErrorCode.NOT_CONTROLLER,

@@ -29,15 +29,20 @@ class ControllerMachine:
     """`next_offset` gives the offset that the next record will have: broker epochs are made of it.
 
     `random` draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the node that
-    the controller runs on: an earlier incarnation of its broker is certainly gone.
+    the controller runs on: an earlier incarnation of its broker is certainly gone. `applied` as of `Sessions`.
     """
 
     def __init__(
-        self, config: BrokerConfig, random: Random, next_offset: Callable[[], int], node_id: int | None = None
+        self,
+        config: BrokerConfig,
+        random: Random,
+        next_offset: Callable[[], int],
+        node_id: int | None = None,
+        applied: Callable[[int], int] | None = None,
     ) -> None:
         self.config = config
         self.state = ControllerState()
-        self.sessions = Sessions(config.broker_session_timeout_ms)
+        self.sessions = Sessions(config.broker_session_timeout_ms, applied)
         self._random = random
         self._next_offset = next_offset
         self._node_id = node_id

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kpybroker.controller.state import ControllerState
 
 UNKNOWN = -1
 
 
 class Sessions:
-    """Sessions of registered brokers, live or fenced. Times are wall-clock milliseconds."""
+    """Sessions of registered brokers, live or fenced. Times are wall-clock milliseconds.
 
-    def __init__(self, timeout_ms: int) -> None:
+    applied: how far the metadata is known to be applied at a node, by other means than its heartbeats.
+    """
+
+    def __init__(self, timeout_ms: int, applied: Callable[[int], int] | None = None) -> None:
+        self._applied = applied
         self._timeout_ms = timeout_ms
         self._ends_ms: dict[int, int] = {}
         self._let_go: dict[int, int] = {}
@@ -70,5 +76,9 @@ class Sessions:
 
     def applied_by_all(self, state: ControllerState, leaving: int) -> int:
         """The metadata offset that every broker which may lead has told of; `leaving` does not count."""
-        offsets = (self._offsets.get(each, UNKNOWN) for each in state.brokers if each != leaving and state.active(each))
+        offsets = (self._offset(each) for each in state.brokers if each != leaving and state.active(each))
         return min(offsets, default=(1 << 63) - 1)
+
+    def _offset(self, node_id: int) -> int:
+        told = self._offsets.get(node_id, UNKNOWN)
+        return told if self._applied is None else max(told, self._applied(node_id))

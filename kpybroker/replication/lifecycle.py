@@ -19,6 +19,8 @@ RETRY_MS = 50
 """Between heartbeats of a broker that waits to be unfenced, or to be let go."""
 SHUTDOWN_PATIENCE_MS = 5000
 """How long a broker that stops waits for others to take over what it leads."""
+LEAVING_TIMEOUT_MS = 1000
+"""How long a broker that stops looks for a controller."""
 TAKEN_AFTER_SESSIONS = 3
 """A running broker that is told for so many sessions that another has its id gives it up."""
 
@@ -165,12 +167,16 @@ class Lifecycle:
             want_fence=False,
             want_shut_down=self.stage is Stage.LEAVING,
         )
+        is_leaving = self.stage is Stage.LEAVING
+        timeout_ms = min(self._session_ms, LEAVING_TIMEOUT_MS) if is_leaving else self._session_ms
         try:
             reply = await self._channel.ask(
-                "BrokerHeartbeat", request, self._session_ms, try_ms=max(self._session_ms // 3, 1)
+                "BrokerHeartbeat", request, timeout_ms, try_ms=max(self._session_ms // 3, 1)
             )
         except KafkaError as refusal:
-            log.warning("no controller heard of this broker for %d ms: %s", self._session_ms, refusal)
+            log.warning("no controller heard of this broker for %d ms: %s", timeout_ms, refusal)
+            if is_leaving:
+                self._reach(Stage.GONE)  # there is nobody to hand over to: the whole cluster may be stopping
             return
         if reply.error_code == ErrorCode.STALE_BROKER_EPOCH:
             await self._register_again()

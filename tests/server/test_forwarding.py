@@ -116,3 +116,19 @@ def test_a_request_outlives_the_controller(tmp_path: Path) -> None:
 def test_what_runs_on_the_controller_is_what_any_node_takes() -> None:
     for name, _, _ in requests("t"):
         assert by_name[name].listens.value == {"broker", "controller"}
+
+
+def test_a_new_topic_is_there_on_every_node_when_the_answer_leaves(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 7)
+        peers = [await dialled(node) for node in cluster.nodes.values()]
+        for number in range(12):
+            peer = peers[number % len(peers)]
+            made = (await peer.ask("CreateTopics", wanted(f"t{number}"))).topics[0]
+            assert made.error_code == 0
+            for node_id, node in cluster.nodes.items():
+                assert f"t{number}" in node.broker.image.topics, (number, node_id)
+        for peer in peers:
+            peer.close()
+
+    run_cluster(tmp_path, play)
