@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config import BrokerConfig, Endpoint, LogSettings
 from kpybroker.controller import commands
 from kpybroker.controller.active import Controller
 from kpybroker.controller.features import SUPPORTED_FEATURES
@@ -16,15 +16,20 @@ from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.presence import Presence
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
+from kpybroker.metadata import whereabouts
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
+from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
 from kpybroker.raft.identity import wanted_format
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.replication.fetcher import Context
 from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.in_sync import Proposals
 from kpybroker.replication.lifecycle import Lifecycle
 from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.producer_ids import ProducerIds
+from kpybroker.replication.replicas import Replicas
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
 from kpybroker.storage.directory import Directory, open_directories, random_id
@@ -83,6 +88,9 @@ class Broker:
         )
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
+        context = Context(world.network, self.node_id, lambda: self.config, lambda: self.epoch, lambda: self.image)
+        proposals = Proposals(self.channel, self.node_id, lambda: self.epoch)
+        self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed)
         self._internal: dict[str, asyncio.Task[None]] = {}
         self._chores: list[asyncio.Task[None]] = []
 
@@ -152,11 +160,14 @@ class Broker:
         )
         await self._lifecycle.join()
         loop = asyncio.get_running_loop()
-        chores = self._do_chores(), self.log_dir.garbage.unlink_when_due()
+        chores = self._do_chores(), self.log_dir.garbage.unlink_when_due(), self.replicas.watch_followers()
         self._chores = [loop.create_task(chore) for chore in chores]
 
     def _begin_epoch(self, epoch: int) -> None:
         self.epoch = self.log_dir.broker_epoch = epoch
+        self._settle_in()
+        self.hosting.flush()
+        self.replicas.wake()
 
     async def leave(self) -> None:
         """Hand over what this broker leads, while it still serves; nothing to do where there is no other broker."""
@@ -173,6 +184,7 @@ class Broker:
         self.presence.stop()
         for chore in self._chores:
             chore.cancel()
+        await self.replicas.close()
         self.hosting.flush()
         self.groups.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
@@ -230,15 +242,25 @@ class Broker:
         for topic in removed:
             self._retire(topic)
         for name in topics:
-            self._host(new.topics[name])
+            self.replicas.host(new.topics[name], self._log_settings(name))
         changed = set(topics)
         for kind, name in configs:
             if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
                 self._apply_topic_settings(name)
+        self._settle_in()
         self.hosting.flush()
         self.quorum.answering.followed.look_again()
         if self._lifecycle is not None:
             self._lifecycle.wake()
+
+    def _settle_in(self) -> None:
+        """Take part in replication once the metadata shows this incarnation; see `Replicas.is_registered`."""
+        me = self.image.brokers.get(self.node_id)
+        if self.replicas.is_registered or self.epoch < 0 or me is None or me.epoch != self.epoch:
+            return
+        self.replicas.is_registered = True
+        for name, topic in self.image.topics.items():
+            self.replicas.host(topic, self._log_settings(name))
 
     def _apply_broker_settings(self, configs: tuple[tuple[int, str], ...]) -> None:
         if not any(kind == BROKER_RESOURCE for kind, _ in configs):
@@ -248,51 +270,31 @@ class Broker:
         for name in self.image.topics:
             self._apply_topic_settings(name)
 
+    def _log_settings(self, name: str) -> LogSettings:
+        return self.config.log_settings(self.image.config(TOPIC_RESOURCE, name))
+
     def _apply_topic_settings(self, name: str) -> None:
-        settings = self.config.log_settings(self.image.config(TOPIC_RESOURCE, name))
+        settings = self._log_settings(name)
         for index in range(len(self.image.topics[name].partitions)):
             partition = self.hosting.find(name, index)
             if partition is not None:
                 partition.log.settings = settings
 
-    def _host(self, topic: TopicImage) -> None:
-        settings = self.config.log_settings(self.image.config(TOPIC_RESOURCE, topic.name))
-        for index, image in enumerate(topic.partitions):
-            if self.node_id not in image.replicas:
-                continue
-            partition = self.hosting.find(topic.name, index)
-            if partition is not None and partition.topic_id != topic.id:
-                self._forget(partition)
-                partition = None
-            if partition is None:
-                try:
-                    storage = self.log_dir.open_log(topic.name, topic.id, index, settings)
-                except Damage as damage:
-                    log.error("partition %s-%d is offline: %s", topic.name, index, damage)
-                    self.hosting.offline[topic.name, index] = str(damage)
-                    continue
-                partition = self.hosting.host(topic.name, topic.id, index, storage)
-            else:
-                partition.log.settings = settings
-            led_in = partition.leader_epoch
-            partition.become(image)
-            if image.leader == self.node_id and image.leader_epoch != led_in:
-                partition.take_lead()
-                if topic.name == OFFSETS_TOPIC:
-                    self.groups.become_leader(index, PartitionLog(partition, self.world), image.leader_epoch)
-
     def _retire(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             partition = self.hosting.find(topic.name, index)
             if partition is not None and partition.topic_id == topic.id:
-                self._forget(partition)
+                self.replicas.forget(partition)
         self.groups.on_topics_deleted({topic.name: topic.id})
 
-    def _forget(self, partition: Partition) -> None:
-        if partition.topic == OFFSETS_TOPIC:
+    def _reign_changed(self, partition: Partition, leads: bool) -> None:
+        """Coordinators come and go with the leadership of their partition."""
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        if leads:
+            self.groups.become_leader(partition.index, PartitionLog(partition, self.world), partition.leader_epoch)
+        else:
             self.groups.resign(partition.index)
-        self.hosting.retire(partition.topic, partition.index)
-        self.log_dir.delete_log(partition.log)
 
     def _applied(self, node_id: int) -> int:
         """The last metadata offset that a node has applied, as far as this one knows."""
@@ -305,6 +307,10 @@ class Broker:
         topic = self.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
+    def leader_of(self, name: str, index: int, listener: str) -> Leader | None:
+        """Who leads a partition, as far as this broker knows."""
+        return whereabouts.leader_of(self.image, name, index, listener)
+
     def is_internal(self, name: str) -> bool:
         return name in INTERNAL_TOPICS
 
@@ -316,15 +322,7 @@ class Broker:
 
     def endpoints(self, listener: str | None = None) -> list[tuple[int, str, int, str | None]]:
         """Node id, host, port and rack of every live broker, for clients of a listener."""
-        found = []
-        for broker in self.image.brokers.values():
-            if broker.fenced:
-                continue
-            for name, host, port, _ in broker.endpoints:
-                if listener is None or name == listener:
-                    found.append((broker.id, host, port, broker.rack))
-                    break
-        return found
+        return whereabouts.endpoints(self.image, listener)
 
     def any_live_broker(self) -> int:
         """The id that Metadata gives as the controller's: any broker forwards."""

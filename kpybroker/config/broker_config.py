@@ -67,6 +67,15 @@ class BrokerConfig:
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int
 
+    inter_broker_listener_name: str | None
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
+
     num_partitions: int
     default_replication_factor: int
     auto_create_topics_enable: bool

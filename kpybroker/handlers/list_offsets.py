@@ -63,6 +63,8 @@ def _look_up(partition: Partition, call: Call, request: Request, timestamp: int)
     if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     end = storage.last_stable if request.isolation_level == READ_COMMITTED else storage.high_watermark
+    if request.replica_id >= 0 and timestamp == LATEST:  # a follower that lost its way
+        return -1, partition.committable_end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, storage.start, storage.epoch_at(storage.start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
