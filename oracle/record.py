@@ -17,6 +17,7 @@ from kpybroker.wire.api import by_name
 from kpybroker.wire.message import build, parse
 from oracle.cluster_scenes import ClusterScenes
 from oracle.kafka import Kafka
+from oracle.quorum_scenes import QuorumScenes
 from oracle.scenes import Scenes
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
@@ -80,6 +81,11 @@ def main() -> None:
         recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
         ClusterScenes(recorder.ask, at_controller.ask).all()
         at_controller.said["api_versions_at_controller"] = at_controller.said.pop("api_versions")
+        recorder.write(GOLDEN)
+        at_controller.write(GOLDEN)
+    with Kafka() as kafka:
+        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
+        QuorumScenes(recorder.ask, at_controller.ask).all()
         recorder.write(GOLDEN)
         at_controller.write(GOLDEN)
     print(f"recorded in {GOLDEN}")

@@ -22,7 +22,9 @@ from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.batch import split
 from kpybroker.wire.message import build, parse
 from oracle.cluster_scenes import ClusterScenes
+from oracle.quorum_scenes import QuorumScenes
 from oracle.scenes import Scenes
+from tests.server.clustering import free_ports
 from tests.serving import serving
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -57,6 +59,14 @@ OURS = {
     ("ApiVersions", "supported_features"): "only what is served; test_api_versions.py",
     ("CreateTopics", "min.insync.replicas"): "Kafka sets it for the cluster once it finalizes eligible leader replicas",
     ("DescribeConfigs", "min.insync.replicas"): "as in CreateTopics",
+    ("DescribeQuorum", "high_watermark"): "an offset of the metadata log",
+    ("DescribeQuorum", "last_caught_up_timestamp"): "the clock's",
+    ("DescribeQuorum", "last_fetch_timestamp"): "the clock's",
+    ("DescribeQuorum", "log_end_offset"): "an offset of the metadata log",
+    ("DescribeQuorum", "replica_directory_id"): "drawn when the directory was formatted",
+    ("FetchSnapshot", "error_code"): "Kafka 4.3 fails to build any refusal of a FetchSnapshot and says "
+    "UNKNOWN_SERVER_ERROR without topics; ours says what is wrong",
+    ("FetchSnapshot", "topics"): "as its error code",
     ("DescribeConfigs", "listeners"): "another port, and Kafka has a listener for its controller",
 }
 
@@ -171,6 +181,13 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
         peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
         inner = await dialled(node, await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller"))
         await asyncio.to_thread(ClusterScenes(asking(peer, said), asking(inner, at_controller)).all)
+        inner.close()
+        peer.close()
+    port = free_ports(1)[0]
+    both = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}
+    async with serving(directory / "quorum", {**AS_RECORDED, **both}) as node:
+        peer, inner = await dialled(node, int(node.bootstrap.rpartition(":")[2])), await dialled(node, port)
+        await asyncio.to_thread(QuorumScenes(asking(peer, said), asking(inner, at_controller)).all)
         inner.close()
         peer.close()
     del at_controller["ApiVersions"]  # tests/test_table.py has it
