@@ -7,6 +7,7 @@ RUNS ?= 3
 SEEDS ?= 1000
 FIRST ?= 0
 BROKERS ?= 1
+REPLICAS ?= 3
 JOBS ?= 1
 
 .PHONY: run test check lint compat spark demo bench oracle kill sim clean prerequisites
@@ -39,7 +40,7 @@ kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
 
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
-	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --jobs $(JOBS)
+	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)
 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh

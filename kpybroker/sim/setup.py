@@ -31,6 +31,7 @@ ONE_BROKER_FAULTS = (
     "clock_skew",
 )
 MANY_BROKERS_FAULTS = (*ONE_BROKER_FAULTS, "partition", "one_way", "isolate", "slow_node")
+REPLICAS_MAX = 3
 LOSES_UNSYNCED = ("power_loss",)
 
 
@@ -56,6 +57,8 @@ class Setup:
     weather: Weather
     survives: tuple[int, ...]
     """What was acknowledged with these acks may not be lost under these faults and settings."""
+    replicas: int
+    """What topics have at most."""
     topics: tuple[TopicSetup, ...]
     producers: int
     consumers: int
@@ -77,17 +80,20 @@ class TopicSetup:
     configs: dict[str, str]
 
 
-def setup_of(seed: int, *, brokers: int = 1, faults: tuple[str, ...] | None = None) -> Setup:
-    """Draw the setup of a seed. `faults` limits which may be chosen."""
+def setup_of(
+    seed: int, *, brokers: int = 1, replicas: int | None = None, faults: tuple[str, ...] | None = None
+) -> Setup:
+    """Draw the setup of a seed. `replicas` is what topics have at most (3); `faults` limits which may be chosen."""
+    most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))
     offered = faults if faults is not None else (ONE_BROKER_FAULTS if brokers == 1 else MANY_BROKERS_FAULTS)
-    if fsync != "always" and brokers < 3:
+    if fsync != "always" and most < REPLICAS_MAX:
         # what is acknowledged is in the page cache only: that survives a process, not its machine
         offered = tuple(name for name in offered if name not in LOSES_UNSYNCED)
     chosen = tuple(name for name in offered if random.random() < 0.6) or offered
-    shared = _shared_properties(random, fsync)
-    topics = tuple(_topic(random, number, brokers) for number in range(random.randint(1, 3)))
+    shared = _shared_properties(random, fsync, most)
+    topics = tuple(_topic(random, number, most) for number in range(random.randint(1, 3)))
     return Setup(
         seed=seed,
         nodes=_nodes(brokers, shared),
@@ -96,6 +102,7 @@ def setup_of(seed: int, *, brokers: int = 1, faults: tuple[str, ...] | None = No
         pause_between_s=random.choice((0.5, 2.0, 5.0)),
         weather=random.choice(WEATHERS),
         survives=(-1, 1) if brokers == 1 and "power_loss" not in chosen else (-1,),
+        replicas=most,
         topics=topics,
         producers=random.randint(2, 4),
         consumers=random.randint(1, 2),
@@ -107,7 +114,7 @@ def setup_of(seed: int, *, brokers: int = 1, faults: tuple[str, ...] | None = No
     )
 
 
-def _shared_properties(random: Random, fsync: str) -> dict[str, str]:
+def _shared_properties(random: Random, fsync: str, replicas: int) -> dict[str, str]:
     return {
         "kpybroker.fsync": fsync,
         "kpybroker.max.open.files": random.choice(("16", "512")),
@@ -116,6 +123,7 @@ def _shared_properties(random: Random, fsync: str) -> dict[str, str]:
         "log.segment.delete.delay.ms": random.choice(("0", "1000", "60000")),
         "metadata.log.max.record.bytes.between.snapshots": random.choice(("500", "3000", "20971520")),
         "offsets.topic.num.partitions": random.choice(("1", "3")),
+        "offsets.topic.replication.factor": str(replicas),
         "offsets.topic.segment.bytes": random.choice(("1048576", "104857600")),
         "max.incremental.fetch.session.cache.slots": random.choice(("0", "3", "1000")),
         "group.initial.rebalance.delay.ms": random.choice(("0", "500")),
@@ -123,10 +131,10 @@ def _shared_properties(random: Random, fsync: str) -> dict[str, str]:
     }
 
 
-def _topic(random: Random, number: int, brokers: int) -> TopicSetup:
-    replicas = random.choice((1, 3, 3)) if brokers >= 3 else 1
+def _topic(random: Random, number: int, most: int) -> TopicSetup:
+    replicas = random.choice((1, most, most))
     configs = {"internal.segment.bytes": random.choice(("900", "3000", "100000"))}
-    if replicas == 3:
+    if replicas == REPLICAS_MAX:
         configs["min.insync.replicas"] = "2"
     return TopicSetup(f"topic{number}", random.randint(1, 3), replicas, configs)
 

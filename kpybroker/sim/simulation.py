@@ -217,8 +217,7 @@ class Simulation:
             client = self._client(f"k{number}")
             self._start(client, Committer(client, f"lone{number}", random.choice(self.places), pace_s=pace_s))
         client = self._client("operator")
-        replicas = 3 if len(setup.nodes) >= 3 else 1
-        self._start(client, Operator(client, replicas, pace_s=6.0))
+        self._start(client, Operator(client, setup.replicas, pace_s=6.0))
 
     async def _everybody_goes_on(self) -> bool:
         """Liveness: with everything mended, every client soon has a success."""
