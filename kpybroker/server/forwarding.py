@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Handle = Callable[["Broker", Call, Any], Any]
 _SIZE_BYTES = 4
 
+ANONYMOUS = b"\0\0\x05User\x0aANONYMOUS\0\0"
+"""The principal of whoever has not said who it is, as Kafka's controllers read it (DefaultPrincipalData, version 0)."""
+
 
 def forwarding(api: Api, handle: Handle) -> Handle:
     """The handler where this node is the active controller; on every other node, the way to that one.
@@ -37,7 +40,7 @@ def forwarding(api: Api, handle: Handle) -> Handle:
 async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encoded:
     """The active controller's answer, as it came. Raises REQUEST_TIMED_OUT, or what the envelope was refused with."""
     frame = b"".join(encode_request(0, api, call.version, request, call.client_id))[_SIZE_BYTES:]
-    sent = envelope.Request(request_data=frame, request_principal=None, client_host_address=_packed(call.host))
+    sent = envelope.Request(request_data=frame, request_principal=ANONYMOUS, client_host_address=_packed(call.host))
     told = await broker.channel.ask("Envelope", sent, broker.config.request_timeout_ms)
     if told.error_code or told.response_data is None:
         raise KafkaError(ErrorCode(told.error_code or ErrorCode.UNKNOWN_SERVER_ERROR))
