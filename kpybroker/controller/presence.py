@@ -19,6 +19,7 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 BETWEEN_DIALS_MS = 20
+DIALS_MAX = 5
 BETWEEN_FENCINGS_MS = 1000
 DIAL_TIMEOUT_MS = 1000
 CHECKS_MAX = 1000
@@ -99,10 +100,15 @@ class Presence:
         return broker.endpoints[0] if broker.endpoints else None
 
     async def _refused_twice(self, endpoint: BrokerEndpoint) -> bool:
-        if not await self._refused(endpoint):
-            return False
-        await asyncio.sleep(BETWEEN_DIALS_MS / 1000)
-        return await self._refused(endpoint)
+        """Whether two dials in a row are refused. A process that ends may close its listener after its connections."""
+        refused_before = False
+        for _ in range(DIALS_MAX):
+            refused = await self._refused(endpoint)
+            if refused and refused_before:
+                return True
+            refused_before = refused
+            await asyncio.sleep(BETWEEN_DIALS_MS / 1000)
+        return False
 
     async def _refused(self, endpoint: BrokerEndpoint) -> bool:
         try:

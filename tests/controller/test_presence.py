@@ -58,6 +58,24 @@ def test_who_is_gone_is_fenced_though_its_session_lasts(with_broker: WithBroker)
     with_broker(scenario, LONG)
 
 
+def test_a_listener_may_close_a_moment_after_the_connection(with_broker: WithBroker) -> None:
+    async def scenario(_: Peer, node: Node) -> None:
+        dials: list[asyncio.BaseTransport] = []
+
+        class Closing(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                dials.append(transport)
+                listener.close()
+
+        listener = await node.broker.world.network.listen(Closing, "127.0.0.1", 0)
+        peer, _stranger = await unfenced(node, 2, listener.port)
+        peer.close()
+        await until(lambda: is_fenced(node, 2))
+        assert len(dials) == 1
+
+    with_broker(scenario, LONG)
+
+
 def test_one_at_a_time(with_broker: WithBroker) -> None:
     async def scenario(_: Peer, node: Node) -> None:
         peers = []
