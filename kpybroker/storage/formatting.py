@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 from collections.abc import Mapping
 from random import Random
 from typing import Any, NamedTuple
@@ -105,13 +106,19 @@ def format_directory(
     _sync_names_above(world, path)
 
 
+NOT_OURS = (errno.EACCES, errno.EPERM, errno.EINVAL)
+"""Of directories above: one that may not be read, or is of a kind that has no disk (/proc), was not made by us."""
+
+
 def _sync_names_above(world: World, path: str) -> None:
     """The directory's own name, and those of parents that were made with it, must survive a power loss too."""
     while (path := path.rpartition("/")[0]) != "":
         try:
             world.disk.sync_directory_blocking(path)
-        except PermissionError:
-            return  # one that may not even be read was not made by us
+        except OSError as error:
+            if error.errno in NOT_OURS:
+                return
+            raise
     world.disk.sync_directory_blocking("/")
 
 

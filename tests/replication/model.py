@@ -252,7 +252,7 @@ class Model:
             return
         response = fetch_replica(leader, FETCH, asked.request, asked.sender)  # type: ignore[arg-type]
         leader.hosting.flush()
-        row = response.responses[0].partitions[0]  # type: ignore[union-attr]
+        row: Any = response.responses[0].partitions[0]  # type: ignore[union-attr]
         row.records = bytes(row.records or b"")
         self.told.append(Told(asked, row))
 

@@ -99,7 +99,7 @@ def play(root: Path, scene: Callable[[Cluster], Awaitable[None]], **settings: st
         await cluster.start(1, 2, 3)
         await scene(cluster)
 
-    run_cluster(root, whole, **{**QUICK, **settings})
+    run_cluster(root, whole, voters=ALL, **{**QUICK, **settings})
 
 
 def test_what_is_acknowledged_outlives_its_leader(tmp_path: Path) -> None:
