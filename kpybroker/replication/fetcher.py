@@ -163,6 +163,9 @@ class Fetcher:
         wait_ms = config.replica_fetch_wait_max_ms
         if next_s is not None:
             wait_ms = min(wait_ms, max(int(next_s * 1000), 1))
+        logs = [partition.log for partition, _ in ready.values()]
+        if any(one.settings.fsync_always and one.synced_end < one.end for one in logs):
+            await asyncio.gather(*(self._sync(partition) for partition, _ in ready.values()))
         peer = await self._connected()
         if self._changed.is_set():
             return  # what is to be asked has changed meanwhile
@@ -174,34 +177,28 @@ class Fetcher:
             self._is_parked = False
         if told.error_code:
             raise ConnectionError(f"broker {self._leader_id} refused a fetch with error code {told.error_code}")
-        lost, synced = [], []
+        lost = []
         for topic in told.responses:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
                 asked = ready.get(key)
                 if asked is None or self._partitions.get(key) is not asked[0]:
                     continue
-                if self._take(key, *asked, row):
-                    synced.append(asked[0])
+                self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     lost.append(asked)
-        for partition in synced:
-            await self._sync(partition)
         for partition, place in lost:
             await self._find_the_way(peer, partition, place)
 
-    def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> bool:
-        """Whether something came that is to be synced."""
+    def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> None:
         try:
-            moved = take(partition, place, row)
+            take(partition, place, row)
         except KafkaError as refusal:
             self._delay(key, partition, refusal)
-            return False
         except Damage as damage:
             partition.fail(str(damage))
-            return False
-        self._delayed.pop(key, None)
-        return moved and partition.log.settings.fsync_always
+        else:
+            self._delayed.pop(key, None)
 
     def _delay(self, key: Key, partition: Partition, refusal: KafkaError) -> None:
         _, waited_ms = self._delayed.get(key, (0.0, 0))
@@ -210,6 +207,9 @@ class Fetcher:
         log.debug("%r: broker %d: %s", partition, self._leader_id, refusal)
 
     async def _sync(self, partition: Partition) -> None:
+        """What a fetch claims to have is on disk, whoever led when it came."""
+        if not partition.log.settings.fsync_always:
+            return
         try:
             await partition.log.sync()
         except Damage as damage:

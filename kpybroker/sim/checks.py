@@ -26,8 +26,9 @@ async def check_all(simulation: Simulation, auditor: Client) -> None:
     with simulation.loop.acting(auditor.owner):
         reading = simulation.loop.create_task(_read_all(simulation, auditor))
     await reading
-    for first, machine in enumerate(simulation.machines):
+    for machine in simulation.machines:
         machine.storage.cold_odds = 0.0
+    for first, machine in enumerate(simulation.machines):
         for other in simulation.machines[first + 1 :]:
             if machine.node is not None and other.node is not None:
                 logs_agree(simulation.history, machine, other)
