@@ -288,9 +288,9 @@ class Quorum:
                 node.synced = node.start = len(node.log)
                 assert node.log == self.committed[: len(node.log)]
             case Agrees():
-                assert node.log[: reply.start] == self.nodes[leader_id].log[: reply.start] or reply.epoch not in (
-                    self.nodes[leader_id].state.epoch,
-                )
+                leader = self.nodes[leader_id]
+                if leader.state.is_leader and leader.state.epoch == reply.epoch:
+                    assert node.log[: reply.start] == leader.log[: reply.start], "what agrees is the same"
                 node.log += reply.entries
                 agreed = reply.high_watermark
         self.step(node, raft.Followed(leader_id, reply.epoch, agreed))
