@@ -127,6 +127,7 @@ class Fetching:
         quorum = self._quorum
         await quorum.metadata.synced()
         if not self._matters(source):
+            self._hang_up()  # dialled while the leader changed, it would be the next source for ever
             return
         async with asyncio.timeout(self._patience_s):
             peer = await self._connect(source)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import traceback
 from dataclasses import dataclass, field
 from random import Random
 from time import process_time
+from types import FrameType
 
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.sim import checks
@@ -18,7 +20,7 @@ from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.consuming import Consumer
 from kpybroker.sim.grouping import Committer, Member
 from kpybroker.sim.history import History, Place
-from kpybroker.sim.loop import Owner, Stuck, VirtualLoop
+from kpybroker.sim.loop import Dead, Owner, Stuck, VirtualLoop
 from kpybroker.sim.nemesis import Nemesis
 from kpybroker.sim.network import Fabric
 from kpybroker.sim.producing import Producer
@@ -28,6 +30,8 @@ from kpybroker.sim.watch import Watch
 
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0
+CPU_LIMIT_S = 20.0
+"""Twenty times what a seed may cost: something turns round and round without ever waiting."""
 GROUP = "group"
 
 
@@ -94,6 +98,8 @@ class Simulation:
         listener, product = _Listener(self), logging.getLogger("kpybroker")
         product.addHandler(listener)
         propagates, product.propagate = product.propagate, False
+        overrun = signal.signal(signal.SIGPROF, self._overrun)
+        signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
         gc.disable()  # whatever a collector would end, it ends at the same place in every run
         try:
             self.loop.run_until_complete(self._play())
@@ -102,6 +108,8 @@ class Simulation:
         finally:
             self._end()
             gc.enable()
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, overrun)
             product.removeHandler(listener)
             product.propagate = propagates
         history = self.history
@@ -115,6 +123,13 @@ class Simulation:
             details=self.details,
             trace=history.trace,
         )
+
+    def _overrun(self, _: int, frame: FrameType | None) -> None:
+        """Out of a loop that never waits, and out of the run."""
+        self.history.breach(f"{self.loop.current.name} computes and computes: {CPU_LIMIT_S:.0f} s of CPU")
+        self.details.append("".join(traceback.format_stack(frame)))
+        self.loop.turns_max = 0
+        raise Dead
 
     def _end(self) -> None:
         for machine in self.machines:
