@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.key import Mode
 from kpybroker.config.listeners import (
     Endpoint,
@@ -24,6 +24,8 @@ from kpybroker.errors import ConfigError
 
 CACHED_LOG_SETTINGS_MAX = 1000
 NO_SETTINGS: Mapping[str, str] = {}
+SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
+"""Lists of which the order says nothing."""
 NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
 """What Kafka insists on being told; a node of its own needs no file."""
 
@@ -75,6 +77,8 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
 
     num_partitions: int
     default_replication_factor: int
@@ -143,7 +147,7 @@ class BrokerConfig:
     ) -> BrokerConfig:
         texts = {**static, **dynamic_default, **dynamic_broker}
         values: dict[str, Any] = {}
-        for key in BROKER_KEYS.values():
+        for key in CHANGEABLE_KEYS.values():
             given = texts.get(key.name)
             values[key.attribute] = key.parse(given) if given is not None else key.default_value
         values.update(_derived(values, texts))
@@ -184,7 +188,8 @@ class BrokerConfig:
             if key.attribute in names:
                 text = topic_overrides.get(key.name)
                 values[key.attribute] = key.parse(text if text is not None else self.topic_default(key.name))
-        values["cleanup_policy"] = frozenset(values["cleanup_policy"])
+        for name in SETS:
+            values[name] = frozenset(values[name])
         small = topic_overrides.get("internal.segment.bytes")
         if small is not None:
             values["segment_bytes"] = TOPIC_KEYS["internal.segment.bytes"].parse(small)
@@ -199,7 +204,7 @@ def _changeable(settings: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         (name, text)
         for name, text in settings.items()
-        if name in BROKER_KEYS and BROKER_KEYS[name].mode is Mode.CLUSTER_WIDE
+        if name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE
     ]
 
 

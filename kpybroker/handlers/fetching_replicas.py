@@ -7,6 +7,7 @@ where they parted (KIP-595). v15 its broker's epoch (KIP-903).
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
@@ -26,7 +27,7 @@ NO_EPOCH = -1
 class ReplicaFetchReply(FetchReply):
     """A follower's fetch that waits for something to be appended, or for its time to end."""
 
-    __slots__ = ("_must_answer", "_parked_at", "_replica_id")
+    __slots__ = ("_again", "_is_slowed", "_must_answer", "_parked_at", "_replica_id", "_slowed_bytes", "_throttle")
 
     def __init__(
         self,
@@ -41,6 +42,12 @@ class ReplicaFetchReply(FetchReply):
         self._replica_id = replica_id
         self._must_answer = False
         self._parked_at: list[Followers] = []
+        self._throttle = broker.hosting.leading_throttle
+        self._is_slowed = False
+        """There is more, once it is paid for."""
+        self._slowed_bytes = 0
+        """In this response, for replicas that a throttle slows."""
+        self._again: asyncio.TimerHandle | None = None
 
     def count(self, broker_epoch: int) -> None:
         """Note how far the follower has come, wherever its history is the leader's."""
@@ -71,11 +78,26 @@ class ReplicaFetchReply(FetchReply):
         return partition, follower
 
     def try_now(self, *, final: bool) -> Response | None:
-        self._must_answer = False
-        response = super().try_now(final=final)
-        if response is None and self._must_answer and self._task is None:
-            response = super().try_now(final=True)
+        self._must_answer = self._is_slowed = False
+        response = self._try(final=final)
+        if response is None and self._task is None:
+            if self._must_answer:
+                return self._try(final=True)
+            if self._is_slowed and self._again is None:
+                wait_s = self._throttle.wait_ms / 1000
+                self._again = asyncio.get_running_loop().call_later(wait_s, self._look_again)
         return response
+
+    def _try(self, *, final: bool) -> Response | None:
+        self._slowed_bytes = 0
+        response = super().try_now(final=final)
+        if response is not None and self._slowed_bytes:
+            self._throttle.count(self._slowed_bytes)
+        return response
+
+    def _look_again(self) -> None:
+        self._again = None
+        self.settle()
 
     def _look(self, want: Want, room_bytes: int, *, is_first: bool) -> tuple[PartitionData, Partition | None]:
         assert isinstance(want, ReplicaWant)
@@ -97,13 +119,21 @@ class ReplicaFetchReply(FetchReply):
             upper = partition.committable_end
             if want.fetch_offset >= upper or (room_bytes <= 0 and not is_first):
                 return row, None
+            is_slow = self._throttle.slows(partition, self._replica_id)
+            if is_slow:
+                room_bytes = min(room_bytes, self._throttle.rate - self._slowed_bytes)
+                if room_bytes <= 0 or self._throttle.must_wait:
+                    self._is_slowed = True
+                    return row, None
             records = self._cold.get(want)
             if records is None:
                 size_bytes = max(min(want.max_bytes, room_bytes), 0)
-                records = storage.read(want.fetch_offset, size_bytes, upper=upper, min_one=is_first)
+                records = storage.read(want.fetch_offset, size_bytes, upper=upper, min_one=is_first or is_slow)
                 if records is None:
                     return row, partition
             row.records = records if isinstance(records, bytes) else memoryview(records)
+            if is_slow:
+                self._slowed_bytes += len(records)
         except Damage as damage:
             return self._refuse(want, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))), None
         except KafkaError as refusal:
@@ -121,6 +151,8 @@ class ReplicaFetchReply(FetchReply):
 
     def _release(self) -> None:
         super()._release()
+        if self._again is not None:
+            self._again.cancel()
         for followers in self._parked_at:
             followers.fetches.pop(self, None)
         self._parked_at = []
