@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kpybroker.call import Answers
 from kpybroker.config import BrokerConfig, Endpoint, LogSettings
 from kpybroker.controller import commands
 from kpybroker.controller.active import Controller
@@ -40,18 +41,8 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-ANSWERS_LIMIT = 512
 CONTROLLER_TIMEOUT_MS = 30_000
 PLAINTEXT = 0
-
-
-class Answers(dict[Any, Any]):
-    """Encoded answers that depend on the Image alone; emptied when one is published, and when there are too many."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if len(self) >= ANSWERS_LIMIT:
-            self.clear()
-        super().__setitem__(key, value)
 
 
 class Broker:
@@ -88,7 +79,8 @@ class Broker:
         )
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
-        context = Context(world.network, self.node_id, lambda: self.config, lambda: self.epoch, lambda: self.image)
+        now = (lambda: self.config, lambda: self.epoch, lambda: self.image)
+        context = Context(world.network, self.node_id, *now, self.hosting.following_throttle)
         proposals = Proposals(self.channel, self.node_id, lambda: self.epoch)
         self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed)
         self._internal: dict[str, asyncio.Task[None]] = {}
@@ -267,6 +259,7 @@ class Broker:
             return
         own = self.image.config(BROKER_RESOURCE, str(self.node_id))
         self.config = self.config.with_dynamic(self.image.config(BROKER_RESOURCE, ""), own)
+        self.hosting.limit_replication(self.config)
         for name in self.image.topics:
             self._apply_topic_settings(name)
 

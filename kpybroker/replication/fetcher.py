@@ -18,6 +18,7 @@ from kpybroker.metadata.whereabouts import address_for_brokers
 from kpybroker.peer import Peer
 from kpybroker.replication.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.partition import Partition
+from kpybroker.replication.throttle import Throttle
 from kpybroker.wire.rpc import fetch, list_offsets, offset_for_leader_epoch
 from kpybroker.world import Network
 
@@ -41,6 +42,7 @@ class Context(NamedTuple):
     config: Callable[[], BrokerConfig]
     broker_epoch: Callable[[], int]
     image: Callable[[], Image]
+    throttle: Throttle
 
 
 class Fetcher:
@@ -54,6 +56,8 @@ class Fetcher:
         """Until when a partition waits, and for how long it has waited last, in ms."""
         self._peer: Peer | None = None
         self._is_parked = False
+        self._is_slowed = False
+        """Something could be fetched once what came is paid for."""
         self._changed = asyncio.Event()
         self._poking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -134,9 +138,14 @@ class Fetcher:
         if self._context.broker_epoch() < 0:
             return found
         now_s = self._loop.time()
+        self._is_slowed = False
+        must_wait = self._context.throttle.must_wait
         for key, partition in list(self._partitions.items()):
             until_s, _ = self._delayed.get(key, (0.0, 0))
             if until_s > now_s or partition.offline is not None:
+                continue
+            if must_wait and self._slows(partition):
+                self._is_slowed = True
                 continue
             try:
                 found[key] = partition, place_of(partition)
@@ -145,9 +154,11 @@ class Fetcher:
         return found
 
     def _next_s(self) -> float | None:
-        """How long until a delayed partition is due."""
-        due_s = min((until_s for until_s, _ in self._delayed.values()), default=None)
-        return None if due_s is None else max(due_s - self._loop.time(), 0.001)
+        """How long until a partition that waits is due."""
+        waits_s = [until_s - self._loop.time() for until_s, _ in self._delayed.values()]
+        if self._is_slowed:
+            waits_s.append(self._context.throttle.wait_ms / 1000)
+        return max(min(waits_s), 0.001) if waits_s else None
 
     async def _pause(self, wait_s: float | None) -> None:
         try:
@@ -191,6 +202,8 @@ class Fetcher:
             await self._find_the_way(peer, partition, place)
 
     def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> None:
+        if row.records and self._slows(partition):
+            self._context.throttle.count(len(row.records))
         try:
             take(partition, place, row)
         except KafkaError as refusal:
@@ -214,6 +227,9 @@ class Fetcher:
             await partition.log.sync()
         except Damage as damage:
             partition.fail(str(damage))
+
+    def _slows(self, partition: Partition) -> bool:
+        return self._context.throttle.slows(partition, self._context.node_id)
 
     # ---- requests
 
@@ -239,7 +255,11 @@ class Fetcher:
     def _request(self, ready: dict[Key, tuple[Partition, Place]], wait_ms: int) -> fetch.Request:
         config, context = self._context.config(), self._context
         topics: dict[bytes, fetch.FetchTopic] = {}
+        throttle = self._context.throttle
         for (topic_id, index), (partition, place) in ready.items():
+            max_bytes = config.replica_fetch_max_bytes
+            if self._slows(partition):
+                max_bytes = min(max_bytes, throttle.rate)
             topic = topics.get(topic_id)
             if topic is None:
                 topic = topics[topic_id] = fetch.FetchTopic(topic=partition.topic, topic_id=topic_id, partitions=[])
@@ -250,7 +270,7 @@ class Fetcher:
                     fetch_offset=place.offset,
                     last_fetched_epoch=place.last_epoch,
                     log_start_offset=partition.log.start,
-                    partition_max_bytes=config.replica_fetch_max_bytes,
+                    partition_max_bytes=max_bytes,
                 )
             )
         return fetch.Request(

@@ -265,7 +265,16 @@ class Partition:
         if own_end > followers.woken_at:
             followers.woken_at = own_end
             woken.extend(followers.fetches)
-        return followers.agreed_end(own_end, self.log.settings.min_insync_replicas, self._hosting.now_ms())
+        agreed = followers.agreed_end(own_end, self.log.settings.min_insync_replicas, self._hosting.now_ms())
+        if self._hosting.is_rack_aware and agreed > self.log.high_watermark:
+            woken.extend(followers.fetches)
+        return agreed
+
+    def wake_fetches(self) -> None:
+        """The high watermark of a follower has moved: consumers may wait for it here, too (KIP-392)."""
+        if self.fetches:
+            self._hosting.woken.extend(self.fetches)
+            self._hosting.settle()
 
     def fetched_by(self, follower: Follower, offset: int, log_start: int, broker_epoch: int) -> None:
         """A follower asks from `offset` on, within the log and of the same history: it may bring on what others wait

@@ -169,7 +169,7 @@ class Simulation:
                 await replay_equals_live(machine, self.history)
         for machine in self.machines:
             machine.wanted = False
-            if "power_loss" in self.setup.faults:
+            if "power_loss" in self.setup.faults and self.setup.outlives_power:
                 machine.lose_power()
             elif self._random.random() < 0.5:
                 machine.kill()
