@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kpybroker.call import Answers
 from kpybroker.config import BrokerConfig, Endpoint, LogSettings
 from kpybroker.controller import commands
 from kpybroker.controller.active import Controller
@@ -40,18 +41,8 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-ANSWERS_LIMIT = 512
 CONTROLLER_TIMEOUT_MS = 30_000
 PLAINTEXT = 0
-
-
-class Answers(dict[Any, Any]):
-    """Encoded answers that depend on the Image alone; emptied when one is published, and when there are too many."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if len(self) >= ANSWERS_LIMIT:
-            self.clear()
-        super().__setitem__(key, value)
 
 
 class Broker:
@@ -79,7 +70,7 @@ class Broker:
         self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
         """Asks the active controller whatever handlers and replication want of it."""
         self._heartbeats = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}-heartbeat")
-        self._lifecycle: Lifecycle | None = None
+        self.lifecycle: Lifecycle | None = None
         self.groups = GroupCoordinator(
             world,
             settings_of(config),
@@ -88,7 +79,8 @@ class Broker:
         )
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
-        context = Context(world.network, self.node_id, lambda: self.config, lambda: self.epoch, lambda: self.image)
+        now = (lambda: self.config, lambda: self.epoch, lambda: self.image)
+        context = Context(world.network, self.node_id, *now, self.hosting.following_throttle)
         proposals = Proposals(self.channel, self.node_id, lambda: self.epoch)
         self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed)
         self._internal: dict[str, asyncio.Task[None]] = {}
@@ -150,7 +142,7 @@ class Broker:
             log_dirs=[directory.directory_id for directory in self.directories],
             previous_broker_epoch=self.log_dir.previous_epoch,
         )
-        self._lifecycle = Lifecycle(
+        self.lifecycle = Lifecycle(
             self._heartbeats,
             self.config,
             registration,
@@ -158,7 +150,7 @@ class Broker:
             on_epoch=self._begin_epoch,
             on_failure=self.fail,
         )
-        await self._lifecycle.join()
+        await self.lifecycle.join()
         loop = asyncio.get_running_loop()
         chores = self._do_chores(), self.log_dir.garbage.unlink_when_due(), self.replicas.watch_followers()
         self._chores = [loop.create_task(chore) for chore in chores]
@@ -172,13 +164,13 @@ class Broker:
     async def leave(self) -> None:
         """Hand over what this broker leads, while it still serves; nothing to do where there is no other broker."""
         others = any(not broker.fenced for node_id, broker in self.image.brokers.items() if node_id != self.node_id)
-        if self._lifecycle is not None and others and self.config.controlled_shutdown_enable:
-            await self._lifecycle.leave()
+        if self.lifecycle is not None and others and self.config.controlled_shutdown_enable:
+            await self.lifecycle.leave()
 
     async def close(self) -> None:
         """Stop the coordinators, write everything, leave the mark of a clean stop."""
-        if self._lifecycle is not None:
-            self._lifecycle.stop()
+        if self.lifecycle is not None:
+            self.lifecycle.stop()
         self._heartbeats.close()
         self.channel.close()
         self.presence.stop()
@@ -250,8 +242,8 @@ class Broker:
         self._settle_in()
         self.hosting.flush()
         self.quorum.answering.followed.look_again()
-        if self._lifecycle is not None:
-            self._lifecycle.wake()
+        if self.lifecycle is not None:
+            self.lifecycle.wake()
 
     def _settle_in(self) -> None:
         """Take part in replication once the metadata shows this incarnation; see `Replicas.is_registered`."""
@@ -267,6 +259,7 @@ class Broker:
             return
         own = self.image.config(BROKER_RESOURCE, str(self.node_id))
         self.config = self.config.with_dynamic(self.image.config(BROKER_RESOURCE, ""), own)
+        self.hosting.limit_replication(self.config)
         for name in self.image.topics:
             self._apply_topic_settings(name)
 

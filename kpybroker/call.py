@@ -21,12 +21,26 @@ class Call:
     listener: str = "PLAINTEXT"
     side: str = "broker"
     """Which kind of listener it came in at: of the broker, or of the controller."""
+    forwarded: bool = False
+    """Another broker has sent it on, and has answered what a broker decides by itself."""
 
 
 class Encoded(bytes):
     """A response body that is already encoded for the call's version; sent as it is."""
 
     __slots__ = ()
+
+
+ANSWERS_LIMIT = 512
+
+
+class Answers(dict[Any, Any]):
+    """Encoded answers that depend on the Image alone; emptied when one is published, and when there are too many."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if len(self) >= ANSWERS_LIMIT:
+            self.clear()
+        super().__setitem__(key, value)
 
 
 class Reply:

@@ -1,9 +1,11 @@
 """What a test may ask of a broker, whichever it is, and the child process behind it."""
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -51,6 +53,14 @@ def free_port() -> int:
     """A port that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def steady_port() -> int:
+    """A port that is free and that no outgoing connection takes while its server is down: not an ephemeral one."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def die_with_parent() -> None:
@@ -112,6 +122,11 @@ class ServerProcess:
 
     def start(self) -> Self:
         """Start it and return when it answers; NotStarted if it ends or stays silent."""
+        self.spawn()
+        return self.await_ready()
+
+    def spawn(self) -> None:
+        """Start the process, and do not wait for it. It ends with the thread that calls this."""
         assert not self.running, "already running"
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
@@ -124,6 +139,10 @@ class ServerProcess:
                 env=self.environment(),
             )
         atexit.register(self.kill9)
+
+    def await_ready(self) -> Self:
+        """Return when it answers; NotStarted if it ends or stays silent."""
+        assert self._process is not None, "not started"
         deadline = time.monotonic() + self.start_timeout_s
         while not self.ready():
             if not self.running:

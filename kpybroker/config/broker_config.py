@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.key import Mode
 from kpybroker.config.listeners import (
     Endpoint,
@@ -32,7 +32,12 @@ from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
 CACHED_LOG_SETTINGS_MAX = 1000
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+SELECTORS = (RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
+"""Kafka's two ways to choose the replica that a consumer reads from (KIP-392)."""
 NO_SETTINGS: Mapping[str, str] = {}
+SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
+"""Lists of which the order says nothing."""
 NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
 """What Kafka insists on being told; a node of its own needs no file."""
 
@@ -87,6 +92,9 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
+    replica_selector_class: str | None
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
 
     num_partitions: int
     default_replication_factor: int
@@ -129,6 +137,8 @@ class BrokerConfig:
 
     cluster_id: str | None
     fsync: str
+    http_host: str
+    http_port: int | None
     max_open_files: int
     max_partitions: int
 
@@ -155,12 +165,17 @@ class BrokerConfig:
     ) -> BrokerConfig:
         texts = {**static, **dynamic_default, **dynamic_broker}
         values: dict[str, Any] = {}
-        for key in BROKER_KEYS.values():
+        for key in CHANGEABLE_KEYS.values():
             given = texts.get(key.name)
             values[key.attribute] = key.parse(given) if given is not None else key.default_value
         values.update(_derived(values, texts))
         wanted = {name: values[name] for name in (f.name for f in dataclasses.fields(cls)) if name in values}
         return cls(static=static, dynamic_default=dynamic_default, dynamic_broker=dynamic_broker, **wanted)
+
+    @property
+    def is_rack_aware(self) -> bool:
+        """Consumers are sent to a replica in their own rack (KIP-392)."""
+        return self.replica_selector_class == RACK_AWARE
 
     def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The settings with the cluster's and this broker's dynamic ones over the static ones (all checked before)."""
@@ -196,7 +211,8 @@ class BrokerConfig:
             if key.attribute in names:
                 text = topic_overrides.get(key.name)
                 values[key.attribute] = key.parse(text if text is not None else self.topic_default(key.name))
-        values["cleanup_policy"] = frozenset(values["cleanup_policy"])
+        for name in SETS:
+            values[name] = frozenset(values[name])
         small = topic_overrides.get("internal.segment.bytes")
         if small is not None:
             values["segment_bytes"] = TOPIC_KEYS["internal.segment.bytes"].parse(small)
@@ -211,7 +227,7 @@ def _changeable(settings: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         (name, text)
         for name, text in settings.items()
-        if name in BROKER_KEYS and BROKER_KEYS[name].mode is Mode.CLUSTER_WIDE
+        if name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE
     ]
 
 
@@ -223,6 +239,11 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
     log_dirs = values["log_dirs"] or values["log_dir"]
     if not log_dirs or "" in log_dirs:
         raise ConfigError("log.dirs: name at least one directory, and no empty one")
+    if values["replica_selector_class"] not in (None, *SELECTORS):
+        raise ConfigError(
+            f"replica.selector.class: {values['replica_selector_class']} is not known here; there are "
+            + " and ".join(SELECTORS)
+        )
     return {
         "log_dirs": log_dirs,
         "metadata_log_dir": values["metadata_log_dir"] or log_dirs[0],

@@ -42,6 +42,9 @@ class LogSettings:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = LONG_MAX
     min_cleanable_dirty_ratio: float = 0.5
+    leader_replication_throttled_replicas: frozenset[str] = frozenset()
+    follower_replication_throttled_replicas: frozenset[str] = frozenset()
+    """`partition:broker`, or `*` (KIP-73)."""
     fsync_always: bool = False
     """The broker's `kpybroker.fsync=always`: an acknowledged record is on disk, not only in the page cache."""
 

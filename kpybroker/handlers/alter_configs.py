@@ -14,22 +14,28 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    refused = {at: _refused(broker, resource) for at, resource in enumerate(request.resources)}
-    asked = [resource for at, resource in enumerate(request.resources) if refused[at] is None]
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    refused = {} if call.forwarded else here(broker, request)
+    asked = [resource for at, resource in enumerate(request.resources) if at not in refused]
     command = AlterConfigs(tuple(_replace(resource) for resource in asked), request.validate_only)
     decided = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
-    results = [refused[at] or next(decided) for at in refused]
     return Response(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=result.error_code,
-                error_message=result.error_message,
-                resource_type=result.resource_type,
-                resource_name=result.resource_name,
-            )
-            for result in results
-        ]
+        responses=[refused[at] if at in refused else row(next(decided)) for at in range(len(request.resources))]
+    )
+
+
+def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
+    """What the broker that is asked refuses by itself, by the place of the resource."""
+    refused = ((at, _refused(broker, resource)) for at, resource in enumerate(request.resources))
+    return {at: row(result) for at, result in refused if result is not None}
+
+
+def row(result: ConfigResult) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=result.error_code,
+        error_message=result.error_message,
+        resource_type=result.resource_type,
+        resource_name=result.resource_name,
     )
 
 

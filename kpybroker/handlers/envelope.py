@@ -33,7 +33,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     version = header.api_version
     inner = parse(api.request, version, request.request_data, body_at)
-    asker = Call(api.key, version, header.client_id, _host(request.client_host_address), call.connection)
+    host = _host(request.client_host_address)
+    asker = Call(api.key, version, header.client_id, host, call.connection, forwarded=True)
     told = await answer(broker, api, asker, inner)
     if not broker.controller.is_active and _says_not_controller(told):
         raise KafkaError(ErrorCode.NOT_CONTROLLER)  # lost on the way: the sender asks the next one

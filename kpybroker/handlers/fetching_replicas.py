@@ -7,11 +7,12 @@ where they parted (KIP-595). v15 its broker's epoch (KIP-903).
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fetch import FetchReply, resolve
+from kpybroker.handlers.fetch import FetchReply, begin, resolve
 from kpybroker.replication.followers import UNKNOWN, Follower, Followers
 from kpybroker.replication.sessions import ReplicaWant, Session, Want
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
@@ -26,7 +27,16 @@ NO_EPOCH = -1
 class ReplicaFetchReply(FetchReply):
     """A follower's fetch that waits for something to be appended, or for its time to end."""
 
-    __slots__ = ("_must_answer", "_parked_at", "_replica_id")
+    __slots__ = (
+        "_again",
+        "_is_rack_aware",
+        "_is_slowed",
+        "_must_answer",
+        "_parked_at",
+        "_replica_id",
+        "_slowed_bytes",
+        "_throttle",
+    )
 
     def __init__(
         self,
@@ -41,10 +51,17 @@ class ReplicaFetchReply(FetchReply):
         self._replica_id = replica_id
         self._must_answer = False
         self._parked_at: list[Followers] = []
+        self._is_rack_aware = broker.hosting.is_rack_aware
+        self._throttle = broker.hosting.leading_throttle
+        self._is_slowed = False
+        """There is more, once it is paid for."""
+        self._slowed_bytes = 0
+        """In this response, for replicas that a throttle slows."""
+        self._again: asyncio.TimerHandle | None = None
 
     def count(self, broker_epoch: int) -> None:
         """Note how far the follower has come, wherever its history is the leader's."""
-        for want in self._wants:
+        for want in self.wants:
             assert isinstance(want, ReplicaWant)
             try:
                 partition, follower = self._led(want)
@@ -71,16 +88,41 @@ class ReplicaFetchReply(FetchReply):
         return partition, follower
 
     def try_now(self, *, final: bool) -> Response | None:
-        self._must_answer = False
-        response = super().try_now(final=final)
-        if response is None and self._must_answer and self._task is None:
-            response = super().try_now(final=True)
+        self._must_answer = self._is_slowed = False
+        response = self._try(final=final)
+        if response is None and self._task is None:
+            if self._must_answer:
+                return self._try(final=True)
+            if self._is_slowed and self._again is None:
+                wait_s = self._throttle.wait_ms / 1000
+                self._again = asyncio.get_running_loop().call_later(wait_s, self._look_again)
         return response
+
+    def _try(self, *, final: bool) -> Response | None:
+        self._slowed_bytes = 0
+        response = super().try_now(final=final)
+        if response is not None and self._slowed_bytes:
+            self._throttle.count(self._slowed_bytes)
+        return response
+
+    def _respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
+        for want, row in rows:
+            followers = None if want.partition is None else want.partition.followers
+            if followers is not None and self._replica_id in followers.by_id:
+                followers.by_id[self._replica_id].told_high_watermark = row.high_watermark
+        return super()._respond(rows)
+
+    def _at(self, topic: str, index: int) -> Partition:
+        return self._broker.hosting.leads(topic, index)
+
+    def _look_again(self) -> None:
+        self._again = None
+        self.settle()
 
     def _look(self, want: Want, room_bytes: int, *, is_first: bool) -> tuple[PartitionData, Partition | None]:
         assert isinstance(want, ReplicaWant)
         try:
-            partition, _ = self._led(want)
+            partition, follower = self._led(want)
             storage = partition.log
             row = PartitionData(
                 partition_index=want.index,
@@ -95,15 +137,25 @@ class ReplicaFetchReply(FetchReply):
                 self._must_answer = True
                 return row, None
             upper = partition.committable_end
+            if self._is_rack_aware and storage.high_watermark > follower.told_high_watermark:
+                self._must_answer = True
             if want.fetch_offset >= upper or (room_bytes <= 0 and not is_first):
                 return row, None
+            is_slow = self._throttle.slows(partition, self._replica_id)
+            if is_slow:
+                room_bytes = min(room_bytes, self._throttle.rate - self._slowed_bytes)
+                if room_bytes <= 0 or self._throttle.must_wait:
+                    self._is_slowed = True
+                    return row, None
             records = self._cold.get(want)
             if records is None:
                 size_bytes = max(min(want.max_bytes, room_bytes), 0)
-                records = storage.read(want.fetch_offset, size_bytes, upper=upper, min_one=is_first)
+                records = storage.read(want.fetch_offset, size_bytes, upper=upper, min_one=is_first or is_slow)
                 if records is None:
                     return row, partition
             row.records = records if isinstance(records, bytes) else memoryview(records)
+            if is_slow:
+                self._slowed_bytes += len(records)
         except Damage as damage:
             return self._refuse(want, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))), None
         except KafkaError as refusal:
@@ -121,6 +173,8 @@ class ReplicaFetchReply(FetchReply):
 
     def _release(self) -> None:
         super()._release()
+        if self._again is not None:
+            self._again.cancel()
         for followers in self._parked_at:
             followers.fetches.pop(self, None)
         self._parked_at = []
@@ -145,8 +199,4 @@ def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int)
     session, wants = resolve(broker, request, call.version >= 13, ReplicaWant)
     reply = ReplicaFetchReply(broker, call, request, session, wants, replica_id)
     reply.count(UNKNOWN if state is None else state.replica_epoch)
-    response = reply.try_now(final=request.max_wait_ms <= 0 or not wants)
-    if response is not None:
-        return response
-    reply.park()
-    return reply
+    return begin(reply)

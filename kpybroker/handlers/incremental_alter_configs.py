@@ -29,22 +29,28 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    settled = {at: _settled(broker, resource, request) for at, resource in enumerate(request.resources)}
-    asked = [resource for at, resource in enumerate(request.resources) if settled[at] is None]
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    settled = {} if call.forwarded else here(broker, request)
+    asked = [resource for at, resource in enumerate(request.resources) if at not in settled]
     command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only)
     decided = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
-    results = [settled[at] or next(decided) for at in settled]
     return Response(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=result.error_code,
-                error_message=result.error_message,
-                resource_type=result.resource_type,
-                resource_name=result.resource_name,
-            )
-            for result in results
-        ]
+        responses=[settled[at] if at in settled else row(next(decided)) for at in range(len(request.resources))]
+    )
+
+
+def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
+    """What the broker that is asked answers by itself, by the place of the resource."""
+    settled = ((at, _settled(broker, resource, request)) for at, resource in enumerate(request.resources))
+    return {at: row(result) for at, result in settled if result is not None}
+
+
+def row(result: ConfigResult) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=result.error_code,
+        error_message=result.error_message,
+        resource_type=result.resource_type,
+        resource_name=result.resource_name,
     )
 
 

@@ -16,8 +16,10 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
 from kpybroker.peer import Peer
+from kpybroker.replication.fetch_session import Asked, FetchSession, Key
 from kpybroker.replication.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.partition import Partition
+from kpybroker.replication.throttle import Throttle
 from kpybroker.wire.rpc import fetch, list_offsets, offset_for_leader_epoch
 from kpybroker.world import Network
 
@@ -30,7 +32,11 @@ RETRY_MS = 20
 DIAL_TIMEOUT_MS = 1000
 LATEST, EARLIEST = -1, -2
 BY_ID = 13
-Key = tuple[bytes, int]
+SESSION_LOST = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 
 
 class Context(NamedTuple):
@@ -41,6 +47,7 @@ class Context(NamedTuple):
     config: Callable[[], BrokerConfig]
     broker_epoch: Callable[[], int]
     image: Callable[[], Image]
+    throttle: Throttle
 
 
 class Fetcher:
@@ -53,7 +60,10 @@ class Fetcher:
         self._delayed: dict[Key, tuple[float, int]] = {}
         """Until when a partition waits, and for how long it has waited last, in ms."""
         self._peer: Peer | None = None
+        self._session = FetchSession()
         self._is_parked = False
+        self._is_slowed = False
+        """Something could be fetched once what came is paid for."""
         self._changed = asyncio.Event()
         self._poking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -101,6 +111,7 @@ class Fetcher:
         self._hang_up()
 
     def _hang_up(self) -> None:
+        self._session.end()
         if self._peer is not None:
             self._peer.close()
             self._peer = None
@@ -134,9 +145,14 @@ class Fetcher:
         if self._context.broker_epoch() < 0:
             return found
         now_s = self._loop.time()
+        self._is_slowed = False
+        must_wait = self._context.throttle.must_wait
         for key, partition in list(self._partitions.items()):
             until_s, _ = self._delayed.get(key, (0.0, 0))
             if until_s > now_s or partition.offline is not None:
+                continue
+            if must_wait and self._slows(partition):
+                self._is_slowed = True
                 continue
             try:
                 found[key] = partition, place_of(partition)
@@ -145,9 +161,11 @@ class Fetcher:
         return found
 
     def _next_s(self) -> float | None:
-        """How long until a delayed partition is due."""
-        due_s = min((until_s for until_s, _ in self._delayed.values()), default=None)
-        return None if due_s is None else max(due_s - self._loop.time(), 0.001)
+        """How long until a partition that waits is due."""
+        waits_s = [until_s - self._loop.time() for until_s, _ in self._delayed.values()]
+        if self._is_slowed:
+            waits_s.append(self._context.throttle.wait_ms / 1000)
+        return max(min(waits_s), 0.001) if waits_s else None
 
     async def _pause(self, wait_s: float | None) -> None:
         try:
@@ -165,7 +183,13 @@ class Fetcher:
             wait_ms = min(wait_ms, max(int(next_s * 1000), 1))
         logs = [partition.log for partition, _ in ready.values()]
         if any(one.settings.fsync_always and one.synced_end < one.end for one in logs):
-            await asyncio.gather(*(self._sync(partition) for partition, _ in ready.values()))
+            await asyncio.gather(
+                *(
+                    self._sync(partition)
+                    for partition, _ in ready.values()
+                    if partition.log.synced_end < partition.log.end
+                )
+            )
         peer = await self._connected()
         if self._changed.is_set():
             return  # what is to be asked has changed meanwhile
@@ -175,14 +199,19 @@ class Fetcher:
                 told = await peer.ask("Fetch", self._request(ready, wait_ms))
         finally:
             self._is_parked = False
+        if told.error_code in SESSION_LOST:
+            self._session.end()
+            return
         if told.error_code:
             raise ConnectionError(f"broker {self._leader_id} refused a fetch with error code {told.error_code}")
+        self._session.answered(told.session_id)
         lost = []
         for topic in told.responses:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
                 asked = ready.get(key)
-                if asked is None or self._partitions.get(key) is not asked[0]:
+                if asked is None or self._partitions.get(key) is not asked[0] or asked[1] != place_of(asked[0]):
+                    self._session.end()  # what is dropped would not be told again
                     continue
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -191,6 +220,8 @@ class Fetcher:
             await self._find_the_way(peer, partition, place)
 
     def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> None:
+        if row.records and self._slows(partition):
+            self._context.throttle.count(len(row.records))
         try:
             take(partition, place, row)
         except KafkaError as refusal:
@@ -214,6 +245,9 @@ class Fetcher:
             await partition.log.sync()
         except Damage as damage:
             partition.fail(str(damage))
+
+    def _slows(self, partition: Partition) -> bool:
+        return self._context.throttle.slows(partition, self._context.node_id)
 
     # ---- requests
 
@@ -239,18 +273,25 @@ class Fetcher:
     def _request(self, ready: dict[Key, tuple[Partition, Place]], wait_ms: int) -> fetch.Request:
         config, context = self._context.config(), self._context
         topics: dict[bytes, fetch.FetchTopic] = {}
-        for (topic_id, index), (partition, place) in ready.items():
+        changed, forgotten = self._session.news(
+            {
+                key: Asked(place, partition.log.start, self._max_bytes(partition))
+                for key, (partition, place) in ready.items()
+            }
+        )
+        for key, (place, log_start, max_bytes) in changed.items():
+            topic_id, index = key
             topic = topics.get(topic_id)
             if topic is None:
-                topic = topics[topic_id] = fetch.FetchTopic(topic=partition.topic, topic_id=topic_id, partitions=[])
+                topic = topics[topic_id] = fetch.FetchTopic(topic=ready[key][0].topic, topic_id=topic_id, partitions=[])
             topic.partitions.append(
                 fetch.FetchPartition(
                     partition=index,
                     current_leader_epoch=place.leader_epoch,
                     fetch_offset=place.offset,
                     last_fetched_epoch=place.last_epoch,
-                    log_start_offset=partition.log.start,
-                    partition_max_bytes=config.replica_fetch_max_bytes,
+                    log_start_offset=log_start,
+                    partition_max_bytes=max_bytes,
                 )
             )
         return fetch.Request(
@@ -259,8 +300,19 @@ class Fetcher:
             max_wait_ms=wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self._session.id,
+            session_epoch=self._session.epoch,
             topics=list(topics.values()),
+            forgotten_topics_data=[
+                fetch.ForgottenTopic(topic_id=topic_id, partitions=[index]) for topic_id, index in forgotten
+            ],
         )
+
+    def _max_bytes(self, partition: Partition) -> int:
+        config, throttle = self._context.config(), self._context.throttle
+        if self._slows(partition):
+            return min(config.replica_fetch_max_bytes, throttle.rate)
+        return config.replica_fetch_max_bytes
 
     async def _find_the_way(self, peer: Peer, partition: Partition, place: Place) -> None:
         """The leader's log does not reach to here, or begins later. Raises one of LOST."""

@@ -41,10 +41,11 @@ class Route:
     __slots__ = ("api", "count", "handle")
 
     def __init__(self, api: api_table.Api) -> None:
-        handle = handler_of(api).handle
+        handler = handler_of(api)
+        handle, here = handler.handle, getattr(handler, "here", None)
         self.api = api
         self.count = 0
-        self.handle: Callable[[Broker, Call, Any], Any] = forwarding(api, handle) if forwardable(api) else handle
+        self.handle: Callable[[Broker, Call, Any], Any] = forwarding(api, handle, here) if forwardable(api) else handle
 
 
 class Known(NamedTuple):

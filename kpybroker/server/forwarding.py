@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.server.door import CONTROLLER
 from kpybroker.wire.api import Api
 from kpybroker.wire.frame import encode_request, parse_response_header
+from kpybroker.wire.message import parse
 from kpybroker.wire.rpc import envelope
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ ANONYMOUS = b"\0\0\x05User\x0aANONYMOUS\0\0"
 """The principal of whoever has not said who it is, as Kafka's controllers read it (DefaultPrincipalData, version 0)."""
 
 
-def forwarding(api: Api, handle: Handle) -> Handle:
+Here = Callable[["Broker", Any], dict[int, Any]]
+"""Of requests about `resources`: the rows that this broker answers by itself, by the place of the resource."""
+
+
+def forwarding(api: Api, handle: Handle, here: Here | None = None) -> Handle:
     """The handler where this node is the active controller; on every other node, the way to that one.
 
     Who comes to the controller's own listener is told NOT_CONTROLLER instead, and looks for the right one itself.
@@ -32,6 +37,9 @@ def forwarding(api: Api, handle: Handle) -> Handle:
     def here_or_there(broker: Broker, call: Call, request: Any) -> Any:
         if broker.controller.is_active or call.side == CONTROLLER:
             return handle(broker, call, request)
+        settled = None if here is None else here(broker, request)
+        if settled:
+            return _forward_rest(broker, api, call, request, settled)
         return _forward(broker, api, call, request)
 
     return here_or_there
@@ -46,6 +54,17 @@ async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encode
         raise KafkaError(ErrorCode(told.error_code or ErrorCode.UNKNOWN_SERVER_ERROR))
     _, body_at = parse_response_header(told.response_data, api, call.version)
     return Encoded(told.response_data[body_at:])
+
+
+async def _forward_rest(broker: Broker, api: Api, call: Call, request: Any, settled: dict[int, Any]) -> Any:
+    """The rows of this broker, and the controller's for all other resources."""
+    count = len(request.resources)
+    rest = [resource for at, resource in enumerate(request.resources) if at not in settled]
+    told: Iterator[Any] = iter(())
+    if rest:
+        asked = api.request(resources=rest, validate_only=request.validate_only)
+        told = iter(parse(api.response, call.version, await _forward(broker, api, call, asked)).responses)
+    return api.response(responses=[settled[at] if at in settled else next(told) for at in range(count)])
 
 
 def _packed(host: str) -> bytes:

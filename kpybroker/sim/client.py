@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
@@ -27,6 +27,14 @@ class Refused(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(ErrorCode(code).name)
         self.code = code
+
+
+class Leader(NamedTuple):
+    """Of one partition."""
+
+    node_id: int
+    epoch: int
+    topic_id: bytes
 
 
 class Client:
@@ -138,12 +146,12 @@ class Client:
                 raise Unanswered(f"no metadata of {name}")
         return known
 
-    async def leader(self, name: str, index: int) -> tuple[int, bytes]:
-        """Leader and topic id. Raises Unanswered."""
+    async def leader(self, name: str, index: int) -> Leader:
+        """Who leads, as far as is known here. Raises Unanswered."""
         topic = await self.topic(name)
         for row in topic.partitions:
             if row.partition_index == index and row.leader_id in self._brokers:
-                return row.leader_id, topic.topic_id
+                return Leader(row.leader_id, row.leader_epoch, topic.topic_id)
         self.forget_topic(name)
         raise Unanswered(f"{name}-{index} has no leader")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 from kpybroker.config import BrokerConfig
@@ -80,8 +81,8 @@ class SimMachine:
         self.storage.mend()
         self.skew_ms = 0
         self.wanted = True
+        self.put_out_fuse()
         if self.process is not None:
-            self.process.world.disk.fuse = -1
             self.loop.go_on(self.process.owner)
 
     # ---- life
@@ -152,7 +153,7 @@ class SimMachine:
         self.history.note("disk", f"{self.name} lost {lost} changes")
         self.history.count("changes lost", lost)
 
-    def light_fuse(self, changes: int, *, takes_power: bool) -> None:
+    def light_fuse(self, changes: int, *, takes_power: Callable[[], bool]) -> None:
         """It dies in the middle of a coming change of its disk."""
         process = self.process
         if process is None:
@@ -165,10 +166,14 @@ class SimMachine:
         process.world.disk.fuse = changes
         process.world.disk.on_fuse = burnt
 
-    def _burnt(self, process: Process, takes_power: bool) -> None:
+    def put_out_fuse(self) -> None:
+        if self.process is not None:
+            self.process.world.disk.fuse = -1
+
+    def _burnt(self, process: Process, takes_power: Callable[[], bool]) -> None:
         if self.process is not process:
             return
-        if takes_power:
+        if takes_power():
             self.lose_power()
         else:
             self.kill("is dead")

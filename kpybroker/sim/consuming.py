@@ -18,15 +18,15 @@ OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 async def latest_offset(client: Client, place: Place) -> int:
     """The latest offset of a partition. Raises Unanswered, Refused."""
     name, index = place
-    node_id, _ = await client.leader(name, index)
-    row = list_offsets.ListOffsetsPartition(partition_index=index, timestamp=LATEST)
+    leader = await client.leader(name, index)
+    row = list_offsets.ListOffsetsPartition(partition_index=index, timestamp=LATEST, current_leader_epoch=leader.epoch)
     topic = list_offsets.ListOffsetsTopic(name=name, partitions=[row])
-    known_end = client.history.ledger(place).known_end
-    told = await client.ask(node_id, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]))
+    least_end = client.history.ledger(place).least_end(leader.epoch)
+    told = await client.ask(leader.node_id, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]))
     answer = told.topics[0].partitions[0]
     if answer.error_code:
         raise Refused(answer.error_code)
-    client.history.latest(place, known_end, answer.offset)
+    client.history.latest(place, least_end, leader.epoch, answer.offset)
     return int(answer.offset)
 
 
@@ -68,15 +68,16 @@ class Consumer:
         """One Fetch of one partition; the position moves behind what came. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         position = self._positions[place]
-        node_id, topic_id = await client.leader(name, index)
+        leader = await client.leader(name, index)
         row = fetch.FetchPartition(
             partition=index,
+            current_leader_epoch=leader.epoch,
             fetch_offset=position,
             partition_max_bytes=client.random.choice((1, 300, 100_000)),
         )
-        topic = fetch.FetchTopic(topic=name, topic_id=topic_id, partitions=[row])
+        topic = fetch.FetchTopic(topic=name, topic_id=leader.topic_id, partitions=[row])
         request: Any = fetch.Request(max_wait_ms=self._max_wait_ms, min_bytes=1, topics=[topic])
-        told = await client.ask(node_id, "Fetch", request)
+        told = await client.ask(leader.node_id, "Fetch", request)
         if told.error_code:
             raise Refused(told.error_code)
         if not told.responses:
@@ -86,9 +87,9 @@ class Consumer:
             client.history.breach(f"{client.name} read {name}-{index} up to {position}, which is now out of range")
         if answer.error_code:
             raise Refused(answer.error_code)
-        self._take(place, position, answer)
+        self._take(place, position, leader.epoch, answer)
 
-    def _take(self, place: Place, position: int, answer: Any) -> None:
+    def _take(self, place: Place, position: int, leader_epoch: int, answer: Any) -> None:
         """Records must follow each other without a gap, from the position on."""
         client = self._client
         chunks = answer.records
@@ -108,8 +109,9 @@ class Consumer:
                         continue
                     if record.offset != position:
                         client.history.breach(f"{client.name} read {place} from {position} and got {record.offset}")
-                    client.history.read(client.name, place, record.offset, batch.leader_epoch, record.value or b"")
-                    self.got[place].append((record.offset, record.value or b""))
+                    value = record.value or b""
+                    client.history.read(client.name, place, record.offset, batch.leader_epoch, value, leader_epoch)
+                    self.got[place].append((record.offset, value))
                     position = record.offset + 1
             position = max(position, batch.next_offset)
         if data and position > answer.high_watermark:

@@ -40,8 +40,16 @@ class Ledger:
     by_producer: dict[str, list[Sent]] = field(default_factory=dict)
     seen: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Offset -> leader epoch of its batch, and value, as read by a consumer."""
-    known_end: int = 0
-    """No latest offset below this may be told from now on: acknowledged, read, or told before."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Leader epoch -> how far a leader of it has shown or told the log to be committed."""
+
+    def least_end(self, epoch: int) -> int:
+        """What a leader of this epoch, or a later one, must have committed. One that was deposed and does not know it
+        yet may be behind: leaders have no leases."""
+        return max((end for known, end in self.ends.items() if known <= epoch), default=0)
+
+    def reached(self, epoch: int, end: int) -> None:
+        self.ends[epoch] = max(self.ends.get(epoch, 0), end)
 
 
 @dataclass(slots=True)
@@ -147,11 +155,9 @@ class History:
             seen = ledger.seen.get(offset)
             if seen is not None and seen[1] != sent.value and sent.acks == -1:
                 self.breach(f"{_at(sent.place, offset)} is acknowledged for {sent.value!r} and was read as {seen[1]!r}")
-            if sent.acks == -1:
-                ledger.known_end = max(ledger.known_end, offset + 1)
 
-    def read(self, reader: str, place: Place, offset: int, epoch: int, value: bytes) -> None:
-        """A consumer has read a record."""
+    def read(self, reader: str, place: Place, offset: int, epoch: int, value: bytes, leader_epoch: int) -> None:
+        """A consumer has read a record, in a batch of `epoch`, from a leader of `leader_epoch`."""
         ledger = self.ledger(place)
         before = ledger.seen.get(offset)
         if before is None:
@@ -160,7 +166,7 @@ class History:
                 self.breach(f"{reader} read {value!r} at {_at(place, offset)}, which nobody has sent")
         elif before[1] != value:
             self.breach(f"{_at(place, offset)} was {before[1]!r} in epoch {before[0]}, is {value!r} in epoch {epoch}")
-        ledger.known_end = max(ledger.known_end, offset + 1)
+        ledger.reached(leader_epoch, offset + 1)
 
     def assigned(self, group: str, generation: int, member: str, places: list[Place]) -> None:
         """SyncGroup has answered: within a generation a partition has one owner."""
@@ -169,12 +175,11 @@ class History:
             if owner != member:
                 self.breach(f"in generation {generation} of {group} both {owner} and {member} have {place}")
 
-    def latest(self, place: Place, known_before: int, offset: int) -> None:
-        """ListOffsets has answered; `known_before` is the `known_end` when it was asked."""
-        if offset < known_before:
-            self.breach(f"the latest offset of {place[0]}-{place[1]} went back from {known_before} to {offset}")
-        ledger = self.ledger(place)
-        ledger.known_end = max(ledger.known_end, offset)
+    def latest(self, place: Place, least_end: int, epoch: int, offset: int) -> None:
+        """ListOffsets was answered by the leader of `epoch`, whose `least_end` is of when it was asked."""
+        if offset < least_end:
+            self.breach(f"the latest offset of {place[0]}-{place[1]} went back from {least_end} to {offset}")
+        self.ledger(place).reached(epoch, offset)
 
 
 def _at(place: Place, offset: int) -> str:

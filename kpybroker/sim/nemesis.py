@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.history import History
 from kpybroker.sim.network import Fabric
@@ -30,6 +31,8 @@ class Nemesis:
         self._random = Random(f"nemesis {setup.seed}")
         self._broken: dict[str, None] = {}
         """Names of machines that are down or out of reach."""
+        self._lost_power: dict[int, int] = {}
+        """The last broker epoch of nodes whose machine has lost power: what was in no other page cache is gone."""
         self._under_way: list[asyncio.Task[None]] = []
         self._faults: dict[str, Callable[[SimMachine], Awaitable[None]]] = {
             "crash": self._crash,
@@ -106,14 +109,55 @@ class Nemesis:
 
     async def _power_loss(self, machine: SimMachine) -> None:
         machine.wanted = False
-        machine.lose_power()
+        if self._may_lose_power(machine):
+            machine.lose_power()
+        else:
+            machine.kill()
         await self._back(machine)
+        await self._until_known(machine)
 
     async def _fuse(self, machine: SimMachine) -> None:
         """It dies at some change of its disk; where power may be lost, half of the times with its power."""
         takes_power = "power_loss" in self._setup.faults and self._random.random() < 0.5
-        machine.light_fuse(self._random.choice((0, 1, 3, 10, 40)), takes_power=takes_power)
+        machine.light_fuse(
+            self._random.choice((0, 1, 3, 10, 40)), takes_power=lambda: takes_power and self._may_lose_power(machine)
+        )
         await self._while(2.0, 4.0)
+        if not self._setup.outlives_power:
+            machine.put_out_fuse()
+            await self._until_known(machine)
+
+    def _may_lose_power(self, machine: SimMachine) -> bool:
+        """What it has acknowledged is on its disk, or in the page cache of somebody else who is in sync."""
+        if self._setup.outlives_power:
+            return True
+        image, node_id = self._newest_image(), machine.setup.node_id
+        if node_id not in image.brokers:
+            return False
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                if node_id in partition.isr and not any(
+                    other != node_id and self._has_all(image, other) for other in partition.isr
+                ):
+                    return False
+        self._lost_power[node_id] = image.brokers[node_id].epoch
+        return True
+
+    def _newest_image(self) -> Image:
+        images = [machine.node.broker.image for machine in self._machines if machine.node is not None]
+        return max(images, key=lambda image: image.offset, default=Image())
+
+    def _has_all(self, image: Image, node_id: int) -> bool:
+        """A node that is in sync and has lost power has all that it should once it has registered and joined again."""
+        return image.brokers[node_id].epoch > self._lost_power.get(node_id, -1)
+
+    async def _until_known(self, machine: SimMachine) -> None:
+        """It lost what others may still count on, until it has registered anew: nothing else may break."""
+        while not self._setup.outlives_power:
+            image = self._newest_image()
+            if machine.setup.node_id in image.brokers and self._has_all(image, machine.setup.node_id):
+                return
+            await asyncio.sleep(0.1)
 
     async def _pause(self, machine: SimMachine) -> None:
         process = machine.process

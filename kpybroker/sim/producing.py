@@ -124,7 +124,7 @@ class Producer:
         """All on one connection, one behind the other; returns the error code of each, None where nobody answered."""
         client = self._client
         try:
-            node_id, _ = await client.leader(*self._place)
+            node_id = (await client.leader(*self._place)).node_id
             await client.peer(node_id)  # dialled by each for itself, they could overtake each other
         except Unanswered:
             return [None] * len(parcels)
@@ -133,7 +133,7 @@ class Producer:
     async def _begin(self) -> bool:
         client = self._client
         try:
-            node_id, _ = await client.leader(*self._place)
+            node_id = (await client.leader(*self._place)).node_id
             told = await client.ask(node_id, "InitProducerId", init_producer_id.Request(transactional_id=None))
         except Unanswered:
             client.forget_topic(self._place[0])
@@ -159,7 +159,7 @@ class Producer:
     async def _produce(self, parcel: Parcel) -> None:
         """Raises Unanswered, Refused."""
         client, (name, index) = self._client, self._place
-        node_id, topic_id = await client.leader(name, index)
+        node_id, _, topic_id = await client.leader(name, index)
         data: Any = produce.PartitionProduceData(index=index, records=parcel.batch)
         topic = produce.TopicProduceData(name=name, topic_id=topic_id, partition_data=[data])
         request = produce.Request(acks=self._acks, timeout_ms=PRODUCE_LIMIT_MS, topic_data=[topic])

@@ -55,6 +55,8 @@ class Setup:
     """Which faults happen; none, in a quiet run."""
     pause_between_s: float
     weather: Weather
+    outlives_power: bool
+    """What is acknowledged is on a disk; else it is in the page caches of all who are in sync."""
     survives: tuple[int, ...]
     """What was acknowledged with these acks may not be lost under these faults and settings."""
     replicas: int
@@ -93,7 +95,8 @@ def setup_of(
         offered = tuple(name for name in offered if name not in LOSES_UNSYNCED)
     chosen = tuple(name for name in offered if random.random() < 0.6) or offered
     shared = _shared_properties(random, fsync, most)
-    topics = tuple(_topic(random, number, most) for number in range(random.randint(1, 3)))
+    fewest = 1 if fsync == "always" or "power_loss" not in chosen else most
+    topics = tuple(_topic(random, number, fewest, most) for number in range(random.randint(1, 3)))
     return Setup(
         seed=seed,
         nodes=_nodes(brokers, shared),
@@ -101,6 +104,7 @@ def setup_of(
         faults=chosen,
         pause_between_s=random.choice((0.5, 2.0, 5.0)),
         weather=random.choice(WEATHERS),
+        outlives_power=fsync == "always",
         survives=(-1, 1) if brokers == 1 and "power_loss" not in chosen else (-1,),
         replicas=most,
         topics=topics,
@@ -131,8 +135,8 @@ def _shared_properties(random: Random, fsync: str, replicas: int) -> dict[str, s
     }
 
 
-def _topic(random: Random, number: int, most: int) -> TopicSetup:
-    replicas = random.choice((1, most, most))
+def _topic(random: Random, number: int, fewest: int, most: int) -> TopicSetup:
+    replicas = random.choice((fewest, most, most))
     configs = {"internal.segment.bytes": random.choice(("900", "3000", "100000"))}
     if replicas == REPLICAS_MAX:
         configs["min.insync.replicas"] = "2"

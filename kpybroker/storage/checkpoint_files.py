@@ -90,7 +90,7 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
     """The 16 bytes of `partition.metadata`; None without one, or with one that a crash cut short. Raises Damage."""
     path = f"{directory}/{PARTITION_METADATA}"
     try:
-        content = read_file(disk, path)
+        content = read_file(disk, path).rstrip(b"\0")  # a length that was on disk before its bytes
     except FileNotFoundError:
         return None
     if len(content) < _TOPIC_ID_FILE_BYTES:

@@ -69,6 +69,7 @@ class GroupSync:
     async def _sync(self, log: Log) -> None:
         self._save_epochs(log)
         generation, end, sealed = self._generation, log.written_end, self._sealed
+        active = log.segments.active  # it may be full, and another be active, before the sealed ones are synced
         self._sealed = []
         disk = log.world.disk
         try:
@@ -77,8 +78,8 @@ class GroupSync:
                     continue  # retention was quicker
                 await _sync_segment(log, segment)
                 await disk.off_loop(partial(_sync_companions, log, segment.path))
-            if log.segments.active.written_bytes and not log.segments.active.deleted:
-                await _sync_segment(log, log.segments.active)
+            if active.written_bytes and not active.deleted:
+                await _sync_segment(log, active)
             if self.directory_changed:
                 self.directory_changed = False
                 await disk.off_loop(partial(_sync_names, log))

@@ -11,6 +11,7 @@ from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, by_name
 from kpybroker.wire.rpc import (
+    alter_configs,
     alter_partition_reassignments,
     create_partitions,
     create_topics,
@@ -23,7 +24,7 @@ from kpybroker.wire.rpc import (
 )
 from tests.server.clustering import Cluster, run_cluster
 
-TOPIC = 2
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
 
 def wanted(name: str) -> create_topics.Request:
@@ -50,6 +51,39 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
         ("UpdateFeatures", update_features.Request(feature_updates=[level]), ""),
         ("DeleteTopics", delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)]), "responses"),
     ]
+
+
+def test_a_broker_answers_for_itself_before_it_forwards(tmp_path: Path) -> None:
+    """Settings of one broker, and its log levels, wherever the controller is."""
+
+    def setting(kind: int, name: str, key: str, value: str) -> Any:
+        change = incremental_alter_configs.AlterableConfig(name=key, config_operation=0, value=value)
+        return incremental_alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[change])
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        rate = "leader.replication.throttled.rate"
+        for node_id, node in cluster.nodes.items():
+            peer, own, other = await dialled(node), str(node_id), str(node_id % 3 + 1)
+            asked = [
+                setting(BROKER, own, rate, "1000"),
+                setting(BROKER, other, rate, "1000"),
+                setting(BROKER_LOGGER, own, "kpybroker.broker", "INFO"),
+                setting(BROKER, "", "follower.replication.throttled.rate", "5"),
+            ]
+            told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=asked))
+            assert [row.error_code for row in told.responses] == [0, ErrorCode.INVALID_REQUEST, 0, 0]
+            only = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=asked[2:3]))
+            assert [row.error_code for row in only.responses] == [0]
+            old = alter_configs.AlterConfigsResource(
+                resource_type=BROKER, resource_name=own, configs=[alter_configs.AlterableConfig(name=rate, value="7")]
+            )
+            whole = await peer.ask("AlterConfigs", alter_configs.Request(resources=[old]))
+            assert [row.error_code for row in whole.responses] == [0]
+            await cluster.until(lambda: node.broker.hosting.leading_throttle.rate == 7, "it goes by it")  # noqa: B023
+            peer.close()
+
+    run_cluster(tmp_path, scene)
 
 
 async def dialled(node: Node) -> Peer:

@@ -27,8 +27,8 @@ def found(*values: bytes) -> list[tuple[int, bytes]]:
 
 def test_a_clean_history_has_no_breach() -> None:
     simulation, history, _ = history_of()
-    history.read("c", PLACE, 0, 1, b"0")
-    history.latest(PLACE, 3, 3)
+    history.read("c", PLACE, 0, 1, b"0", 1)
+    history.latest(PLACE, 1, 1, 3)
     check_ledger(simulation, history.ledger(PLACE), found(b"0", b"1", b"2"))
     assert history.breaches == []
 
@@ -47,21 +47,24 @@ def test_lost_doubled_moved_and_disordered_records_are_seen() -> None:
 
 def test_offsets_that_change_their_value_are_seen() -> None:
     _, history, _ = history_of()
-    history.read("c", PLACE, 0, 1, b"0")
-    history.read("d", PLACE, 0, 2, b"1")
+    history.read("c", PLACE, 0, 1, b"0", 1)
+    history.read("d", PLACE, 0, 2, b"1", 2)
     assert "was b'0' in epoch 1" in history.breaches[0]
 
 
 def test_records_that_nobody_sent_are_seen() -> None:
     _, history, _ = history_of()
-    history.read("c", PLACE, 9, 1, b"ghost")
+    history.read("c", PLACE, 9, 1, b"ghost", 1)
     assert "nobody has sent" in history.breaches[0]
 
 
-def test_latest_offsets_that_go_back_are_seen() -> None:
+def test_latest_offsets_that_go_back_are_seen_but_for_a_leader_that_was_deposed() -> None:
     _, history, _ = history_of()
-    known = history.ledger(PLACE).known_end
-    history.latest(PLACE, known, 2)
+    ledger = history.ledger(PLACE)
+    history.latest(PLACE, 0, 4, 3)
+    history.latest(PLACE, ledger.least_end(3), 3, 2)
+    assert history.breaches == []
+    history.latest(PLACE, ledger.least_end(5), 5, 2)
     assert "went back from 3 to 2" in history.breaches[0]
 
 

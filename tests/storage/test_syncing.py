@@ -20,11 +20,14 @@ class SlowDisk(RealDisk):
     def __init__(self) -> None:
         super().__init__()
         self.syncs: list[asyncio.Future[None]] = []
+        self.synced: list[int] = []
+        """The handles of files that are on disk."""
 
     async def sync(self, handle: int) -> None:
         self.syncs.append(asyncio.get_running_loop().create_future())
         await self.syncs[-1]
         self.sync_blocking(handle)
+        self.synced.append(handle)
 
 
 def slow_log(path: Path) -> tuple[Log, SlowDisk]:
@@ -59,6 +62,31 @@ def test_callers_share_the_next_sync(tmp_path: Path) -> None:
         await asyncio.gather(*later)
         assert log.synced_end == 2
         assert len(disk.syncs) == 2
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_a_segment_that_fills_up_while_an_earlier_one_is_synced_is_synced_before_anybody_is_told(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        while len(log.segments) < 2:
+            write(log)
+        end, active = log.end, log.segments.active
+        caller = asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        while log.segments.active is active:
+            write(log)
+        handle = active.handle()
+        while log.synced_end < end:
+            for sync in disk.syncs:
+                if not sync.done():
+                    sync.set_result(None)
+            await asyncio.sleep(0)
+        assert handle in disk.synced
+        await caller
         disk.shutdown()
 
     asyncio.run(scenario())

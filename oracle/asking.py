@@ -1,0 +1,55 @@
+"""One request, one answer, over a connection of its own: what is asked of a node from outside of any client."""
+
+import socket
+import struct
+from typing import Any
+
+from kpybroker.wire.api import by_name
+from kpybroker.wire.message import build, parse
+from kpybroker.wire.rpc import describe_quorum, metadata
+
+CLIENT_ID = b"oracle"
+TIMEOUT_S = 2.0
+METADATA_TOPIC = "__cluster_metadata"
+
+
+def ask(
+    address: tuple[str, int], name: str, version: int, request: Any, response: Any, timeout_s: float = TIMEOUT_S
+) -> Any:
+    """Send a request of a flexible version and return the parsed response. Raises OSError."""
+    head = struct.pack(">hhih", by_name[name].key, version, 0, len(CLIENT_ID)) + CLIENT_ID + b"\0"
+    body = build(request, version)
+    with socket.create_connection(address, timeout=timeout_s) as connection:
+        connection.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        size = struct.unpack(">i", _exactly(connection, 4))[0]
+        return parse(response, version, _exactly(connection, size), 5)
+
+
+def _exactly(connection: socket.socket, size_bytes: int) -> bytes:
+    found = bytearray()
+    while len(found) < size_bytes:
+        part = connection.recv(size_bytes - len(found))
+        if not part:
+            raise ConnectionResetError("the node closed the connection")
+        found += part
+    return bytes(found)
+
+
+def active_controller(address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> int:
+    """The node that leads the metadata quorum, as the node there knows it; -1 for nobody. Raises OSError."""
+    topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
+    request = describe_quorum.Request(topics=[topic])
+    told = ask(address, "DescribeQuorum", 2, request, describe_quorum.Response, timeout_s)
+    if told.error_code or not told.topics or told.topics[0].partitions[0].error_code:
+        return -1
+    return int(told.topics[0].partitions[0].leader_id)
+
+
+def partitions_of(
+    address: tuple[str, int], topics: list[str], timeout_s: float = TIMEOUT_S
+) -> dict[tuple[str, int], Any]:
+    """(topic, partition) -> its row of Metadata, as the node there knows it. Raises OSError."""
+    named = [metadata.MetadataRequestTopic(name=topic) for topic in topics]
+    request = metadata.Request(topics=named, allow_auto_topic_creation=False)
+    told = ask(address, "Metadata", 12, request, metadata.Response, timeout_s)
+    return {(topic.name, row.partition_index): row for topic in told.topics for row in topic.partitions}

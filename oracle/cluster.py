@@ -1,0 +1,311 @@
+"""Several nodes on this machine, kpybroker's or Kafka's, behind one interface: static voters, each node to be killed,
+stopped, paused and started again on its data.
+
+    with Cluster("kafka") as cluster:
+        cluster.nodes[cluster.leader_of("topic", 0)].kill9()
+
+`told` decides the port under which others reach a listener: a proxy may stand there (`chaos/links.py`).
+"""
+
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from oracle.asking import active_controller, partitions_of
+from oracle.broker import KPyBroker
+from oracle.kafka import CLUSTER_ID, Kafka
+from oracle.target import NotStarted, ServerProcess, answers, read_json, steady_port
+from oracle.tools import Ran, tool
+
+CLIENTS, CONTROLLER = "PLAINTEXT", "CONTROLLER"
+FIRST_CONTROLLER = 101
+PATIENCE_S = 60.0
+LARGE = {
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "5",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
+LARGE_KAFKA = {
+    "share.coordinator.state.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
+
+
+class Listening(NamedTuple):
+    """A listener of a node: its name is CLIENTS (brokers use it too) or CONTROLLER."""
+
+    node_id: int
+    name: str
+    port: int
+
+
+Told = Callable[[Listening], int]
+"""The port that others are told instead of a listener's own."""
+
+
+def as_it_is(listening: Listening) -> int:
+    """Nobody stands between."""
+    return listening.port
+
+
+class Seat(NamedTuple):
+    """A node's place in the cluster. A broker has a port for clients, a controller one for controllers."""
+
+    node_id: int
+    is_broker: bool
+    is_controller: bool
+    port: int
+    controller_port: int
+
+    @property
+    def listeners(self) -> list[Listening]:
+        found = [Listening(self.node_id, CLIENTS, self.port)] if self.is_broker else []
+        return found + ([Listening(self.node_id, CONTROLLER, self.controller_port)] if self.is_controller else [])
+
+
+class ClusterNode(ServerProcess):
+    """What both kinds add to a process: its seat, and to be paused."""
+
+    seat: Seat
+
+    @property
+    def node_id(self) -> int:
+        return self.seat.node_id
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens itself."""
+        return "127.0.0.1", self.seat.port if self.seat.is_broker else self.seat.controller_port
+
+    def ready(self) -> bool:
+        return answers(*self.address)
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, and nothing answers."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        assert self._process is not None, "not started"
+        self._process.terminate()
+
+
+class KafkaNode(ClusterNode, Kafka):
+    """An Apache Kafka node with static voters."""
+
+    format_options = ()
+
+    def __init__(
+        self, seat: Seat, directory: Path, settings: Mapping[str, str], heap: str, jvm: tuple[str, ...]
+    ) -> None:
+        Kafka.__init__(self, directory, settings, heap=heap, port=seat.port or seat.controller_port, jvm=jvm)
+        self.seat = seat
+
+    def spawn(self) -> None:
+        self._write_properties()
+        if not (self.data / "meta.properties").exists():
+            self._format()
+        super().spawn()
+
+    def _write_properties(self) -> None:
+        self.properties_file.write_text("".join(f"{name}={value}\n" for name, value in self.properties.items()))
+
+
+class KPyBrokerNode(ClusterNode, KPyBroker):
+    """A kpybroker node with static voters."""
+
+    def __init__(self, seat: Seat, directory: Path, settings: Mapping[str, str]) -> None:
+        KPyBroker.__init__(self, directory, settings, port=seat.port or seat.controller_port)
+        self.seat = seat
+
+    def command(self) -> list[str]:
+        self.ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "kpybroker", "serve", "--ready-file", str(self.ready_file)]
+        for name, value in self.properties.items():
+            command += ["--set", f"{name}={value}"]
+        return command
+
+    def ready(self) -> bool:
+        return read_json(self.ready_file) is not None and answers(*self.address)
+
+
+class Cluster:
+    """`brokers` nodes 1, 2, ... that also vote, or, with `controllers`, as many nodes 101, ... that only vote.
+
+    kind: "kpybroker" or "kafka". properties: for all nodes, over LARGE. heap, jvm: of Kafka's nodes.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        brokers: int = 3,
+        controllers: int = 0,
+        directory: Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        told: Told = as_it_is,
+        heap: str = "512m",
+        jvm: tuple[str, ...] = (),
+    ) -> None:
+        self.kind = kind
+        self._own = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"{kind}-cluster-"))
+        ids = [*range(1, brokers + 1), *range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)]
+        self.seats = [_seat(node_id, controllers > 0) for node_id in ids]
+        self.told = {(at.node_id, at.name): told(at) for seat in self.seats for at in seat.listeners}
+        given = dict(properties or {})
+        self.nodes: dict[int, KafkaNode | KPyBrokerNode] = {}
+        for seat in self.seats:
+            where = self.directory / str(seat.node_id)
+            settings = self._settings(seat, where / "data", given)
+            if kind == "kafka":
+                self.nodes[seat.node_id] = KafkaNode(seat, where, settings, heap, jvm)
+            else:
+                self.nodes[seat.node_id] = KPyBrokerNode(seat, where, settings)
+
+    def _settings(self, seat: Seat, data: Path, given: dict[str, str]) -> dict[str, str]:
+        voters = [(one.node_id, self.told[one.node_id, CONTROLLER]) for one in self.seats if one.is_controller]
+        roles = [role for role, has in (("broker", seat.is_broker), ("controller", seat.is_controller)) if has]
+        settings = {
+            "process.roles": ",".join(roles),
+            "node.id": str(seat.node_id),
+            "controller.quorum.voters": ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in voters),
+            "listeners": ",".join(f"{at.name}://127.0.0.1:{at.port}" for at in seat.listeners),
+            "controller.listener.names": CONTROLLER,
+            "log.dirs": str(data),
+            **LARGE,
+        }
+        if seat.is_broker:
+            settings["advertised.listeners"] = f"{CLIENTS}://127.0.0.1:{self.told[seat.node_id, CLIENTS]}"
+        settings |= LARGE_KAFKA if self.kind == "kafka" else {"kpybroker.cluster.id": CLUSTER_ID}
+        return settings | given
+
+    # ---- all of it
+
+    def start(self) -> Self:
+        """Start every node that does not run, and return when all answer. Raises NotStarted."""
+        started = [node for node in self.nodes.values() if not node.running]
+        for node in started:
+            node.spawn()
+        for node in started:
+            node.await_ready()
+        return self
+
+    def stop(self) -> list[int]:
+        """SIGTERM to all at once; their exit codes, -9 for those that had to be killed."""
+        running = [node for node in self.nodes.values() if node.running]
+        for node in running:
+            node.resume()
+            node.terminate()
+        return [node.stop() for node in running]
+
+    def kill9(self) -> None:
+        """SIGKILL to every node."""
+        for node in self.nodes.values():
+            node.kill9()
+
+    def remove(self) -> None:
+        """Delete the directory, if it is not the caller's."""
+        if self._own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except NotStarted:
+            self.kill9()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop() if error is None else self.kill9()
+        if error is None:
+            self.remove()
+
+    # ---- who is who
+
+    @property
+    def brokers(self) -> list[KafkaNode | KPyBrokerNode]:
+        return [node for node in self.nodes.values() if node.seat.is_broker]
+
+    @property
+    def controllers(self) -> list[KafkaNode | KPyBrokerNode]:
+        return [node for node in self.nodes.values() if node.seat.is_controller]
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker, as clients are told."""
+        return ",".join(f"127.0.0.1:{self.told[node.node_id, CLIENTS]}" for node in self.brokers)
+
+    def tool(self, name: str, *args: str, stdin: str = "") -> Ran:
+        """Run one of Kafka's tools against the cluster."""
+        return tool(name, *args, bootstrap=self.bootstrap, stdin=stdin)
+
+    def active_controller(self) -> int:
+        """The node that most of those who answer take for the quorum's leader; -1 where nobody knows one."""
+        told = [leader for leader in self._each(active_controller) if leader >= 0]
+        return max(sorted(set(told)), key=told.count, default=-1)
+
+    def partitions(self, *topics: str) -> dict[tuple[str, int], Any]:
+        """(topic, partition) -> its row of Metadata, in the newest epoch that any broker knows."""
+        newest: dict[tuple[str, int], Any] = {}
+        for told in self._each(lambda address: partitions_of(address, list(topics))):
+            for place, row in told.items():
+                if place not in newest or row.leader_epoch >= newest[place].leader_epoch:
+                    newest[place] = row
+        return newest
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        """The partition's leader, -1 where there is none."""
+        row = self.partitions(topic).get((topic, partition))
+        return -1 if row is None else int(row.leader_id)
+
+    def await_in_sync(self, *topics: str, patience_s: float = PATIENCE_S) -> None:
+        """Return when every replica of these topics is in sync, as every broker knows. Raises TimeoutError."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            told = self._each(lambda address: partitions_of(address, list(topics)))
+            if len(told) == len(self.brokers) and all(_in_sync(one.values()) for one in told):
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.kind}: not all replicas of {topics} are in sync after {patience_s:.0f} s")
+            time.sleep(0.01)
+
+    def _each(self, asked: Callable[[tuple[str, int]], Any]) -> list[Any]:
+        """What the running brokers answer; the silent ones are left out."""
+        found = []
+        for node in self.brokers:
+            if node.running:
+                with contextlib.suppress(OSError):
+                    found.append(asked(node.address))
+        return found
+
+
+def _seat(node_id: int, apart: bool) -> Seat:
+    is_broker = node_id < FIRST_CONTROLLER
+    is_controller = not (is_broker and apart)
+    return Seat(
+        node_id, is_broker, is_controller, steady_port() if is_broker else 0, steady_port() if is_controller else 0
+    )
+
+
+def _in_sync(rows: Iterable[Any]) -> bool:
+    rows = list(rows)
+    return bool(rows) and all(row.leader_id >= 0 and len(row.isr_nodes) == len(row.replica_nodes) for row in rows)
