@@ -10,7 +10,7 @@ BROKERS ?= 1
 REPLICAS ?= 3
 JOBS ?= 1
 
-.PHONY: run test check lint compat spark demo bench oracle kill sim clean prerequisites
+.PHONY: run test check lint compat spark demo bench oracle kill sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -41,6 +41,12 @@ kill: $(VENV)/ready                       ## 200 rounds of kill -9
 
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
 	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)
+
+sim-coverage: $(VENV)/ready               ## how much of replication, raft and groups 200 seeds reach
+	$(BIN)/python -m kpybroker.sim.covered
+
+mutants: $(VENV)/ready                    ## broken brokers, on purpose: does a seed catch each?
+	$(BIN)/python -m kpybroker.sim.mutants
 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh
