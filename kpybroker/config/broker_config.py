@@ -125,6 +125,8 @@ class BrokerConfig:
 
     cluster_id: str | None
     fsync: str
+    http_host: str
+    http_port: int | None
     max_open_files: int
     max_partitions: int
 

@@ -30,6 +30,8 @@ class Hosting:
         self.offline: dict[tuple[str, int], str] = {}
         """Partitions that belong here and could not be opened, and why."""
         self._flushing = False
+        self.isr_shrinks = self.isr_expands = 0
+        """In-sync sets of partitions led here that have become smaller, or larger."""
         self.lag_max_ms = LAG_MAX_MS
         """replica.lag.time.max.ms: how long a follower may not have caught up and still be in sync."""
         self.now_ms: Callable[[], int] = _loop_ms

@@ -126,6 +126,9 @@ class Partition:
             self.flush()
         self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
+        if led and self.leads:
+            self._hosting.isr_shrinks += len(image.isr) < len(self.isr)
+            self._hosting.isr_expands += len(image.isr) > len(self.isr)
         self.isr, self.replicas = tuple(image.isr), tuple(image.replicas)
         if led and not self.leads:
             self._wake_all()
@@ -165,9 +168,10 @@ class Partition:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def require_in_sync(self, min_isr: int) -> None:
-        """Before an append with acks=all. Raises NOT_ENOUGH_REPLICAS."""
-        if self.followers is not None:
-            min_isr = self.followers.required(min_isr)
+        """Before an append with acks=all. Raises NOT_ENOUGH_REPLICAS; the only replica is always enough."""
+        if self.followers is None:
+            return
+        min_isr = self.followers.required(min_isr)
         if len(self.isr) < min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in sync, min.insync.replicas is {min_isr}"
