@@ -22,9 +22,9 @@ from kpybroker.controller.commands import (
     ResourceType,
     UpdateFeatures,
 )
-from kpybroker.controller.rules import ELR_FEATURE
 from kpybroker.errors import ErrorCode
 from kpybroker.machine import Tick
+from kpybroker.metadata.image import ELR_FEATURE
 from tests.controller.stage import Stage
 
 
