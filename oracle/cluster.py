@@ -213,7 +213,7 @@ class Cluster:
         for node in running:
             node.resume()
             node.terminate()
-        return [node.stop() for node in running]
+        return [node.await_end() for node in running]
 
     def kill9(self) -> None:
         """SIGKILL to every node."""
