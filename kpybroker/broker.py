@@ -70,7 +70,7 @@ class Broker:
         self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
         """Asks the active controller whatever handlers and replication want of it."""
         self._heartbeats = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}-heartbeat")
-        self._lifecycle: Lifecycle | None = None
+        self.lifecycle: Lifecycle | None = None
         self.groups = GroupCoordinator(
             world,
             settings_of(config),
@@ -142,7 +142,7 @@ class Broker:
             log_dirs=[directory.directory_id for directory in self.directories],
             previous_broker_epoch=self.log_dir.previous_epoch,
         )
-        self._lifecycle = Lifecycle(
+        self.lifecycle = Lifecycle(
             self._heartbeats,
             self.config,
             registration,
@@ -150,7 +150,7 @@ class Broker:
             on_epoch=self._begin_epoch,
             on_failure=self.fail,
         )
-        await self._lifecycle.join()
+        await self.lifecycle.join()
         loop = asyncio.get_running_loop()
         chores = self._do_chores(), self.log_dir.garbage.unlink_when_due(), self.replicas.watch_followers()
         self._chores = [loop.create_task(chore) for chore in chores]
@@ -164,13 +164,13 @@ class Broker:
     async def leave(self) -> None:
         """Hand over what this broker leads, while it still serves; nothing to do where there is no other broker."""
         others = any(not broker.fenced for node_id, broker in self.image.brokers.items() if node_id != self.node_id)
-        if self._lifecycle is not None and others and self.config.controlled_shutdown_enable:
-            await self._lifecycle.leave()
+        if self.lifecycle is not None and others and self.config.controlled_shutdown_enable:
+            await self.lifecycle.leave()
 
     async def close(self) -> None:
         """Stop the coordinators, write everything, leave the mark of a clean stop."""
-        if self._lifecycle is not None:
-            self._lifecycle.stop()
+        if self.lifecycle is not None:
+            self.lifecycle.stop()
         self._heartbeats.close()
         self.channel.close()
         self.presence.stop()
@@ -242,8 +242,8 @@ class Broker:
         self._settle_in()
         self.hosting.flush()
         self.quorum.answering.followed.look_again()
-        if self._lifecycle is not None:
-            self._lifecycle.wake()
+        if self.lifecycle is not None:
+            self.lifecycle.wake()
 
     def _settle_in(self) -> None:
         """Take part in replication once the metadata shows this incarnation; see `Replicas.is_registered`."""

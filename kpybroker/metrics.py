@@ -7,6 +7,8 @@ class Metrics:
     """What happened since the start. Times in milliseconds, sizes in bytes."""
 
     __slots__ = (
+        "bytes_received",
+        "bytes_sent",
         "connections_accepted",
         "connections_refused",
         "frames_refused",
@@ -14,6 +16,9 @@ class Metrics:
     )
 
     def __init__(self) -> None:
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        """Of open connections, up to the server's last sweep."""
         self.connections_accepted = 0
         self.connections_refused = 0
         self.frames_refused = 0

@@ -40,12 +40,14 @@ def fetched(topic: str, offset: int, wait_ms: int = 0, **facts: Any) -> fetch.Re
     )
 
 
-async def make(peer: Peer, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> bytes:
+async def make(
+    peer: Peer, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
+) -> bytes:
     """Create a topic; its id."""
     wanted = create_topics.CreatableTopic(
         name=topic,
         num_partitions=partitions,
-        replication_factor=1,
+        replication_factor=replicas,
         configs=[create_topics.CreatableTopicConfig(name=n, value=v) for n, v in (configs or {}).items()],
     )
     made = await peer.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=5000))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NoReturn
 
 DEV = (
-    "Start a broker for this laptop, on 127.0.0.1. It prints one line, `kpybroker ready bootstrap=HOST:PORT ...`, when "
-    "clients may come, and stops cleanly at Ctrl-C or SIGTERM."
+    "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
+    "ready bootstrap=HOST:PORT ...`, when clients may come, and stops cleanly at Ctrl-C or SIGTERM."
 )
 SERVE = (
     "Start a broker with Kafka's settings, from a properties file, from --set, or both (--set wins). It prints one "
@@ -30,12 +30,26 @@ def port_number(text: str) -> int:
     return int(text)
 
 
+def broker_count(text: str) -> int:
+    """How many brokers."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 50:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of brokers: write a number from 1 to 50")
+    return int(text)
+
+
 def run_serving(arguments: list[str]) -> None:
     """Run `dev` or `serve`. Exits with 2 and one line for arguments that cannot be read. Raises ConfigError."""
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
     dev.add_argument("--port", type=port_number, default=9092, help="port on 127.0.0.1; 0 picks a free one (9092)")
+    dev.add_argument(
+        "--brokers",
+        type=broker_count,
+        default=1,
+        metavar="N",
+        help="so many brokers, each a process, on --port and the ports behind it (1)",
+    )
     where = dev.add_mutually_exclusive_group()
     where.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where the data is kept, made if need be (./kpybroker-data)"
@@ -53,6 +67,12 @@ def run_serving(arguments: list[str]) -> None:
             help="a setting by Kafka's name, such as num.partitions=3; may be repeated",
         )
         command.add_argument(
+            "--http-port",
+            type=port_number,
+            metavar="PORT",
+            help="serve /metrics, /healthz and /readyz here, with --brokers from here on; 0 picks a free one",
+        )
+        command.add_argument(
             "--ready-file", type=Path, metavar="PATH", help="when serving, write the ready line's facts here as JSON"
         )
         command.add_argument(
@@ -61,10 +81,12 @@ def run_serving(arguments: list[str]) -> None:
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
-    from kpybroker.cli import serving
+    from kpybroker.cli import local_cluster, serving
 
     lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
     if given.command == "dev":
-        serving.dev(given.port, given.data_dir, ephemeral=given.ephemeral, settings=given.settings, lifetime=lifetime)
+        settings = serving.parse_settings(given.settings)
+        wanted = local_cluster.Wanted(given.brokers, given.port, given.http_port, settings)
+        serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, lifetime=lifetime)
     else:
-        serving.serve(given.config, settings=given.settings, lifetime=lifetime)
+        serving.serve(given.config, settings=given.settings, http_port=given.http_port, lifetime=lifetime)

@@ -16,14 +16,16 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kpybroker.cli import early
+from kpybroker.cli import children, early
+from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
 from kpybroker.config import BrokerConfig, parse_properties, parse_setting
 from kpybroker.errors import ConfigError
 from kpybroker.server.node import Node
+from kpybroker.storage.directory import LOCK
 from kpybroker.world.real import real_world
 
 DEV_DATA_DIR = Path("kpybroker-data")
-DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.replication.factor": "1"}
+DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
 
 GC_THRESHOLDS = (10_000, 20, 50)
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
@@ -36,28 +38,98 @@ class Lifetime(NamedTuple):
 
     ready_file: Path | None = None
     until_stdin_closes: bool = False
+    hands_over: bool = False
+    """Standard input may say `children.HAND_OVER` first: one of several that stop together."""
 
 
-def dev(port: int, data_dir: Path | None, *, ephemeral: bool, settings: list[str], lifetime: Lifetime) -> None:
-    """One node on 127.0.0.1 with defaults for a laptop. Raises ConfigError."""
-    given = _parse_settings(settings)
-    if ephemeral and "log.dirs" in given:
+class Facts(NamedTuple):
+    """What the ready line and the ready file say."""
+
+    bootstrap: str
+    data: str
+    http: str | None = None
+    """host:port of /metrics, /healthz and /readyz, of each broker."""
+
+
+def dev(wanted: Wanted, data_dir: Path | None, *, ephemeral: bool, lifetime: Lifetime) -> None:
+    """One node on 127.0.0.1 with defaults for a laptop, or several, each a process. Raises ConfigError."""
+    if ephemeral and "log.dirs" in wanted.settings:
         raise ConfigError("--ephemeral and --set log.dirs exclude each other; give one of them")
     directory = Path(tempfile.mkdtemp(prefix="kpybroker-")) if ephemeral else (data_dir or DEV_DATA_DIR)
-    properties = {
-        **DEV_DEFAULTS,
-        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "log.dirs": str(directory.absolute()),
-        **given,
-    }
     try:
-        _run(BrokerConfig.parse(properties, "--set"), lifetime)
+        (_dev_one if wanted.brokers == 1 else _dev_several)(wanted, directory.absolute(), lifetime)
     finally:
         if ephemeral:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def serve(config: Path | None, *, settings: list[str], lifetime: Lifetime) -> None:
+def _dev_one(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
+    check_alone(directory)
+    properties = {
+        **DEV_DEFAULTS,
+        "offsets.topic.replication.factor": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:{wanted.port}",
+        "log.dirs": str(directory),
+        **_http(wanted.http_port),
+        **wanted.settings,
+    }
+    _run(BrokerConfig.parse(properties, "--set"), lifetime)
+
+
+def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
+    if not 1 <= wanted.brokers <= BROKERS_MAX:
+        raise ConfigError(f"--brokers {wanted.brokers}: one machine takes 1 to {BROKERS_MAX}")
+    _prepare(lifetime)
+    world = real_world()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = world.disk.lock(str(directory / LOCK))
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"{directory} is in use by another kpybroker; stop it, or choose another --data-dir"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"cannot use {directory}: {error.strerror}; choose another --data-dir") from error
+    with contextlib.closing(Ports()) as ports:
+        nodes = plan(directory, wanted, DEV_DEFAULTS, ports)
+        try:
+            for node in nodes:
+                assert node.config, "what cannot be used is refused before anything is written"
+            for node in nodes:
+                node.write()
+        except OSError as error:
+            raise ConfigError(f"cannot write {directory}: {error.strerror}; choose another --data-dir") from error
+        failure = asyncio.run(_oversee(children.fork_all(nodes, _run_child), directory, lifetime))
+    world.disk.close(lock)
+    _end_with(failure)
+
+
+def _run_child(node: LocalNode) -> int:
+    _run(node.config, Lifetime(node.ready_file, until_stdin_closes=True, hands_over=True))
+    return 0
+
+
+async def _oversee(forked: list[tuple[LocalNode, int, int, int]], directory: Path, lifetime: Lifetime) -> str | None:
+    """Be ready when all are, watch, and stop them in an order in which each can hand over. Raises ConfigError."""
+    brokers = [children.Child(*each) for each in forked]
+    stop = _Stop()
+    stop.listen(lifetime)
+    wish = asyncio.ensure_future(stop.wished.wait())
+    try:
+        if not await children.all_ready(brokers, wish):
+            return None
+        configs = [child.node.config for child in brokers]
+        http = [f"{config.http_host}:{config.http_port}" for config in configs if config.http_port is not None]
+        bootstrap = ",".join(f"{config.listeners[0].host}:{config.listeners[0].port}" for config in configs)
+        _tell(Facts(bootstrap, str(directory), ",".join(http) or None), lifetime.ready_file)
+        return await children.watch(brokers, wish)
+    finally:
+        wish.cancel()
+        await children.stop_all(brokers)
+        _untell(lifetime.ready_file)
+
+
+def serve(config: Path | None, *, settings: list[str], http_port: int | None, lifetime: Lifetime) -> None:
     """One node from a properties file; --set wins over the file. Raises ConfigError."""
     properties: dict[str, str] = {}
     if config is not None:
@@ -66,16 +138,30 @@ def serve(config: Path | None, *, settings: list[str], lifetime: Lifetime) -> No
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read {config}: {error}; give --config a readable properties file") from error
         properties = dict(parse_properties(text, str(config)))
-    properties.update(_parse_settings(settings))
+    properties.update({**_http(http_port), **parse_settings(settings)})
     _run(BrokerConfig.parse(properties, str(config) if config is not None else "--set"), lifetime)
 
 
-def _parse_settings(settings: list[str]) -> dict[str, str]:
+def parse_settings(settings: list[str]) -> dict[str, str]:
+    """NAME=VALUE of the command line. Raises ConfigError."""
     return dict(parse_setting(text) for text in settings)
+
+
+def _http(port: int | None) -> dict[str, str]:
+    return {} if port is None else {"kpybroker.http.port": str(port)}
 
 
 def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
     """Serve to the end. Exits with 1 where the node could not go on."""
+    _prepare(lifetime)
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    _end_with(asyncio.run(_serve(config, lifetime)))
+
+
+def _prepare(lifetime: Lifetime) -> None:
     logging.basicConfig(
         level=_log_level(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -83,11 +169,9 @@ def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
     )
     if lifetime.ready_file is not None:
         _check_ready_file(lifetime.ready_file)
-    with contextlib.suppress(ImportError):
-        import uvloop
 
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    failure = asyncio.run(_serve(config, lifetime))
+
+def _end_with(failure: str | None) -> None:
     if failure is not None:
         print(f"kpybroker: stopped: {failure}", file=sys.stderr)
         sys.exit(1)
@@ -123,16 +207,20 @@ class _Stop:
 
     def __init__(self) -> None:
         self.wished = asyncio.Event()
+        self.hand_over = asyncio.Event()
+        """Whoever started this wants it to hand over what it leads."""
         self._loop = asyncio.get_running_loop()
         self._signals = 0
+        self._hands_over = False
 
-    def listen(self, *, until_stdin_closes: bool) -> None:
+    def listen(self, lifetime: Lifetime) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             # not the loop's own handlers: they would wait while the loop is busy, and so would the second signal
             signal.signal(number, self._on_signal)
         if early.was_asked_to_stop():
             self.wished.set()
-        if until_stdin_closes:
+        self._hands_over = lifetime.hands_over
+        if lifetime.until_stdin_closes:
             threading.Thread(target=self._read_stdin, daemon=True).start()
 
     def _on_signal(self, number: int, frame: object) -> None:
@@ -147,15 +235,16 @@ class _Stop:
 
     def _read_stdin(self) -> None:
         with contextlib.suppress(OSError):
-            while os.read(0, 4096):
-                pass
+            while heard := os.read(0, 4096):
+                if self._hands_over and children.HAND_OVER in heard:
+                    self._loop.call_soon_threadsafe(self.hand_over.set)
         self._wish()
 
 
 async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     """Serve until it is time to stop (None) or the node cannot go on (the reason). Raises ConfigError."""
     stop = _Stop()
-    stop.listen(until_stdin_closes=lifetime.until_stdin_closes)
+    stop.listen(lifetime)
     stopped = asyncio.ensure_future(stop.wished.wait())
     starting = asyncio.ensure_future(Node.start(real_world(), config))
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
@@ -167,18 +256,25 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     node = starting.result()
     try:
         if not stopped.done():
-            _tell(node, config, lifetime.ready_file)
+            _tell(Facts(node.bootstrap, ",".join(config.log_dirs), node.http), lifetime.ready_file)
             _calm_collector()
             _keep_freed_memory()
+            leaving = asyncio.ensure_future(_hand_over(node, stop.hand_over))
             waits: list[asyncio.Future[Any]] = [stopped, node.failed]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            leaving.cancel()
     finally:
         stopped.cancel()
         await node.stop()
-        if lifetime.ready_file is not None:
-            with contextlib.suppress(OSError):
-                lifetime.ready_file.unlink(missing_ok=True)
+        _untell(lifetime.ready_file)
     return node.failed.result() if node.failed.done() else None
+
+
+async def _hand_over(node: Node, wished: asyncio.Event) -> None:
+    await wished.wait()
+    await node.broker.leave()
+    with contextlib.suppress(BrokenPipeError):
+        print("kpybroker has handed over", flush=True)
 
 
 def _calm_collector() -> None:
@@ -200,15 +296,22 @@ def _keep_freed_memory() -> None:
         mallopt(MALLOC_MMAP_THRESHOLD, KEPT_BYTES)
 
 
-def _tell(node: Node, config: BrokerConfig, ready_file: Path | None) -> None:
+def _tell(facts: Facts, ready_file: Path | None) -> None:
     """Say that clients may come: one line on stdout, and the same as JSON in the file. Raises ConfigError."""
-    data = ",".join(config.log_dirs)
+    told = {"bootstrap": facts.bootstrap, "data": facts.data, "pid": os.getpid()}
+    if facts.http is not None:
+        told["http"] = facts.http
     if ready_file is not None:
-        told = json.dumps({"bootstrap": node.bootstrap, "data": data, "pid": os.getpid()})
         try:
-            _partial(ready_file).write_text(told + "\n")
+            _partial(ready_file).write_text(json.dumps(told) + "\n")
             _partial(ready_file).replace(ready_file)
         except OSError as error:
             raise ConfigError(f"cannot write --ready-file {ready_file}: {error.strerror}") from error
     with contextlib.suppress(BrokenPipeError):  # whoever started us need not listen
-        print(f"kpybroker ready bootstrap={node.bootstrap} data={data} pid={os.getpid()}", flush=True)
+        print("kpybroker ready", *(f"{name}={fact}" for name, fact in told.items()), flush=True)
+
+
+def _untell(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        with contextlib.suppress(OSError):
+            ready_file.unlink(missing_ok=True)

@@ -23,6 +23,9 @@ from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
 CACHED_LOG_SETTINGS_MAX = 1000
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+SELECTORS = (RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
+"""Kafka's two ways to choose the replica that a consumer reads from (KIP-392)."""
 NO_SETTINGS: Mapping[str, str] = {}
 SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
 """Lists of which the order says nothing."""
@@ -77,6 +80,7 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
+    replica_selector_class: str | None
     leader_replication_throttled_rate: int
     follower_replication_throttled_rate: int
 
@@ -121,6 +125,8 @@ class BrokerConfig:
 
     cluster_id: str | None
     fsync: str
+    http_host: str
+    http_port: int | None
     max_open_files: int
     max_partitions: int
 
@@ -153,6 +159,11 @@ class BrokerConfig:
         values.update(_derived(values, texts))
         wanted = {name: values[name] for name in (f.name for f in dataclasses.fields(cls)) if name in values}
         return cls(static=static, dynamic_default=dynamic_default, dynamic_broker=dynamic_broker, **wanted)
+
+    @property
+    def is_rack_aware(self) -> bool:
+        """Consumers are sent to a replica in their own rack (KIP-392)."""
+        return self.replica_selector_class == RACK_AWARE
 
     def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The settings with the cluster's and this broker's dynamic ones over the static ones (all checked before)."""
@@ -216,6 +227,11 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
     log_dirs = values["log_dirs"] or values["log_dir"]
     if not log_dirs or "" in log_dirs:
         raise ConfigError("log.dirs: name at least one directory, and no empty one")
+    if values["replica_selector_class"] not in (None, *SELECTORS):
+        raise ConfigError(
+            f"replica.selector.class: {values['replica_selector_class']} is not known here; there are "
+            + " and ".join(SELECTORS)
+        )
     return {
         "log_dirs": log_dirs,
         "metadata_log_dir": values["metadata_log_dir"] or log_dirs[0],

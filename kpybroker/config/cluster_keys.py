@@ -81,7 +81,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
     used("replica.fetch.wait.max.ms", INT, "500"),
     idle("replica.high.watermark.checkpoint.interval.ms", LONG, "5000"),
     used("replica.lag.time.max.ms", LONG, "30000"),
-    idle("replica.selector.class", STRING, None),
+    used("replica.selector.class", STRING, None),
     idle("replica.socket.receive.buffer.bytes", INT, "65536"),
     used("replica.socket.timeout.ms", INT, "30000"),
     idle("replication.quota.window.num", INT, "11", at_least(1)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.config.key import INT, STRING, ConfigKey, at_least, one_of, used
+from kpybroker.config.key import INT, STRING, ConfigKey, at_least, between, one_of, used
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
     used(
@@ -18,6 +18,19 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "page-cache",
         one_of("page-cache", "always"),
         doc="page-cache: acknowledged in the page caches of the in-sync replicas; always: acknowledged on their disks.",
+    ),
+    used(
+        "kpybroker.http.host",
+        STRING,
+        "127.0.0.1",
+        doc="Where kpybroker.http.port listens; 0.0.0.0 for probes and scrapes from elsewhere.",
+    ),
+    used(
+        "kpybroker.http.port",
+        INT,
+        None,
+        between(0, 65535),
+        doc="Serve /metrics, /healthz and /readyz over HTTP on this port, 0 for a free one. Nothing where not given.",
     ),
     used(
         "kpybroker.max.open.files",

@@ -5,14 +5,15 @@ Source: KIP-631. Where a partition has no other replica its leader stays on pape
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kpybroker.controller.commands import BrokerHeartbeat, BrokerState, RegisterBroker
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.controller.rules import Rules
 from kpybroker.controller.sessions import Sessions
-from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState
+from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.primitives import ZERO_UUID
 from kpybroker.wire.stored import metadata as stored
 
 METADATA_VERSION = "metadata.version"
@@ -20,6 +21,24 @@ UNFENCE = -1
 FENCE = 1
 UNFENCED, FENCED = BrokerState(False, should_shut_down=False), BrokerState(True, should_shut_down=False)
 LET_GO = BrokerState(True, should_shut_down=True)
+
+
+class Lost(NamedTuple):
+    """Directories that a broker comes back without, and the one that it has instead."""
+
+    directories: frozenset[bytes]
+    instead: bytes
+
+    def replaced(self, partition: PartitionState, node_id: int) -> tuple[bytes, ...] | None:
+        """The directories of a partition whose replica was in one of these, as they are now; None where it was not."""
+        if node_id not in partition.replicas:
+            return None
+        place = partition.replicas.index(node_id)
+        had = partition.directories[place] if place < len(partition.directories) else ZERO_UUID
+        if had not in self.directories:
+            return None
+        before = (*partition.directories, *(ZERO_UUID,) * len(partition.replicas))[: len(partition.replicas)]
+        return (*before[:place], self.instead, *before[place + 1 :])
 
 
 def register_broker(
@@ -57,7 +76,20 @@ def register_broker(
         log_dirs=list(command.log_dirs),
     )
     clean = known is not None and command.previous_epoch == known.epoch
-    return [record, *leave(state, rules, command.node_id, stopped_cleanly=clean)], next_offset
+    lost = _lost_directories(known, command)
+    return [record, *leave(state, rules, command.node_id, stopped_cleanly=clean, lost=lost)], next_offset
+
+
+def _lost_directories(known: BrokerRegistration | None, command: RegisterBroker) -> Lost | None:
+    """What the broker had and has not any more (KIP-858); where no directory is left, what is in none it names, too."""
+    if known is None:
+        return None
+    gone = frozenset(known.log_dirs) - frozenset(command.log_dirs)
+    if not gone:
+        return None
+    is_all = len(gone) == len(known.log_dirs)
+    instead = command.log_dirs[0] if len(command.log_dirs) == 1 else ZERO_UUID
+    return Lost(gone | {ZERO_UUID} if is_all else gone, instead)
 
 
 def _check_features(state: ControllerState, command: RegisterBroker) -> None:
@@ -172,33 +204,38 @@ def leave(
     *,
     stopped_cleanly: bool | None = None,
     may_stay: bool = True,
+    lost: Lost | None = None,
 ) -> list[Any]:
     """A broker stops leading and being in sync, wherever others can do without it.
 
     stopped_cleanly: None while this incarnation lives; else whether it ended well. may_stay: a partition that has no
     other replica keeps its leader on paper, for a change to no leader and back would be two records for each; under a
-    new leader epoch, where the incarnation did not end well.
+    new leader epoch, where the incarnation did not end well. lost: directories it comes back without; what was in them
+    is neither in sync nor led by it, though nobody else be: an empty log is not taken for what was acknowledged.
     """
     records: list[Any] = []
-    lost = stopped_cleanly is False
+    is_unsure = stopped_cleanly is False
     for topic in state.topics.values():
         change: PartitionChange | None = None
         for index, partition in topic.partitions.items():
-            if may_stay and partition.leader == node_id and partition.replicas == (node_id,):
-                if lost:
+            replaced = None if lost is None else lost.replaced(partition, node_id)
+            if replaced is None and may_stay and partition.leader == node_id and partition.replicas == (node_id,):
+                if is_unsure:
                     records.append(
                         stored.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
                     )
                 continue
             in_sync = node_id in partition.isr
-            if not (in_sync or node_id == partition.leader or (lost and node_id in partition.eligible_leader_replicas)):
+            is_eligible = is_unsure and node_id in partition.eligible_leader_replicas
+            if not (in_sync or node_id == partition.leader or is_eligible or replaced is not None):
                 continue
             if change is None:
                 change = PartitionChange(state, rules, topic, lambda other: other != node_id and state.active(other))
             wanted = Wanted(
                 isr=tuple(other for other in partition.isr if other != node_id),
                 election=_election(rules, topic.name),
-                lost_its_log=node_id if lost else None,
+                lost_its_log=node_id if is_unsure or replaced is not None else None,
+                directories=replaced,
             )
             record = change.record(index, wanted)
             if record is not None:

@@ -38,6 +38,8 @@ class Wanted(NamedTuple):
     election: Election = Election.ONLINE
     lost_its_log: int | None = None
     """A broker that did not stop cleanly: what it had may be incomplete (KIP-966)."""
+    directories: tuple[bytes, ...] | None = None
+    """Where the replicas are, now that the broker that lost its log has lost the directory, and all of it, too."""
 
 
 @dataclass(slots=True)
@@ -80,16 +82,17 @@ class PartitionChange:
         _complete_reassignment(target)
         if self._elr:
             target.elr = self._eligible(now, target, wanted.lost_its_log)
-            target.last_known = now.last_known_elr
-        elif not target.isr:
+            gone = wanted.lost_its_log if wanted.directories is not None else None
+            target.last_known = tuple(node_id for node_id in now.last_known_elr if node_id != gone)
+        elif not target.isr and wanted.directories is None:
             # the last one in sync stays: only it is known to have everything
             target.isr = tuple(node_id for node_id in now.isr if node_id in target.replicas)
         is_clean = self._elect(now, target, wanted.election)
         if not is_clean:
             target.elr = target.last_known = ()  # their logs and the new leader's may differ
         elif self._elr:
-            self._note_eligible(now, target, wanted.lost_its_log)
-        return self._difference(index, now, target)
+            self._note_eligible(now, target, wanted)
+        return self._difference(index, now, target, wanted.directories)
 
     def _eligible(self, now: PartitionState, target: _Target, lost_its_log: int | None) -> tuple[int, ...]:
         """Those who had everything that was acknowledged while too few were in sync, and are not in sync any more."""
@@ -103,12 +106,13 @@ class PartitionChange:
             and node_id != lost_its_log
         )
 
-    def _note_eligible(self, now: PartitionState, target: _Target, lost_its_log: int | None) -> None:
-        target.elr = self._eligible(now, target, lost_its_log)
+    def _note_eligible(self, now: PartitionState, target: _Target, wanted: Wanted) -> None:
+        target.elr = self._eligible(now, target, wanted.lost_its_log)
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             target.last_known = ()
         elif not target.isr and now.leader != NO_LEADER:
-            target.last_known = (now.leader,)
+            has_it = wanted.directories is None or now.leader != wanted.lost_its_log
+            target.last_known = (now.leader,) if has_it else ()
 
     def _elect(self, now: PartitionState, target: _Target, election: Election) -> bool:
         """Whether nothing acknowledged can be lost by it."""
@@ -147,13 +151,17 @@ class PartitionChange:
             return next((node_id for node_id in target.replicas if self._live(node_id)), None)
         return None
 
-    def _difference(self, index: int, now: PartitionState, target: _Target) -> Any | None:
+    def _difference(
+        self, index: int, now: PartitionState, target: _Target, moved: tuple[bytes, ...] | None
+    ) -> Any | None:
         record = stored.PartitionChangeRecord(partition_id=index, topic_id=self._topic.topic_id)
         if target.isr != now.isr:
             record.isr = list(target.isr)
         if target.replicas != now.replicas:
             record.replicas = list(target.replicas)
             record.directories = directories(self._state, now, target.replicas)
+        elif moved is not None:
+            record.directories = list(moved)
         if target.removing != now.removing_replicas:
             record.removing_replicas = list(target.removing)
         if target.adding != now.adding_replicas:
@@ -190,7 +198,7 @@ def _says_something(record: stored.PartitionChangeRecord) -> bool:
         record.eligible_leader_replicas,
         record.last_known_elr,
     )
-    changes = any(each is not None for each in lists)
+    changes = any(each is not None for each in (*lists, record.directories))
     return changes or record.leader != NO_LEADER_CHANGE or record.leader_recovery_state != NOT_SAID
 
 

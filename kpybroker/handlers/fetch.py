@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kpybroker.world import Buffer
 
 READ_COMMITTED = 1
+FOLLOWERS_SERVE = 11
+"""Who asks with this version knows that any replica may answer (KIP-392)."""
 ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _EMPTY = b""
 _fetched = partial(tuple.__new__, Fetched)
@@ -45,7 +47,7 @@ NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 class FetchReply(Reply):
     """A fetch that waits for bytes to arrive, for its time to end, or for a cold read."""
 
-    __slots__ = ("_broker", "_cold", "_leaders", "_session", "_task", "_timer", "_wants", "_watched", "call", "request")
+    __slots__ = ("_broker", "_cold", "_leaders", "_session", "_task", "_timer", "_watched", "call", "request", "wants")
 
     def __init__(
         self, broker: Broker, call: Call, request: Request, session: Session | None, wants: list[Want]
@@ -55,7 +57,7 @@ class FetchReply(Reply):
         self.call = call
         self._broker = broker
         self._session = session
-        self._wants = wants
+        self.wants = wants
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +70,7 @@ class FetchReply(Reply):
         total_bytes = 0
         has_error = False
         rows: list[tuple[Want, PartitionData]] = []
-        for want in self._wants:
+        for want in self.wants:
             row, cold = self._look(want, limit_bytes - total_bytes, is_first=total_bytes == 0)
             if cold is not None:
                 self._read_cold(want, cold)
@@ -135,7 +137,11 @@ class FetchReply(Reply):
             topic = self._broker.topic_name(want.topic_id)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return self._broker.hosting.leads(topic, want.index)
+        return self._at(topic, want.index)
+
+    def _at(self, topic: str, index: int) -> Partition:
+        hosting = self._broker.hosting
+        return hosting.replica(topic, index) if self.call.version >= FOLLOWERS_SERVE else hosting.leads(topic, index)
 
     def _respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
         session = self._session
@@ -149,6 +155,7 @@ class FetchReply(Reply):
                     or row.error_code
                     or row.diverging_epoch is not None
                     or told != (want.told_high_watermark, want.told_log_start)
+                    or row.preferred_read_replica >= 0
                 )
                 want.told_high_watermark, want.told_log_start = told
                 if is_incremental and not is_news:
@@ -180,7 +187,7 @@ class FetchReply(Reply):
         if self._timer is None:
             wait_s = max(self.request.max_wait_ms, 0) / 1000
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
-        for want in self._wants:
+        for want in self.wants:
             if want.partition is not None:
                 self._watch(want.partition)
 
@@ -255,14 +262,21 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Fetched |
         from kpybroker.handlers.fetching_replicas import fetch_replica
 
         return fetch_replica(broker, call, request, replica_id)
+    if request.rack_id and broker.config.is_rack_aware:
+        from kpybroker.handlers.fetching_nearby import fetch_nearby
+
+        return fetch_nearby(broker, call, request, by_id)
     if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1:
         fetched = _at_once(broker, call, request)
         if fetched is not None:
             return fetched
     session, wants = resolve(broker, request, by_id)
-    reply = FetchReply(broker, call, request, session, wants)
-    at_once = request.max_wait_ms <= 0 or not wants
-    response = reply.try_now(final=at_once)
+    return begin(FetchReply(broker, call, request, session, wants))
+
+
+def begin(reply: FetchReply) -> Response | Reply:
+    """What can be said at once, or the reply that waits."""
+    response = reply.try_now(final=reply.request.max_wait_ms <= 0 or not reply.wants)
     if response is not None:
         return response
     reply.park()

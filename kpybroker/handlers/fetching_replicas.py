@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fetch import FetchReply, resolve
+from kpybroker.handlers.fetch import FetchReply, begin, resolve
 from kpybroker.replication.followers import UNKNOWN, Follower, Followers
 from kpybroker.replication.sessions import ReplicaWant, Session, Want
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
@@ -27,7 +27,16 @@ NO_EPOCH = -1
 class ReplicaFetchReply(FetchReply):
     """A follower's fetch that waits for something to be appended, or for its time to end."""
 
-    __slots__ = ("_again", "_is_slowed", "_must_answer", "_parked_at", "_replica_id", "_slowed_bytes", "_throttle")
+    __slots__ = (
+        "_again",
+        "_is_rack_aware",
+        "_is_slowed",
+        "_must_answer",
+        "_parked_at",
+        "_replica_id",
+        "_slowed_bytes",
+        "_throttle",
+    )
 
     def __init__(
         self,
@@ -42,6 +51,7 @@ class ReplicaFetchReply(FetchReply):
         self._replica_id = replica_id
         self._must_answer = False
         self._parked_at: list[Followers] = []
+        self._is_rack_aware = broker.hosting.is_rack_aware
         self._throttle = broker.hosting.leading_throttle
         self._is_slowed = False
         """There is more, once it is paid for."""
@@ -51,7 +61,7 @@ class ReplicaFetchReply(FetchReply):
 
     def count(self, broker_epoch: int) -> None:
         """Note how far the follower has come, wherever its history is the leader's."""
-        for want in self._wants:
+        for want in self.wants:
             assert isinstance(want, ReplicaWant)
             try:
                 partition, follower = self._led(want)
@@ -95,6 +105,16 @@ class ReplicaFetchReply(FetchReply):
             self._throttle.count(self._slowed_bytes)
         return response
 
+    def _respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
+        for want, row in rows:
+            followers = None if want.partition is None else want.partition.followers
+            if followers is not None and self._replica_id in followers.by_id:
+                followers.by_id[self._replica_id].told_high_watermark = row.high_watermark
+        return super()._respond(rows)
+
+    def _at(self, topic: str, index: int) -> Partition:
+        return self._broker.hosting.leads(topic, index)
+
     def _look_again(self) -> None:
         self._again = None
         self.settle()
@@ -102,7 +122,7 @@ class ReplicaFetchReply(FetchReply):
     def _look(self, want: Want, room_bytes: int, *, is_first: bool) -> tuple[PartitionData, Partition | None]:
         assert isinstance(want, ReplicaWant)
         try:
-            partition, _ = self._led(want)
+            partition, follower = self._led(want)
             storage = partition.log
             row = PartitionData(
                 partition_index=want.index,
@@ -117,6 +137,8 @@ class ReplicaFetchReply(FetchReply):
                 self._must_answer = True
                 return row, None
             upper = partition.committable_end
+            if self._is_rack_aware and storage.high_watermark > follower.told_high_watermark:
+                self._must_answer = True
             if want.fetch_offset >= upper or (room_bytes <= 0 and not is_first):
                 return row, None
             is_slow = self._throttle.slows(partition, self._replica_id)
@@ -177,8 +199,4 @@ def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int)
     session, wants = resolve(broker, request, call.version >= 13, ReplicaWant)
     reply = ReplicaFetchReply(broker, call, request, session, wants, replica_id)
     reply.count(UNKNOWN if state is None else state.replica_epoch)
-    response = reply.try_now(final=request.max_wait_ms <= 0 or not wants)
-    if response is not None:
-        return response
-    reply.park()
-    return reply
+    return begin(reply)

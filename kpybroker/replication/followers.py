@@ -21,7 +21,16 @@ NEVER_MS = -(1 << 62)
 class Follower:
     """One other replica, by what its fetches in this leader epoch have told."""
 
-    __slots__ = ("_end_at_fetch", "_fetched_ms", "broker_epoch", "caught_up_ms", "log_end", "log_start", "node_id")
+    __slots__ = (
+        "_end_at_fetch",
+        "_fetched_ms",
+        "broker_epoch",
+        "caught_up_ms",
+        "log_end",
+        "log_start",
+        "node_id",
+        "told_high_watermark",
+    )
 
     def __init__(self, node_id: int, caught_up_ms: int) -> None:
         self.node_id = node_id
@@ -32,6 +41,8 @@ class Follower:
         """When it last had everything that the leader had at that time."""
         self._fetched_ms = caught_up_ms
         self._end_at_fetch = 0
+        self.told_high_watermark = UNKNOWN
+        """The one that the last answer to it had."""
 
     def fetched(self, offset: int, log_start: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         """It asks from `offset` on: it has all below. What it had reached by its fetch before counts for that time."""

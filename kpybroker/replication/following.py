@@ -102,6 +102,7 @@ def follow_marks(partition: Partition, high_watermark: int, log_start: int) -> N
     agreed = min(high_watermark, storage.end)
     if agreed > storage.high_watermark:
         storage.high_watermark = storage.last_stable = agreed
+        partition.wake_fetches()
     start = min(log_start, storage.high_watermark)
     if start > storage.start:
         storage.advance_start(start)

@@ -30,6 +30,8 @@ class Hosting:
         self.offline: dict[tuple[str, int], str] = {}
         """Partitions that belong here and could not be opened, and why."""
         self._flushing = False
+        self.isr_shrinks = self.isr_expands = 0
+        """In-sync sets of partitions led here that have become smaller, or larger."""
         self.lag_max_ms = LAG_MAX_MS
         """replica.lag.time.max.ms: how long a follower may not have caught up and still be in sync."""
         self.now_ms: Callable[[], int] = _loop_ms
@@ -37,6 +39,8 @@ class Hosting:
         self.following_throttle = Throttle(node_id, lambda it: it.follower_replication_throttled_replicas, self.now)
         self.may_join: Callable[[int, int], bool] = lambda node_id, broker_epoch: True
         """Whether a node can be in sync, as far as the metadata says, that fetched with a broker epoch (KIP-841)."""
+        self.is_rack_aware = False
+        """Consumers read from followers, which want to know of a high watermark as soon as it moves."""
         self.propose: Callable[[Partition], None] = lambda partition: None
         """Ask the controller for what the partition has proposed."""
         self.exists: Callable[[str, int], bool] = lambda topic, index: False
@@ -85,6 +89,13 @@ class Hosting:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if partition.offline is not None:
             partition.require_online()
+        return partition
+
+    def replica(self, topic: str, index: int) -> Partition:
+        """The partition, where this broker has it, leading or not (KIP-392). Raises as `leads` does."""
+        partition = self._partitions.get((topic, index))
+        if partition is None or partition.offline is not None:
+            return self.leads(topic, index)
         return partition
 
     def retire(self, topic: str, index: int) -> Partition | None:

@@ -76,13 +76,14 @@ class Lifecycle:
         self.stage = Stage.STARTING
         self.epoch = -1
         self.fenced = True
+        self._answered_s = 0.0
+        """When a controller last answered, in seconds of the loop's clock."""
 
     async def join(self) -> None:
         """Register, then wait until unfenced. Raises ConfigError: no controller, or one that cannot take this node."""
         await self._register(self._start_timeout_ms)
         self._reached = asyncio.get_running_loop().create_future()
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
-        self._beating.add_done_callback(self._ended)
+        self._begin_to_beat()
         await self._reached
 
     async def leave(self, patience_ms: int = SHUTDOWN_PATIENCE_MS) -> bool:
@@ -91,7 +92,8 @@ class Lifecycle:
             return False
         self.stage = Stage.LEAVING
         self._reached = asyncio.get_running_loop().create_future()
-        self._wake.set()
+        self._beating.cancel()  # a heartbeat under way may wait for an answer as long as a session lasts
+        self._begin_to_beat()
         try:
             async with asyncio.timeout(patience_ms / 1000):
                 await self._reached
@@ -110,6 +112,11 @@ class Lifecycle:
         """The metadata has moved: a broker that waits to be unfenced asks again at once."""
         if self.stage is Stage.STARTING:
             self._wake.set()
+
+    @property
+    def quiet_ms(self) -> int:
+        """How long no controller has answered a heartbeat."""
+        return int((asyncio.get_running_loop().time() - self._answered_s) * 1000)
 
     # ---- registration
 
@@ -142,6 +149,10 @@ class Lifecycle:
             await asyncio.sleep(RETRY_MS / 1000)
 
     # ---- heartbeats
+
+    def _begin_to_beat(self) -> None:
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self._beating.add_done_callback(self._ended)
 
     async def _beat(self) -> None:
         while not self._is_over():
@@ -197,6 +208,7 @@ class Lifecycle:
         if reply.is_fenced and not self.fenced and self.stage is Stage.RUNNING:
             log.warning("the controller has fenced this broker")
         self.fenced = reply.is_fenced
+        self._answered_s = asyncio.get_running_loop().time()
         if self.stage is Stage.LEAVING:
             if reply.should_shut_down:
                 self._reach(Stage.GONE)

@@ -126,6 +126,9 @@ class Partition:
             self.flush()
         self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
+        if led and self.leads:
+            self._hosting.isr_shrinks += len(image.isr) < len(self.isr)
+            self._hosting.isr_expands += len(image.isr) > len(self.isr)
         self.isr, self.replicas = tuple(image.isr), tuple(image.replicas)
         if led and not self.leads:
             self._wake_all()
@@ -165,9 +168,10 @@ class Partition:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def require_in_sync(self, min_isr: int) -> None:
-        """Before an append with acks=all. Raises NOT_ENOUGH_REPLICAS."""
-        if self.followers is not None:
-            min_isr = self.followers.required(min_isr)
+        """Before an append with acks=all. Raises NOT_ENOUGH_REPLICAS; the only replica is always enough."""
+        if self.followers is None:
+            return
+        min_isr = self.followers.required(min_isr)
         if len(self.isr) < min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in sync, min.insync.replicas is {min_isr}"
@@ -261,7 +265,16 @@ class Partition:
         if own_end > followers.woken_at:
             followers.woken_at = own_end
             woken.extend(followers.fetches)
-        return followers.agreed_end(own_end, self.log.settings.min_insync_replicas, self._hosting.now_ms())
+        agreed = followers.agreed_end(own_end, self.log.settings.min_insync_replicas, self._hosting.now_ms())
+        if self._hosting.is_rack_aware and agreed > self.log.high_watermark:
+            woken.extend(followers.fetches)
+        return agreed
+
+    def wake_fetches(self) -> None:
+        """The high watermark of a follower has moved: consumers may wait for it here, too (KIP-392)."""
+        if self.fetches:
+            self._hosting.woken.extend(self.fetches)
+            self._hosting.settle()
 
     def fetched_by(self, follower: Follower, offset: int, log_start: int, broker_epoch: int) -> None:
         """A follower asks from `offset` on, within the log and of the same history: it may bring on what others wait

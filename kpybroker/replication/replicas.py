@@ -42,6 +42,7 @@ class Replicas:
         cut, would let followers cut theirs: so only what nobody else has is led before.
         """
         hosting.propose = proposals.propose
+        hosting.is_rack_aware = context.config().is_rack_aware
         hosting.lag_max_ms = context.config().replica_lag_time_max_ms
         hosting.may_join = lambda *who: may_be_in_sync(context.image(), *who)
         hosting.exists = lambda *place: has_partition(context.image(), *place)

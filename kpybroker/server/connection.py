@@ -69,7 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         "number",
         "peer",
         "quiet_since",
-        "touched",
+        "received_bytes",
+        "sent_bytes",
         "transport",
     )
 
@@ -94,8 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         self.number = 0
         self.peer = "?"
         self.host = "?"
-        self.touched = False
-        """Whether bytes came since the last sweep."""
+        self.received_bytes = self.sent_bytes = 0
+        """Since the last sweep."""
         self.quiet_since = 0.0
         self.known: dict[int, Known] = {}
         """By api key and version, the header that came last."""
@@ -131,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        self.touched = True
+        self.received_bytes += nbytes
         if not self._processing:
             self._process()
 
@@ -278,8 +279,10 @@ class Connection(asyncio.BufferedProtocol):
                 break
             replies.popleft()
         if len(out) == 1:
+            self.sent_bytes += len(out[0])
             transport.write(out[0])
         elif out:
+            self.sent_bytes += sum(map(len, out))
             self._lent += write_all(transport, out)
 
     def _give_back(self) -> None:
@@ -378,6 +381,11 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self.transport is not None:
             self.transport.abort()
+
+    @property
+    def last_reply(self) -> Reply | Sequence[Any] | None:
+        """What was queued last and has not been sent; None for nothing."""
+        return self._replies[-1] if self._replies else None
 
     @property
     def is_stalled(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from kpybroker.broker import Broker
 from kpybroker.config import BrokerConfig, Endpoint
@@ -11,6 +12,9 @@ from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.server.door import BROKER, CONTROLLER
 from kpybroker.server.server import Server
 from kpybroker.world import World
+
+if TYPE_CHECKING:
+    from kpybroker.server.observing import Observing
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +24,15 @@ ANY_HOST = ("", "0.0.0.0", "::")
 class Node:
     """A running node. Make it with `Node.start`; `bootstrap` is what clients are given."""
 
-    def __init__(self, broker: Broker, server: Server, advertised: tuple[Endpoint, ...]) -> None:
+    def __init__(
+        self, broker: Broker, server: Server, advertised: tuple[Endpoint, ...], observing: Observing | None = None
+    ) -> None:
         self.broker = broker
         self.server = server
         self.advertised = advertised
         self.failed: asyncio.Future[str] = broker.failed
         """Resolved with the reason when the node cannot go on: a bug in a Machine, every log directory lost."""
+        self._observing = observing
 
     @classmethod
     async def start(cls, world: World, config: BrokerConfig) -> Node:
@@ -34,8 +41,21 @@ class Node:
         Raises ConfigError with the cause and the way out: a directory of another node, in use or not writable, a port
         in use.
         """
+        observing = await _observe(world, config)
+        node = None
+        try:
+            node = await cls._start(world, config, observing)
+            return node
+        finally:
+            if node is None and observing is not None:
+                observing.close()
+
+    @classmethod
+    async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
         broker = await Broker.open(world, config)
         server = Server(broker)
+        if observing is not None:
+            observing.show(broker, server)
         started = False
         try:
             for endpoint in config.controller_listeners:
@@ -55,7 +75,9 @@ class Node:
                 await server.stop()
                 await broker.close()
         server.open_the_doors()
-        return cls(broker, server, advertised)
+        if observing is not None:
+            observing.serving()
+        return cls(broker, server, advertised, observing)
 
     @property
     def bootstrap(self) -> str:
@@ -64,12 +86,36 @@ class Node:
         host = f"[{first.host}]" if ":" in first.host else first.host
         return f"{host}:{first.port}"
 
+    @property
+    def http(self) -> str | None:
+        """Where /metrics, /healthz and /readyz are; None where nobody asked for them."""
+        return None if self._observing is None else self._observing.address
+
     async def stop(self) -> None:
         """Answer what can be answered, write what is queued, leave the mark of a clean shutdown."""
         await self.broker.leave()
         await self.broker.quorum.resign()
         await self.server.stop()
         await self.broker.close()
+        if self._observing is not None:
+            self._observing.close()
+
+
+async def _observe(world: World, config: BrokerConfig) -> Observing | None:
+    """Answer probes from before the directories are opened, which may take long. Raises ConfigError."""
+    if config.http_port is None:
+        return None
+    from kpybroker.server.observing import Observing
+
+    observing = Observing(world)
+    started = False
+    try:
+        await observing.start(config)
+        started = True
+    finally:
+        if not started:
+            observing.close()
+    return observing
 
 
 async def _listen(server: Server, endpoint: Endpoint, side: str) -> int:

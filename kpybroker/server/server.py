@@ -150,6 +150,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         if self._connections.pop(connection.number, None) is None:
             return
+        self._count_bytes(connection)
         self.broker.presence.closed(connection.number)
         left = self._per_host[connection.host] - 1
         if left:
@@ -157,6 +158,24 @@ class Server:
         else:
             del self._per_host[connection.host]
         self._loop.call_soon(self._give_memory)
+
+    def _count_bytes(self, connection: Connection) -> bool:
+        """Take over what a connection has counted; whether bytes came."""
+        received, connection.received_bytes = connection.received_bytes, 0
+        self.metrics.bytes_received += received
+        self.metrics.bytes_sent += connection.sent_bytes
+        connection.sent_bytes = 0
+        return received > 0
+
+    def count_bytes(self) -> None:
+        """Bring the counters up to date."""
+        for connection in self.connections():
+            if self._count_bytes(connection):
+                connection.quiet_since = self.now
+
+    def requests_by_api(self) -> list[tuple[str, int]]:
+        """How many requests of each kind have come."""
+        return [(route.api.name, route.count) for route in self._dispatcher.routes.values()]
 
     def reserve(self, connection: Connection, size_bytes: int) -> bool:
         """Whether the buffers may grow by so much (queued.max.request.bytes); else the connection is called later.
@@ -183,8 +202,8 @@ class Server:
         self.metrics.worst_stall_ms = max(self.metrics.worst_stall_ms, late_ms)
         idle_ms = self.broker.config.connections_max_idle_ms
         for connection in self.connections():
-            if connection.touched:
-                connection.touched, connection.quiet_since = False, now
+            if self._count_bytes(connection):
+                connection.quiet_since = now
                 continue
             quiet_s = now - connection.quiet_since
             connection.shrink()

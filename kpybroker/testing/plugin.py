@@ -1,4 +1,7 @@
-"""The pytest plugin: one fixture, `kpybroker`. Whoever does not use it pays for this file and nothing more."""
+"""The pytest plugin: the fixtures `kpybroker` and `kpybroker_cluster`.
+
+Whoever does not use them pays for this file and nothing more.
+"""
 
 from __future__ import annotations
 
@@ -22,3 +25,15 @@ def kpybroker() -> Iterator[BrokerProcess]:
 
     with BrokerProcess.started() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def kpybroker_cluster() -> Iterator[BrokerProcess]:
+    """Three brokers for the session that are one cluster: topics have three replicas, acks=all waits for two.
+
+    Like `kpybroker` in all else; `.bootstrap` names all three.
+    """
+    from kpybroker.testing.process import BrokerProcess
+
+    with BrokerProcess.started(brokers=3) as cluster:
+        yield cluster

@@ -51,12 +51,15 @@ class BrokerProcess:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, *settings: str) -> Iterator[BrokerProcess]:
-        """A broker with `settings` (`name=value`), from ready to stopped. Raises BrokerStartError."""
+    def started(cls, *settings: str, brokers: int = 1) -> Iterator[BrokerProcess]:
+        """A broker with `settings` (`name=value`), from ready to stopped. Raises BrokerStartError.
+
+        brokers: so many are one cluster; `bootstrap` then names them all, and `pid` is the process that started them.
+        """
         given = [argument for setting in settings for argument in ("--set", setting)]
         with tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
-                [sys.executable, *COMMAND, *given],
+                [sys.executable, *COMMAND, "--brokers", str(brokers), *given],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

@@ -79,7 +79,13 @@ def _attributes_read() -> set[str]:
     return found
 
 
-DERIVED = {"broker_id": "node_id", "log_dir": "log_dirs", "cleanup_policy": "compacted", "fsync": "fsync_always"}
+DERIVED = {
+    "broker_id": "node_id",
+    "log_dir": "log_dirs",
+    "cleanup_policy": "compacted",
+    "fsync": "fsync_always",
+    "replica_selector_class": "is_rack_aware",
+}
 """Settings that are read under another name."""
 READ_BY_THE_VIEW = {
     "listener.security.protocol.map",

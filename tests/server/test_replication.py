@@ -27,13 +27,13 @@ async def dial(cluster: Cluster, node_id: int) -> Peer:
     return peer
 
 
-async def make(cluster: Cluster, topic: str, **configs: str) -> None:
-    """A topic of one partition on all nodes."""
+async def make(cluster: Cluster, topic: str, factor: int = ALL, **configs: str) -> None:
+    """A topic of one partition on so many nodes."""
     peer = await dial(cluster, min(cluster.nodes))
     wanted = create_topics.CreatableTopic(
         name=topic,
         num_partitions=1,
-        replication_factor=ALL,
+        replication_factor=factor,
         configs=[
             create_topics.CreatableTopicConfig(name=name.replace("_", "."), value=value)
             for name, value in configs.items()
@@ -43,8 +43,8 @@ async def make(cluster: Cluster, topic: str, **configs: str) -> None:
     assert told.topics[0].error_code == 0, told.topics[0]
     peer.close()
     await cluster.until(
-        lambda: all(node.broker.hosting.find(topic, 0) is not None for node in cluster.nodes.values()),
-        f"{topic} is hosted everywhere",
+        lambda: len(replicas(cluster, topic)) == factor,
+        f"{topic} is hosted by {factor}",
     )
 
 
@@ -140,8 +140,13 @@ def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
         assert answer.current_leader is not None
         assert answer.current_leader.leader_id == leader
         assert [node.port for node in told.node_endpoints] == [cluster.nodes[leader].advertised[0].port]
+        peer.close()
+        await make(cluster, "one", factor=1)
+        leader = await led(cluster, "one")
+        other = next(node_id for node_id in cluster.nodes if node_id != leader)
+        peer = await dial(cluster, other)
         wanted = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
-        topic_id = cluster.nodes[other].broker.image.topics["t"].id
+        topic_id = cluster.nodes[other].broker.image.topics["one"].id
         asked = fetch.Request(session_epoch=-1, topics=[fetch.FetchTopic(topic_id=topic_id, partitions=[wanted])])
         found = await peer.ask("Fetch", asked, version=16)
         row = found.responses[0].partitions[0]

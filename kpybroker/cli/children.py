@@ -1,0 +1,200 @@
+"""Several nodes as child processes of this one, which does nothing but start, watch and stop them.
+
+The children are forked when the broker's modules are imported: that is most of what a start costs, and is paid once.
+A child cannot outlive its parent: its standard input ends when the parent does, by whatever signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from kpybroker.cli.local_cluster import LocalNode
+from kpybroker.errors import ConfigError
+
+STOP_PATIENCE_S = 15.0
+"""A child that has not stopped by then is killed."""
+HAND_OVER = b"hand over\n"
+"""What a child is told before all of them stop."""
+TOLD_BYTES = 2000
+"""Of the log of a child that died."""
+USED_AT_START = (
+    "api_versions",
+    "begin_quorum_epoch",
+    "broker_heartbeat",
+    "broker_registration",
+    "fetch",
+    "metadata",
+    "produce",
+    "vote",
+)
+"""Handlers that every node needs while it starts; imported on first use otherwise."""
+
+
+class Child:
+    """One node's process: it says a line when it serves, and one when it has handed over what it led.
+
+    `ended` resolves with its exit code; a negative one is a signal.
+    """
+
+    def __init__(self, node: LocalNode, pid: int, stdin: int, stdout: int) -> None:
+        self.node = node
+        self.pid = pid
+        self._stdin = stdin
+        self._stdout = stdout
+        self._said = b""
+        self.ready = asyncio.Event()
+        self._left = asyncio.Event()
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        os.set_blocking(stdout, False)
+        asyncio.get_running_loop().add_reader(stdout, self._hear)
+
+    def _hear(self) -> None:
+        heard = os.read(self._stdout, 65536)
+        self._said += heard
+        lines = self._said.count(b"\n")
+        if lines:
+            self.ready.set()
+        if lines > 1 or not heard:
+            self._left.set()
+        if heard or self.ended.done():
+            return
+        asyncio.get_running_loop().remove_reader(self._stdout)
+        os.close(self._stdout)
+        _, status = os.waitpid(self.pid, 0)  # its stdout has ended: so has the process, or is about to
+        self.ended.set_result(os.waitstatus_to_exitcode(status))
+
+    async def hand_over(self) -> None:
+        """Let others lead what it leads, while it goes on serving; until it has, or it takes too long."""
+        if self.ended.done() or not self.ready.is_set():
+            return
+        with contextlib.suppress(BrokenPipeError, TimeoutError):
+            os.write(self._stdin, HAND_OVER)
+            async with asyncio.timeout(STOP_PATIENCE_S):
+                await self._left.wait()
+
+    async def stop(self) -> None:
+        """Ask it to stop, as a signal would; kill it where it does not. Returns when it has ended."""
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
+        await asyncio.wait([self.ended], timeout=STOP_PATIENCE_S)
+        if not self.ended.done():
+            _say(f"broker {self.node.node_id} did not stop within {STOP_PATIENCE_S:.0f} s and is killed")
+            os.kill(self.pid, 9)
+            await self.ended
+
+    def obituary(self) -> str:
+        """How it ended, and where to read why."""
+        code = self.ended.result()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"broker {self.node.node_id} {how}; its log is {self.node.log_file}"
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        try:
+            said = self.node.log_file.read_bytes()[-TOLD_BYTES:].decode(errors="replace").strip()
+        except OSError:
+            return ""
+        return said.rpartition("\n")[2]
+
+
+def fork_all(nodes: Iterable[LocalNode], run: Callable[[LocalNode], int]) -> list[tuple[LocalNode, int, int, int]]:
+    """Start a process for each node; `run` is what it does, and gives its exit code. No thread may run yet.
+
+    Gives node, process id, and our ends of its stdin and stdout.
+    """
+    for name in USED_AT_START:
+        importlib.import_module(f"kpybroker.handlers.{name}")
+    gc.collect()
+    gc.freeze()  # what is shared stays shared: the collector would write into it
+    sys.stdout.flush()
+    sys.stderr.flush()
+    started: list[tuple[LocalNode, int, int, int]] = []
+    for node in nodes:
+        child_stdin, stdin = os.pipe()
+        stdout, child_stdout = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for fd in (stdin, stdout, *(fd for _, _, *ours in started for fd in ours)):
+                os.close(fd)
+            _be_a_child(node, child_stdin, child_stdout, run)
+        os.close(child_stdin)
+        os.close(child_stdout)
+        started.append((node, pid, stdin, stdout))
+    return started
+
+
+def _be_a_child(node: LocalNode, stdin: int, stdout: int, run: Callable[[LocalNode], int]) -> NoReturn:
+    """Nothing of the parent's is cleaned up here: it is the parent's."""
+    code = 1
+    try:
+        os.setsid()  # Ctrl-C is for the parent, which stops its children in their order
+        log = os.open(node.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for fd, standard in ((stdin, 0), (stdout, 1), (log, 2)):
+            os.dup2(fd, standard)
+            os.close(fd)
+        code = run(node)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except ConfigError as problem:
+        print(f"kpybroker: {problem}", file=sys.stderr)
+        code = 2
+    finally:
+        bug = sys.exception()
+        if bug is not None:
+            traceback.print_exception(bug)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+async def all_ready(children: list[Child], wish: asyncio.Future[Any]) -> bool:
+    """Until all serve; False where it was wished to stop before. Raises ConfigError where one has ended instead."""
+    ready = asyncio.ensure_future(_all_are_ready(children))
+    waits: list[asyncio.Future[Any]] = [ready, wish, *(child.ended for child in children)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    serve = ready.done()
+    ready.cancel()
+    for child in children:
+        if child.ended.done():
+            raise ConfigError(f"{child.obituary()}: {child.last_words()}")
+    return serve and not wish.done()
+
+
+async def _all_are_ready(children: list[Child]) -> None:
+    for child in children:
+        await child.ready.wait()
+
+
+async def watch(children: list[Child], wish: asyncio.Future[Any]) -> str | None:
+    """Until it is wished to stop (None) or nobody is left (the reason). Who dies meanwhile is told of."""
+    alive = list(children)
+    while alive and not wish.done():
+        waits: list[asyncio.Future[Any]] = [wish, *(child.ended for child in alive)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for child in [child for child in alive if child.ended.done()]:
+            alive.remove(child)
+            left = f"{len(alive)} of {len(children)} serve on" if alive else "nobody is left"
+            _say(f"{child.obituary()}; {left}")
+    return None if wish.done() else "all brokers have ended"
+
+
+async def stop_all(children: list[Child]) -> None:
+    """Everybody hands over in turn, as long as all voters still vote on it; then all stop at once."""
+    for child in children:
+        await child.hand_over()
+    await asyncio.gather(*(child.stop() for child in children))
+
+
+def _say(what: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"kpybroker: {what}", file=sys.stderr, flush=True)

@@ -1,0 +1,208 @@
+"""The plan of `dev --brokers N`: which nodes there are, where they listen, and the property file of each.
+
+The files stand beside the data: `node-2.properties` starts node 2 by itself (`kpybroker serve --config`), and they say
+at the next start whose data this is. What a node logs is in `node-2.log`, its data in `node-2`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from kpybroker.config import BrokerConfig, parse_properties
+from kpybroker.errors import ConfigError
+from kpybroker.storage.formatting import META_PROPERTIES, encode_id, random_id
+
+HOST = "127.0.0.1"
+BROKERS_MAX = 50
+VOTERS_MAX = 5
+CONTROLLERS_FROM = 100
+"""Controller listeners stand so far above the first port for clients: brokers that are added later have room."""
+OURS = ("node.id", "process.roles", "listeners", "log.dirs", "controller.quorum.voters", "kpybroker.http.port")
+"""What differs from node to node, or must not."""
+
+
+class LocalNode(NamedTuple):
+    """One node of the plan. Its files are made by `write`, its ports are held by `Ports`."""
+
+    node_id: int
+    directory: Path
+    """Of the whole cluster."""
+    properties: Mapping[str, str]
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Raises ConfigError."""
+        return BrokerConfig.parse(self.properties, "--set")
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / f"node-{self.node_id}.log"
+
+    @property
+    def ready_file(self) -> Path:
+        """While the node serves: its bootstrap, data and process id as JSON."""
+        return self.directory / f"node-{self.node_id}.ready"
+
+    def write(self) -> None:
+        """Make the property file. Raises OSError."""
+        lines = [f"{name}={_escaped(value)}\n" for name, value in self.properties.items()]
+        text = "# written by `kpybroker dev --brokers` at every start\n" + "".join(lines)
+        _properties_file(self.directory, self.node_id).write_text(text, encoding="utf-8")
+
+
+class Ports:
+    """Ports that are held for the nodes: bound and not listened on, so that the nodes can and nobody else does.
+
+    Linux lets a socket listen where another is merely bound, if both allow the address to be used again, and gives a
+    bound port to nobody who asks for any. A node that ends keeps its port, as long as the others run.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def hold(self, port: int) -> int:
+        """A port of this machine, 0 for a free one. Raises ConfigError: somebody listens there."""
+        holding = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holding.bind((HOST, port))
+        except OSError as error:
+            holding.close()
+            raise ConfigError(
+                f"cannot listen on {HOST}:{port}: {error.strerror}; choose another --port, or 0 for free ones"
+            ) from error
+        self._held.append(holding)
+        found: int = holding.getsockname()[1]
+        return found
+
+    def close(self) -> None:
+        """Give them back."""
+        for holding in self._held:
+            holding.close()
+
+
+class Wanted(NamedTuple):
+    """What the command line asks for. http_port: of the first node, None for none."""
+
+    brokers: int
+    port: int
+    http_port: int | None
+    settings: Mapping[str, str]
+
+
+def plan(directory: Path, wanted: Wanted, defaults: Mapping[str, str], ports: Ports) -> list[LocalNode]:
+    """The nodes of a cluster whose data is, or will be, below `directory`. Raises ConfigError."""
+    count = wanted.brokers
+    for name in OURS:
+        if name in wanted.settings:
+            raise ConfigError(f"--set {name} is not for all of {count} brokers; use `kpybroker serve` for a single one")
+    known = existing_nodes(directory)
+    _check_directory(directory, count, known)
+    before = _read(directory, known[0]) if known else {}
+    votes = len(before["controller.quorum.voters"].split(",")) if before else voters_among(count)
+    highest = wanted.port + count - 1
+    if wanted.port and highest > 65535:
+        raise ConfigError(
+            f"--port {wanted.port} with --brokers {count} needs ports up to {highest}; choose a lower one"
+        )
+    clients = [ports.hold(wanted.port + place if wanted.port else 0) for place in range(count)]
+    controllers = [ports.hold(_controller_port(wanted.port, place)) for place in range(votes)]
+    every = {
+        **defaults,
+        **replication(count),
+        **wanted.settings,
+        "kpybroker.cluster.id": before.get("kpybroker.cluster.id") or encode_id(random_id(Random())),
+        "controller.quorum.voters": ",".join(f"{id_}@{HOST}:{port}" for id_, port in enumerate(controllers, 1)),
+    }
+    nodes = []
+    for node_id, port in enumerate(clients, 1):
+        own = {"node.id": str(node_id), "log.dirs": str(directory / f"node-{node_id}")}
+        own |= {"process.roles": "broker", "listeners": f"PLAINTEXT://{HOST}:{port}"}
+        if node_id <= votes:
+            own["process.roles"] = "broker,controller"
+            own["listeners"] += f",CONTROLLER://{HOST}:{controllers[node_id - 1]}"
+        if wanted.http_port is not None:
+            own["kpybroker.http.port"] = str(ports.hold(wanted.http_port and wanted.http_port + node_id - 1))
+        nodes.append(LocalNode(node_id, directory, {**own, **every}))
+    return nodes
+
+
+def voters_among(brokers: int) -> int:
+    """How many vote: an odd number, for one more voter of an even number bears no more failures."""
+    return min(brokers - 1 | 1, VOTERS_MAX) if brokers > 1 else 1
+
+
+def replication(brokers: int) -> dict[str, str]:
+    """What one expects of so many brokers: each record on up to three, acknowledged by two of three."""
+    replicas, in_sync = str(min(brokers, 3)), "2" if brokers >= 3 else "1"
+    return {
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
+
+
+def existing_nodes(directory: Path) -> list[int]:
+    """The ids of nodes whose property files are there, in order."""
+    names = (re.fullmatch(r"node-([1-9][0-9]{0,8})\.properties", path.name) for path in directory.glob("node-*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def check_alone(directory: Path) -> None:
+    """Before one broker starts: this is not the data of several. Raises ConfigError."""
+    known = existing_nodes(directory)
+    if known:
+        raise ConfigError(
+            f"{directory} has the data of {len(known)} brokers; start it with --brokers {len(known)}, or choose "
+            "another --data-dir"
+        )
+
+
+def _check_directory(directory: Path, count: int, known: list[int]) -> None:
+    if (directory / META_PROPERTIES).exists():
+        raise ConfigError(
+            f"{directory} has the data of a single broker, which cannot become several; choose another --data-dir"
+        )
+    if known and count < len(known):
+        raise ConfigError(
+            f"{directory} has the data of {len(known)} brokers; start it with --brokers {len(known)} or more, or "
+            "choose another --data-dir"
+        )
+
+
+def _read(directory: Path, node_id: int) -> Mapping[str, str]:
+    """The property file of a node that was here before. Raises ConfigError."""
+    path = _properties_file(directory, node_id)
+    try:
+        found = parse_properties(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}; it says whose data {directory} is") from error
+    if not found.get("controller.quorum.voters"):
+        raise ConfigError(f"{path} names no controller.quorum.voters; restore it, or choose another --data-dir")
+    return found
+
+
+def _controller_port(port: int, place: int) -> int:
+    if not port:
+        return 0
+    above = port + CONTROLLERS_FROM + place
+    return above if above <= 65535 else port - CONTROLLERS_FROM + place
+
+
+def _properties_file(directory: Path, node_id: int) -> Path:
+    return directory / f"node-{node_id}.properties"
+
+
+def _escaped(value: str) -> str:
+    """For a property file: a backslash is one, and what would be lost at the front is not."""
+    shown = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return "\\" + shown if shown[:1] in (" ", "\t", "\f") else shown

@@ -1,0 +1,176 @@
+"""The metrics of one node, counted when somebody asks, under the names that Kafka's have behind the JMX exporter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Histogram, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from kpybroker import __version__
+from kpybroker.metadata.image import Image
+from kpybroker.server.timing import EVERY, Timing
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.replication.partition import Partition
+    from kpybroker.server.server import Server
+
+AT_ONCE = 500
+"""Partitions looked at in one go: the loop serves others in between."""
+SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
+
+LOGS = "kafka_server_replicamanager_"
+CONTROLLER = "kafka_controller_kafkacontroller_"
+RAFT = "kafka_server_raft_metrics_"
+NETWORK = "kafka_server_socket_server_metrics_"
+
+GAUGES = {
+    f"{LOGS}partitioncount": "Partitions that this broker has",
+    f"{LOGS}leadercount": "Partitions that this broker leads",
+    f"{LOGS}underreplicatedpartitions": "Partitions led here of which some replica is not in sync",
+    f"{LOGS}underminisrpartitioncount": "Partitions led here that refuse acks=all: fewer in sync than they demand",
+    f"{LOGS}atminisrpartitioncount": "Partitions led here that would refuse acks=all with one replica fewer in sync",
+    f"{LOGS}offlinereplicacount": "Partitions of this broker that a damaged disk or log took away",
+    "kafka_log_size_bytes": "All logs of this broker together",
+    "kafka_log_free_bytes": "Bytes left on the file system of log.dirs",
+    f"{CONTROLLER}activecontrollercount": "1 on the node that is the active controller; all nodes together have one",
+    f"{CONTROLLER}offlinepartitionscount": "Partitions that nobody serves; on the active controller, else 0",
+    f"{CONTROLLER}globalpartitioncount": "Partitions of the cluster; on the active controller, else 0",
+    f"{CONTROLLER}globaltopiccount": "Topics of the cluster; on the active controller, else 0",
+    f"{CONTROLLER}activebrokercount": "Brokers that are not fenced; on the active controller, else 0",
+    f"{CONTROLLER}fencedbrokercount": "Brokers that are registered and fenced; on the active controller, else 0",
+    f"{CONTROLLER}preferredreplicaimbalancecount": "Partitions not led by their first replica; active controller only",
+    f"{RAFT}current_leader": "Node id of the metadata quorum's leader, -1 for none",
+    f"{RAFT}current_epoch": "Epoch of the metadata quorum",
+    f"{RAFT}log_end_offset": "End of the metadata log of this node",
+    f"{RAFT}high_watermark": "Up to where the metadata has committed, as far as this node knows",
+    "kafka_server_broker_metadata_metrics_last_applied_record_offset": "The last metadata record applied here",
+    f"{NETWORK}connection_count": "Open connections of clients and other nodes",
+    "kpybroker_loop_worst_stall_seconds": "The longest time since the last scrape in which the loop served nobody",
+}
+COUNTERS = {
+    f"{LOGS}isrshrinks": "In-sync sets of partitions led here that became smaller",
+    f"{LOGS}isrexpands": "In-sync sets of partitions led here that became larger",
+    f"{NETWORK}incoming_byte": "Bytes received",
+    f"{NETWORK}outgoing_byte": "Bytes sent",
+    f"{NETWORK}connection_creation": "Connections accepted",
+    "kpybroker_connections_refused": "Connections refused: max.connections, max.connections.per.ip",
+    "kpybroker_frames_refused": "Frames that could not be read; each cost its connection",
+}
+REQUESTS = "kafka_network_requestmetrics_requests"
+TOTAL_TIME = "kafka_network_requestmetrics_totaltime_seconds"
+ALL_NAMES = (*GAUGES, *(f"{name}_total" for name in (*COUNTERS, REQUESTS)), TOTAL_TIME)
+
+
+class Gauges:
+    """`count` looks, then `registry` tells. Request times are gathered from the moment this is made."""
+
+    def __init__(self, broker: Broker, server: Server) -> None:
+        self._broker = broker
+        self._server = server
+        self._counted: dict[str, float] = {}
+        self._counting = asyncio.Lock()
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        times = Histogram(
+            TOTAL_TIME,
+            f"From a request's frame to its answer, waiting included; of one request in {EVERY}",
+            ["request"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        Timing(lambda api, seconds: times.labels(api).observe(seconds)).watch(server)
+
+    async def count(self, stall_s: float) -> None:
+        """Look at everything. Two who ask at once take turns."""
+        async with self._counting:
+            counted = dict.fromkeys((*GAUGES, *COUNTERS), 0.0)
+            counted["kpybroker_loop_worst_stall_seconds"] = stall_s
+            await self._count_partitions(counted)
+            if self._broker.controller.is_active:
+                await _count_cluster(self._broker.image, counted)
+            self._count_rest(counted)
+            self._counted = counted
+
+    async def _count_partitions(self, counted: dict[str, float]) -> None:
+        hosting = self._broker.hosting
+        for number, partition in enumerate(hosting):
+            _count_partition(partition, counted)
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+        counted[f"{LOGS}partitioncount"] += len(hosting.offline)
+        counted[f"{LOGS}offlinereplicacount"] += len(hosting.offline)
+        counted[f"{LOGS}isrshrinks"], counted[f"{LOGS}isrexpands"] = hosting.isr_shrinks, hosting.isr_expands
+
+    def _count_rest(self, counted: dict[str, float]) -> None:
+        broker, server, quorum = self._broker, self._server, self._broker.quorum
+        server.count_bytes()
+        metrics = broker.metrics
+        counted.update(
+            {
+                "kafka_log_free_bytes": broker.world.disk.free_bytes(broker.config.log_dirs[0]),
+                f"{CONTROLLER}activecontrollercount": broker.controller.is_active,
+                f"{RAFT}current_leader": quorum.leader_id,
+                f"{RAFT}current_epoch": quorum.epoch,
+                f"{RAFT}log_end_offset": quorum.end,
+                f"{RAFT}high_watermark": quorum.state.high_watermark,
+                "kafka_server_broker_metadata_metrics_last_applied_record_offset": broker.image.offset,
+                f"{NETWORK}connection_count": len(server.connections()),
+                f"{NETWORK}incoming_byte": metrics.bytes_received,
+                f"{NETWORK}outgoing_byte": metrics.bytes_sent,
+                f"{NETWORK}connection_creation": metrics.connections_accepted,
+                "kpybroker_connections_refused": metrics.connections_refused,
+                "kpybroker_frames_refused": metrics.frames_refused,
+            }
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """What was counted last; prometheus_client's side."""
+        version = GaugeMetricFamily("kpybroker_info", "Version and node id", labels=["version", "node_id"])
+        version.add_metric([__version__, str(self._broker.node_id)], 1)
+        yield version
+        for name, text in GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=self._counted.get(name, 0))
+        for name, text in COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=self._counted.get(name, 0))
+        requests = CounterMetricFamily(REQUESTS, "Requests that came", labels=["request"])
+        for api, count in self._server.requests_by_api():
+            requests.add_metric([api], count)
+        yield requests
+
+
+def _count_partition(partition: Partition, counted: dict[str, float]) -> None:
+    counted[f"{LOGS}partitioncount"] += 1
+    counted["kafka_log_size_bytes"] += partition.log.size_bytes
+    counted[f"{LOGS}offlinereplicacount"] += partition.offline is not None
+    if not partition.leads:
+        return
+    in_sync, replicas = len(partition.isr), len(partition.replicas)
+    needed = min(partition.log.settings.min_insync_replicas, replicas)
+    counted[f"{LOGS}leadercount"] += 1
+    counted[f"{LOGS}underreplicatedpartitions"] += in_sync < replicas
+    counted[f"{LOGS}underminisrpartitioncount"] += in_sync < needed
+    counted[f"{LOGS}atminisrpartitioncount"] += in_sync == needed
+
+
+async def _count_cluster(image: Image, counted: dict[str, float]) -> None:
+    """What the active controller knows of the whole cluster."""
+    live = image.live_brokers()
+    counted[f"{CONTROLLER}activebrokercount"] = len(live)
+    counted[f"{CONTROLLER}fencedbrokercount"] = len(image.brokers) - len(live)
+    counted[f"{CONTROLLER}globaltopiccount"] = len(image.topics)
+    looked_at = 0
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            counted[f"{CONTROLLER}globalpartitioncount"] += 1
+            # the only replica stays its leader on paper while its broker is gone
+            counted[f"{CONTROLLER}offlinepartitionscount"] += partition.leader not in live
+            counted[f"{CONTROLLER}preferredreplicaimbalancecount"] += partition.leader != partition.replicas[0]
+        looked_at += len(topic.partitions)
+        if looked_at >= AT_ONCE:
+            looked_at = 0
+            await asyncio.sleep(0)

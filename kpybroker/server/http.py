@@ -1,0 +1,164 @@
+"""A small HTTP server for probes and scrapes: GET and HEAD of a few paths, one request per connection.
+
+h11 reads the requests; it bounds what it keeps of one. Everything runs on the loop of the broker, whose health a probe
+wants to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import h11
+
+if TYPE_CHECKING:
+    from kpybroker.world import Listener, Network
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 32
+"""At once; more are closed before they are read."""
+REQUEST_LIMIT_BYTES = 8192
+"""Of a request's line and headers together."""
+PATIENCE_S = 10.0
+"""For a whole exchange: a peer that is slower is not waited for."""
+TEXT = "text/plain; charset=utf-8"
+METHODS = ("GET", "HEAD")
+
+
+class Page(NamedTuple):
+    """An answer. `body` is sent as it is."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Answer = Callable[[Mapping[str, str]], Awaitable[Page]]
+"""Answers a GET; its argument are the headers, names in lower case."""
+
+
+class HttpServer:
+    """Serves `paths`, by path. `start`, then `close`."""
+
+    def __init__(self, network: Network, paths: Mapping[str, Answer]) -> None:
+        self._network = network
+        self.paths = paths
+        self.open: dict[HttpConnection, None] = {}
+        self._listener: Listener | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port. Raises OSError."""
+        self._listener = await self._network.listen(lambda: HttpConnection(self), host, port)
+        return self._listener.port
+
+    def close(self) -> None:
+        """Stop listening, and drop who is connected."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self.open):
+            connection.abort()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection, from its first byte to its one answer."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        if len(self._server.open) >= CONNECTIONS_MAX:
+            self._transport.abort()
+            return
+        self._server.open[self] = None
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.open.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_answered or self._task is not None:
+            return  # one request is all that a connection is for
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError as wrong:
+            self._send(Page(wrong.error_status_hint, f"{wrong}\n".encode()), with_body=True)
+            return
+        if isinstance(event, h11.Request):
+            self._take(event)
+        elif event is not h11.NEED_DATA:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _take(self, request: h11.Request) -> None:
+        method = request.method.decode("ascii")
+        path = request.target.partition(b"?")[0].decode("latin-1")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+        answer = self._server.paths.get(path)
+        if answer is None:
+            known = " ".join(self._server.paths)
+            self._send(Page(404, f"there is nothing here; try {known}\n".encode()), with_body=method != "HEAD")
+        elif method not in METHODS:
+            allowed = (("Allow", ", ".join(METHODS)),)
+            self._send(Page(405, b"this can only be read\n", headers=allowed), with_body=True)
+        elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            self._send(Page(400, b"a request to read has no body\n"), with_body=method != "HEAD")
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._answer(answer, headers, method != "HEAD"))
+            self._task.add_done_callback(self._answered)
+
+    async def _answer(self, answer: Answer, headers: Mapping[str, str], with_body: bool) -> None:
+        self._send(await answer(headers), with_body)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            log.error("bug in an HTTP answer", exc_info=bug)
+            self.abort()
+
+    def _send(self, page: Page, with_body: bool) -> None:
+        """The whole answer, and the end: what else was sent is not read."""
+        transport, self._is_answered = self._transport, True
+        if transport is None:
+            return
+        head = [("Content-Type", page.content_type), ("Content-Length", str(len(page.body))), ("Connection", "close")]
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            transport.abort()
+            return
+        response = h11.Response(status_code=page.status, headers=[*head, *page.headers], reason=_reason(page.status))
+        transport.write(self._http.send(response) or b"")
+        if with_body:
+            transport.write(page.body)
+        transport.close()
+
+
+def _reason(status: int) -> bytes:
+    return _REASONS.get(status, "").encode("ascii")
+
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}

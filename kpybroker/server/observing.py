@@ -1,0 +1,134 @@
+"""What `kpybroker.http.port` serves: /metrics for Prometheus, /healthz and /readyz for probes.
+
+There from before the directories are opened to the end. /healthz says that the loop answers; /readyz that clients and
+other brokers may count on this node: registered, not fenced, heard by the controller, and caught up with the metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError
+from kpybroker.replication.lifecycle import Stage
+from kpybroker.server.http import HttpServer, Page
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.server.gauges import Gauges
+    from kpybroker.server.server import Server
+    from kpybroker.world import World
+
+STALL_CHECK_S = 0.05
+"""A stall is known to within this."""
+
+
+class StallWatch:
+    """How late the loop is for a timer that is due many times a second."""
+
+    def __init__(self) -> None:
+        self._worst_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._due = self._loop.time() + STALL_CHECK_S
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        self._worst_s = max(self._worst_s, now - self._due)
+        self._due = now + STALL_CHECK_S
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    def take(self) -> float:
+        """The longest stall since the last call, in seconds."""
+        now = self._loop.time()
+        worst_s, self._worst_s = max(self._worst_s, now - self._due), 0.0
+        self._due = max(self._due, now)  # of a stall that has just ended the timer tells no second time
+        return worst_s
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+
+class Observing:
+    """The HTTP side of one node. `start` before the broker opens, `show` when it has, `serving` when it serves."""
+
+    def __init__(self, world: World) -> None:
+        self._http = HttpServer(
+            world.network, {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._readiness}
+        )
+        self._stalls = StallWatch()
+        self._broker: Broker | None = None
+        self._gauges: Gauges | None = None
+        self._serves = False
+        self.address = ""
+        """host:port, once started."""
+
+    async def start(self, config: BrokerConfig) -> None:
+        """Listen. Raises ConfigError."""
+        assert config.http_port is not None, "nobody asked for it"
+        host = config.http_host
+        try:
+            port = await self._http.start(host, config.http_port)
+        except OSError as error:
+            raise ConfigError(
+                f"kpybroker.http.port: cannot listen on {host or '*'}:{config.http_port}: {error.strerror or error}; "
+                "choose another one, or 0 for a free one"
+            ) from error
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def show(self, broker: Broker, server: Server) -> None:
+        """From now on there are metrics: of this broker, and of what its server does."""
+        from kpybroker.server.gauges import Gauges
+
+        self._broker = broker
+        self._gauges = Gauges(broker, server)
+
+    def serving(self) -> None:
+        """The node has started."""
+        self._serves = True
+
+    def close(self) -> None:
+        """The end."""
+        self._serves = False
+        self._stalls.stop()
+        self._http.close()
+
+    # ---- pages
+
+    async def _health(self, headers: Mapping[str, str]) -> Page:
+        return Page(200, b"ok\n")
+
+    async def _readiness(self, headers: Mapping[str, str]) -> Page:
+        why = "the node starts" if not self._serves or self._broker is None else why_not_ready(self._broker)
+        return Page(200, b"ready\n") if why is None else Page(503, f"{why}\n".encode())
+
+    async def _metrics(self, headers: Mapping[str, str]) -> Page:
+        if self._gauges is None:
+            return Page(503, b"the node starts\n")
+        from prometheus_client.exposition import choose_encoder
+
+        encode, content_type = choose_encoder(headers.get("accept", ""))
+        await self._gauges.count(self._stalls.take())
+        return Page(200, encode(self._gauges.registry), content_type)
+
+
+def why_not_ready(broker: Broker) -> str | None:
+    """What keeps others from counting on this node; None where nothing does."""
+    quorum = broker.quorum
+    if not quorum.is_current:
+        return "the metadata is not current: no leader of the quorum is known, or its log is not read so far"
+    if quorum.committed < quorum.state.high_watermark:
+        return f"the metadata is applied up to {quorum.committed} of {quorum.state.high_watermark}"
+    life = broker.lifecycle
+    if life is None:
+        return None if "broker" not in broker.config.process_roles else "the broker is not registered"
+    if life.stage is not Stage.RUNNING:
+        return f"the broker {life.stage.value}"
+    if life.fenced:
+        return "the controller has fenced this broker"
+    if life.quiet_ms > broker.config.broker_session_timeout_ms:
+        return f"no controller has answered this broker's heartbeats for {life.quiet_ms} ms"
+    return None

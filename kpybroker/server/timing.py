@@ -1,0 +1,69 @@
+"""How long requests take, by API: from the frame to the answer's encoding, waiting included.
+
+Looked at only where metrics are served, and then at one request in `EVERY`: the others pay for a countdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Reply
+from kpybroker.wire import api as api_table
+from kpybroker.world.stopwatch import perf_counter
+
+if TYPE_CHECKING:
+    from kpybroker.server.connection import Connection
+    from kpybroker.server.server import Server
+
+EVERY = 17
+"""Prime, so that clients whose requests take turns are all seen."""
+OPEN_MAX = 256
+"""Answers that are waited for; more are forgotten, for their askers may be gone."""
+_KEY = Struct(">h").unpack_from
+
+Observe = Callable[[str, float], None]
+"""Told of an API and of the seconds that one request took."""
+
+
+class Timing:
+    """Stands before a server's dispatch and encoding, once `watch` was called."""
+
+    def __init__(self, observe: Observe) -> None:
+        self._observe = observe
+        self._left = EVERY
+        self._open: dict[Reply, tuple[str, float]] = {}
+
+    def watch(self, server: Server) -> None:
+        """Look at this server's requests from now on."""
+        dispatch, encode, waiting = server.dispatch, server.encode, self._open
+
+        def timed(connection: Connection, frame: memoryview) -> None:
+            self._left -= 1
+            if self._left:
+                dispatch(connection, frame)
+            else:
+                self._left = EVERY
+                self._time(dispatch, connection, frame)
+
+        def encoded(reply: Reply) -> Sequence[Any]:
+            if waiting and (began := waiting.pop(reply, None)) is not None:
+                self._observe(began[0], perf_counter() - began[1])
+            return encode(reply)
+
+        server.dispatch, server.encode = timed, encoded
+
+    def _time(self, dispatch: Callable[[Any, Any], None], connection: Connection, frame: memoryview) -> None:
+        before, began = connection.last_reply, perf_counter()
+        api = api_table.by_key.get(_KEY(frame)[0])
+        dispatch(connection, frame)
+        reply = connection.last_reply
+        if api is None or reply is before:
+            return
+        if isinstance(reply, Reply):
+            if len(self._open) >= OPEN_MAX:
+                self._open.clear()
+            self._open[reply] = api.name, began
+        else:
+            self._observe(api.name, perf_counter() - began)

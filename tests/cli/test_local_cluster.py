@@ -1,0 +1,260 @@
+"""dev --brokers: the plan of several nodes, and the processes that carry it out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kpybroker.cli.arguments import run_serving
+from kpybroker.cli.local_cluster import HOST, LocalNode, Ports, Wanted, plan, replication, voters_among
+from kpybroker.config import parse_properties
+from kpybroker.errors import ConfigError
+from kpybroker.testing.process import BrokerProcess
+from tests.cli.shell import Shell, kpybroker_process, ready
+
+WAIT_S = 60
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    with contextlib.closing(Ports()) as held:
+        yield held
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """The real program; what still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        started.append(kpybroker_process(*arguments, stdin=subprocess.PIPE))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def pid_of(directory: Path, node_id: int) -> int:
+    return int(json.loads((directory / f"node-{node_id}.ready").read_text())["pid"])
+
+
+def wait_until_gone(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        assert select.select([handle], [], [], WAIT_S)[0], f"{pid} does not end"
+        os.close(handle)
+
+
+def stopped(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=WAIT_S)
+    return process.returncode, out, err
+
+
+# ---- the plan
+
+
+def planned(directory: Path, brokers: int, ports: Ports, port: int = 0, http: int | None = None) -> list[LocalNode]:
+    return plan(directory, Wanted(brokers, port, http, {}), {}, ports)
+
+
+def quiet_port() -> int:
+    """The first of some hundreds that nobody uses, below those that are given to who asks for any."""
+    for port in range(20_000, 32_000, 200):
+        with contextlib.closing(Ports()) as ports, contextlib.suppress(ConfigError):
+            for offset in range(150):
+                ports.hold(port + offset)
+            return port
+    raise AssertionError("this machine has no ports left")
+
+
+def test_who_votes() -> None:
+    """An odd number, of those there are, and never more than five."""
+    voters = [voters_among(count) for count in range(1, 12)]
+    assert voters == [1, 1, 3, 3, 5, 5, 5, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (9, "3", "2")]
+)
+def test_how_often_records_are_kept(brokers: int, replicas: str, in_sync: str) -> None:
+    for name, value in replication(brokers).items():
+        assert value == (in_sync if "insync" in name or "min.isr" in name else replicas), name
+
+
+@pytest.mark.parametrize("brokers", [2, 3, 4, 7])
+def test_a_plan_is_one_cluster(brokers: int, tmp_path: Path, ports: Ports) -> None:
+    """Everybody listens on ports of its own, names the same voters, and those listen where they are named."""
+    configs = [node.config for node in planned(tmp_path, brokers, ports, http=0)]
+    endpoints = [endpoint for config in configs for endpoint in (*config.listeners, *config.controller_listeners)]
+    taken = [endpoint.port for endpoint in endpoints] + [config.http_port for config in configs]
+    assert len(set(taken)) == len(taken)
+    assert 0 not in taken
+    assert len({config.controller_quorum_voters for config in configs}) == 1
+    assert len({config.cluster_id for config in configs}) == 1
+    assert len({config.log_dirs for config in configs}) == brokers
+    for voter in configs[0].controller_quorum_voters:
+        (controller,) = configs[voter.node_id - 1].controller_listeners
+        assert (controller.host, controller.port) == (voter.host, voter.port)
+    voters = voters_among(brokers)
+    assert [bool(config.controller_listeners) for config in configs] == [True] * voters + [False] * (brokers - voters)
+
+
+def test_the_next_plan_is_the_same_cluster(tmp_path: Path) -> None:
+    """Cluster id and voters stay, also where brokers are added; with --port so do all ports."""
+    for count in (3, 6):
+        with contextlib.closing(Ports()) as ports:
+            port = quiet_port()
+            nodes = planned(tmp_path, count, ports, port)
+            for node in nodes:
+                node.write()
+            assert [node.config.listeners[0].port for node in nodes] == list(range(port, port + count))
+            assert len(nodes[0].config.controller_quorum_voters) == 3
+            assert nodes[0].config.controller_quorum_voters[0].port == port + 100
+            if count == 3:
+                first = nodes[0].config.cluster_id
+            assert {node.config.cluster_id for node in nodes} == {first}
+
+
+def test_a_property_file_says_what_was_planned(tmp_path: Path, ports: Ports) -> None:
+    odd = " back\\slash, new\nline and = : # !"
+    wanted = Wanted(2, 0, None, {"broker.rack": odd})
+    for node in plan(tmp_path, wanted, {}, ports):
+        node.write()
+        text = (tmp_path / f"node-{node.node_id}.properties").read_text()
+        assert parse_properties(text, "") == node.properties
+
+
+def test_held_ports_are_for_the_nodes(ports: Ports) -> None:
+    """Nobody is given one, and who names one can listen; a port in use cannot be held."""
+    held = [ports.hold(0) for _ in range(50)]
+    for _ in range(200):
+        with socket.socket() as other:
+            other.bind((HOST, 0))
+            assert other.getsockname()[1] not in held
+    with socket.socket() as node:
+        node.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        node.bind((HOST, held[0]))
+        node.listen()
+        with pytest.raises(ConfigError, match="choose another --port"):
+            ports.hold(held[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["--data-dir", "{single}", "--brokers", "3"], "data of a single broker"),
+        (["--data-dir", "{several}", "--brokers", "2"], "--brokers 3 or more"),
+        (["--data-dir", "{several}"], "--brokers 3"),
+        (["--data-dir", "{several}", "--brokers", "4", "--port", "65533"], "65536"),
+        (["--data-dir", "{file}", "--brokers", "3"], "choose another --data-dir"),
+        (["--ephemeral", "--brokers", "3", "--port", "{used}"], "choose another --port"),
+        (["--ephemeral", "--brokers", "3", "--http-port", "{used}"], "choose another --port"),
+        (["--ephemeral", "--brokers", "3", "--set", "node.id=7"], "kpybroker serve"),
+        (["--ephemeral", "--brokers", "3", "--set", "num.partitons=7"], "did you mean num.partitions"),
+        (["--ephemeral", "--brokers", "3", "--ready-file", "{single}"], "it is a directory"),
+        (["--data-dir", "{garbled}", "--brokers", "3"], "names no controller.quorum.voters"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(arguments: list[str], cause: str, tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("single", "several", "file", "garbled")}
+    places["single"].mkdir()
+    (places["single"] / "meta.properties").write_text("version=1\n")
+    places["several"].mkdir()
+    with contextlib.closing(Ports()) as ports:
+        for node in planned(places["several"], 3, ports):
+            node.write()
+    places["file"].write_text("a file")
+    places["garbled"].mkdir()
+    (places["garbled"] / "node-1.properties").write_text("node.id=1\n")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.properties")}
+    with socket.create_server((HOST, 0)) as used:
+        where = {**places, "used": used.getsockname()[1]}
+        with pytest.raises(ConfigError, match=cause):
+            run_serving(["dev", "--port", "0", *(argument.format(**where) for argument in arguments)])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.properties")} == before
+
+
+# ---- the processes
+
+
+def test_two_lives_of_a_cluster(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ready says all three, records have three replicas and are there again, SIGTERM ends everybody cleanly."""
+    data = tmp_path / "data"
+    arguments = ["dev", "--brokers", "3", "--port", "0", "--data-dir", str(data)]
+    process = start(*arguments, "--ready-file", str(tmp_path / "ready"))
+    facts = ready(process)
+    told = json.loads((tmp_path / "ready").read_text())
+    assert {name: str(value) for name, value in told.items()} == facts
+    assert len(facts["bootstrap"].split(",")) == 3
+    shell = Shell(facts["bootstrap"], monkeypatch)
+    assert shell("topics", "create", "kept", "--partitions", "6").code == 0
+    assert shell("produce", "kept", stdin=b"".join(b"%d\n" % n for n in range(100))).code == 0
+    assert [row["replication"] for row in shell("topics", "list", "--json").json] == [3]
+    with pytest.raises(ConfigError, match="in use"):
+        run_serving(arguments)
+    assert stopped(process) == (0, "", "")
+    assert not (tmp_path / "ready").exists()
+    assert not list(data.glob("*.ready"))
+    assert [path.read_text() for path in sorted(data.glob("*.log"))] == ["", "", ""]
+    again = start(*arguments)
+    shell = Shell(ready(again)["bootstrap"], monkeypatch)
+    values = shell("consume", "kept", "--from-beginning", "--max", "100").out.split()
+    assert sorted(map(int, values)) == list(range(100))
+    assert stopped(again) == (0, "", "")
+
+
+def test_a_broker_that_dies_is_told_of_and_may_come_back(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path))
+    shell = Shell(ready(process)["bootstrap"], monkeypatch)
+    assert shell("topics", "create", "t").code == 0
+    pid = pid_of(tmp_path, 2)
+    os.kill(pid, signal.SIGKILL)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line == (f"kpybroker: broker 2 was killed by signal 9; its log is {tmp_path}/node-2.log; 2 of 3 serve on\n")
+    assert shell("produce", "t", stdin=b"still\n").code == 0
+    alone = start("serve", "--config", str(tmp_path / "node-2.properties"))
+    assert ready(alone)["bootstrap"] in shell.bootstrap
+    assert stopped(alone) == (0, "", "")
+    assert stopped(process)[0] == 0
+
+
+def test_nobody_outlives_a_parent_that_is_killed(tmp_path: Path, start: Start) -> None:
+    process = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path))
+    ready(process)
+    pids = [pid_of(tmp_path, node_id) for node_id in (1, 2, 3)]
+    process.kill()
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_broker_that_cannot_start_ends_all_with_its_reason(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "node-2").write_text("not a directory")
+    out, err = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path)).communicate(timeout=WAIT_S)
+    assert out == ""
+    assert err.startswith(f"kpybroker: broker 2 ended with code 2; its log is {tmp_path}/node-2.log: kpybroker: ")
+    assert err.count("\n") == 1
+
+
+def test_an_ephemeral_cluster_goes_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with BrokerProcess.started(brokers=3) as cluster:
+        assert len(cluster.bootstrap.split(",")) == 3
+        assert Shell(cluster.bootstrap, monkeypatch)("topics", "create", "t").code == 0
+    assert list(tmp_path.iterdir()) == []

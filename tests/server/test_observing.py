@@ -1,0 +1,320 @@
+"""What the HTTP port answers: probes, metrics that are true, and bad input that costs nobody anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kpybroker.errors import ConfigError
+from kpybroker.peer import Peer
+from kpybroker.server import http
+from kpybroker.server.gauges import ALL_NAMES, AT_ONCE, TOTAL_TIME
+from kpybroker.server.http import HttpServer, Page
+from kpybroker.server.node import Node
+from kpybroker.server.observing import StallWatch, why_not_ready
+from kpybroker.server.timing import EVERY, OPEN_MAX
+from kpybroker.world.real import RealNetwork
+from tests.asking import fetched, make, put
+from tests.conftest import WithBroker
+from tests.server.clustering import Cluster, run_cluster
+from tests.serving import serving
+
+HTTP = {"kpybroker.http.port": "0"}
+REQUESTS = "kafka_network_requestmetrics_requests_total"
+LOGS = "kafka_server_replicamanager_"
+
+
+async def exchange(address: str, data: bytes) -> bytes:
+    """All that comes back for these bytes, up to the end of the connection."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def get(node: Node, path: str) -> tuple[int, str]:
+    assert node.http is not None
+    answer = await exchange(node.http, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+async def metrics(node: Node) -> Mapping[tuple[str, str], float]:
+    """By name and request."""
+    status, text = await get(node, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, sample.labels.get("request", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+async def value(node: Node, name: str) -> float:
+    return (await metrics(node))[name, ""]
+
+
+# ---- metrics
+
+
+def test_every_metric_is_there_and_nobody_asks_in_vain(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        _, text = await get(node, "/metrics")
+        families = {family.name: family.documentation for family in text_string_to_metric_families(text)}
+        for name in ALL_NAMES:
+            assert families.get(name.removesuffix("_total")), name
+        assert (await get(node, "/metrics?name=x"))[0] == 200
+
+    with_broker(scenario, HTTP)
+
+
+def test_what_is_counted_is_true(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=AT_ONCE + 1)
+        before = await metrics(node)
+        for _ in range(10):
+            assert (await put(peer, "t", b"x" * 1000)).error_code == 0
+        await peer.ask("Fetch", fetched("t", 0), version=12)
+        after = await metrics(node)
+        assert after[REQUESTS, "Produce"] == 10
+        assert after[REQUESTS, "Fetch"] == 1
+        assert after[f"{LOGS}partitioncount", ""] == after[f"{LOGS}leadercount", ""] == AT_ONCE + 1
+        assert after["kafka_controller_kafkacontroller_globalpartitioncount", ""] == AT_ONCE + 1
+        assert after["kafka_controller_kafkacontroller_activecontrollercount", ""] == 1
+        sizes = sum(partition.log.size_bytes for partition in node.broker.hosting)
+        assert after["kafka_log_size_bytes", ""] == sizes > 10_000
+        incoming = "kafka_server_socket_server_metrics_incoming_byte_total", ""
+        outgoing = "kafka_server_socket_server_metrics_outgoing_byte_total", ""
+        assert 10_000 < after[incoming] - before[incoming] < 20_000
+        assert 10_000 < after[outgoing] - before[outgoing] < 20_000
+
+    with_broker(scenario, HTTP)
+
+
+def test_every_seventeenth_request_is_timed(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        for _ in range(EVERY * 20):
+            await put(peer, "t", b"x")
+        told = await metrics(node)
+        assert 19 <= told[f"{TOTAL_TIME}_count", "Produce"] <= 20
+        assert told[f"{TOTAL_TIME}_sum", "Produce"] > 0
+
+    with_broker(scenario, HTTP)
+
+
+def test_answers_that_nobody_fetches_are_not_kept(with_broker: WithBroker, tmp_path: Path) -> None:
+    """Whose askers have gone are forgotten before they are too many; nothing is timed where nobody can ask."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        parked = fetched("t", 0, wait_ms=60_000)
+        for _ in range(OPEN_MAX // 8):
+            gone = await Peer.dial(node.broker.world.network, *_address(node))
+            asked = [asyncio.ensure_future(gone.ask("Fetch", parked, version=12)) for _ in range(EVERY)]
+            await asyncio.sleep(0)
+            gone.close()
+            await asyncio.gather(*asked, return_exceptions=True)
+        assert (await get(node, "/metrics"))[0] == 200
+
+    with_broker(scenario, HTTP)
+
+    async def without() -> None:
+        async with serving(tmp_path / "quiet") as node:
+            assert node.http is None
+            assert node.server.dispatch == node.server._dispatcher.run
+
+    asyncio.run(without())
+
+
+def _address(node: Node) -> tuple[str, int]:
+    host, _, port = node.bootstrap.rpartition(":")
+    return host, int(port)
+
+
+def test_a_stall_is_told_once() -> None:
+    async def scenario() -> None:
+        watch = StallWatch()
+        watch.take()
+        time.sleep(0.2)
+        told = watch.take()
+        assert told >= 0.1
+        assert watch.take() < told
+        watch.stop()
+
+    asyncio.run(scenario())
+
+
+# ---- probes
+
+
+def test_ready_when_registered_and_unfenced_only(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        assert await get(node, "/healthz") == (200, "ok\n")
+        assert await get(node, "/readyz") == (200, "ready\n")
+        life = node.broker.lifecycle
+        assert life is not None
+        life.fenced = True
+        assert await get(node, "/readyz") == (503, "the controller has fenced this broker\n")
+        life.fenced = False
+        life._answered_s -= 3600
+        status, why = await get(node, "/readyz")
+        assert (status, "heartbeats" in why) == (503, True)
+
+    with_broker(scenario, HTTP)
+
+
+def test_a_node_without_its_quorum_lives_and_is_not_ready(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        await cluster.leader()
+        node = cluster.nodes[1]
+        assert await get(node, "/readyz") == (200, "ready\n")
+        for other in (2, 3):
+            await cluster.stop(other)
+        await cluster.until(lambda: why_not_ready(node.broker) is not None, "node 1 has noticed")
+        assert (await get(node, "/readyz"))[0] == 503
+        assert (await get(node, "/healthz"))[0] == 200
+
+    run_cluster(tmp_path, play, kpybroker_http_port="0")
+
+
+def test_metrics_tell_of_a_lost_replica(tmp_path: Path) -> None:
+    """A follower ends: under-replicated, then shrunk; it comes back: expanded, and all is well."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        leader = await cluster.leader()
+        host, _, port = cluster.nodes[leader].bootstrap.rpartition(":")
+        peer = await Peer.dial(cluster.nodes[leader].broker.world.network, host, int(port))
+        await peer.negotiate()
+        await make(peer, "t", replicas=3, configs={"min.insync.replicas": "3"})
+        peer.close()
+
+        async def total(name: str) -> float:
+            return sum([await value(node, f"{LOGS}{name}") for node in cluster.nodes.values()])
+
+        assert [await total(name) for name in ("leadercount", "partitioncount")] == [1, 3]
+        assert await total("underreplicatedpartitions") == 0
+        assert await total("atminisrpartitioncount") == 1
+        (leads,) = [node_id for node_id, node in cluster.nodes.items() if await value(node, f"{LOGS}leadercount")]
+        lost = next(node_id for node_id in cluster.nodes if node_id not in (leads, leader))
+        await cluster.stop(lost)
+        partition = cluster.nodes[leads].broker.hosting.find("t", 0)
+        assert partition is not None
+        await cluster.until(lambda: len(partition.isr) == 2, "the in-sync set has shrunk")
+        assert await total("underreplicatedpartitions") == await total("underminisrpartitioncount") == 1
+        assert await total("isrshrinks_total") == 1
+        await cluster.start(lost)
+        await cluster.until(lambda: len(partition.isr) == 3, "it is back in sync")
+        assert await total("underreplicatedpartitions") == await total("underminisrpartitioncount") == 0
+        assert await total("isrexpands_total") == 1
+
+    run_cluster(tmp_path, play, kpybroker_http_port="0")
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path / "a", HTTP) as node:
+            assert node.http is not None
+            with pytest.raises(ConfigError, match=r"kpybroker\.http\.port.*choose another"):
+                async with serving(tmp_path / "b", {"kpybroker.http.port": node.http.rpartition(":")[2]}):
+                    pass
+            assert (await get(node, "/healthz"))[0] == 200
+
+    asyncio.run(scenario())
+
+
+# ---- bad input
+
+BAD = {
+    "nothing there": (b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+    "another method": (b"DELETE /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+    "a method with a body": (b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", 405),
+    "a body": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", 400),
+    "chunks": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "no HTTP": (b"\x00\x00\x00\x10 kafka?\r\n\r\n", 400),
+    "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+    "two lengths": (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+    "an endless header": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000, 431),
+    "an endless line": (b"GET /" + b"x" * 20_000, 431),
+}
+
+
+def serve_pages(play: Callable[[HttpServer, str], Awaitable[None]], answer: Page = Page(200, b"ok\n")) -> None:
+    """Play against a server that has one page, /healthz."""
+
+    async def whole() -> None:
+        async def page(headers: Mapping[str, str]) -> Page:
+            return answer
+
+        server = HttpServer(RealNetwork(), {"/healthz": page})
+        port = await server.start("127.0.0.1", 0)
+        try:
+            await play(server, f"127.0.0.1:{port}")
+        finally:
+            server.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_requests_are_answered_and_closed(bad: str) -> None:
+    data, status = BAD[bad]
+
+    async def play(server: HttpServer, address: str) -> None:
+        answer = await exchange(address, data)
+        assert answer.split()[:2] == [b"HTTP/1.1", str(status).encode()]
+        assert (b"Allow: GET, HEAD" in answer) == (status == 405)
+        assert await exchange(address, b"GET /healthz HTTP/1.0\r\n\r\n") != b""
+
+    serve_pages(play)
+
+
+def test_head_is_a_get_without_its_body() -> None:
+    async def play(server: HttpServer, address: str) -> None:
+        got, head = [
+            await exchange(address, method + b" /healthz HTTP/1.1\r\nHost: x\r\n\r\n") for method in (b"GET", b"HEAD")
+        ]
+        assert got == head + b"ok\n"
+        byte_by_byte = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for at in range(len(byte_by_byte)):
+            writer.write(byte_by_byte[at : at + 1])
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert await reader.read() == got
+        writer.close()
+
+    serve_pages(play)
+
+
+def test_connections_have_a_limit_and_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that say nothing go after a while, and those beyond the limit at once."""
+    monkeypatch.setattr(http, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+
+    async def play(server: HttpServer, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+        for reader, writer in opened:
+            with contextlib.suppress(ConnectionError):  # a connection that is aborted may end or break
+                assert await reader.read() == b""
+            writer.close()
+        assert not server.open
+        assert b"200" in await exchange(address, b"GET /healthz HTTP/1.0\r\n\r\n")
+
+    serve_pages(play)
