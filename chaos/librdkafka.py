@@ -65,7 +65,10 @@ class Production(threading.Thread):
                 self._send(self._places[sent % len(self._places)])
                 sent += 1
             sent = due  # what was not sent in trouble is not made up for
-            self._producer.poll(TICK_S)
+            try:
+                self._producer.poll(TICK_S)
+            except KafkaException:
+                return  # `_troubled` has been told
 
     def _send(self, place: Place) -> None:
         number = self._next[place]

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from chaos.check import Kind, Violation, agree, violations
 from chaos.history import Fetched, Found, History, Place
 from chaos.java import JavaLoad
-from chaos.librdkafka import Member, Production, key_in, read_all
+from chaos.librdkafka import QUICK, Member, Production, key_in, read_all
 from chaos.links import Links
 from chaos.nemesis import Nemesis
 from chaos.watch import Watch
@@ -91,8 +91,11 @@ class Run:
         for node in self.cluster.nodes.values():
             node.await_ready()
         bootstrap = self.cluster.bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-        self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
+        self.cluster.finalize(
+            "eligible.leader.replicas.version", 1
+        )  # without it, two failures at once may lose records
+        admin = self._admin()
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
         self.cluster.await_in_sync(TOPIC)
         self._producers = [Production(self.history, bootstrap, self.places, number, PER_SECOND) for number in (1, 2)]
         self._java = JavaLoad(self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP)
@@ -101,6 +104,9 @@ class Run:
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
         }
         self._watch = Watch(self.history, addresses, self.places)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUICK})
 
     # ---- calm
 
@@ -137,6 +143,9 @@ class Run:
         return True
 
     def _fetch_commits(self) -> None:
+        """By a client of its own: librdkafka 2.10 and later let go of brokers that Metadata leaves out for a while, and
+        what was to be asked of them then waits for ever."""
+        admin = self._admin()
         for group in (GROUP, JAVA_GROUP):
             asked = [TopicPartition(*place) for place in self.places]
             deadline = time.monotonic() + PATIENCE_S
@@ -144,7 +153,7 @@ class Run:
                 began_s = time.monotonic()
                 try:
                     wanted = [ConsumerGroupTopicPartitions(group, asked)]
-                    told = self._admin.list_consumer_group_offsets(wanted, request_timeout=5)[group].result(10)
+                    told = admin.list_consumer_group_offsets(wanted, request_timeout=5)[group].result(10)
                     break
                 except KafkaException as refused:
                     if time.monotonic() > deadline:

@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.history import History, Latest, Place
 from kpybroker.wire.rpc import list_offsets
-from oracle.asking import ask, partitions_of
+from oracle.asking import Conversation
 
 LATEST = -1
 PAUSE_S = 0.1
@@ -25,6 +25,7 @@ class Watch(threading.Thread):
         self._places = places
         self._led: dict[Place, tuple[int, int]] = {}
         """Place -> (epoch, leader): the newest that any broker told."""
+        self._conversations: dict[int, Conversation] = {}
         self._wanted = True
         self.answers = 0
         self.start()
@@ -38,6 +39,17 @@ class Watch(threading.Thread):
                 self._look(leader)
             time.sleep(PAUSE_S)
 
+    def _asking(self, node_id: int) -> Conversation:
+        """Raises OSError."""
+        if node_id not in self._conversations:
+            self._conversations[node_id] = Conversation(self._addresses[node_id], TIMEOUT_S)
+        return self._conversations[node_id]
+
+    def _hang_up(self, node_id: int) -> None:
+        conversation = self._conversations.pop(node_id, None)
+        if conversation is not None:
+            conversation.close()
+
     def finish(self) -> None:
         self._wanted = False
         self.join(30)
@@ -45,8 +57,9 @@ class Watch(threading.Thread):
     def _learn(self, node_id: int) -> None:
         topics = sorted({place.topic for place in self._places})
         try:
-            told = partitions_of(self._addresses[node_id], topics, TIMEOUT_S)
+            told = self._asking(node_id).partitions_of(topics)
         except OSError:
+            self._hang_up(node_id)
             return
         for (topic, partition), row in told.items():
             place = Place(topic, partition)
@@ -58,6 +71,7 @@ class Watch(threading.Thread):
         try:
             told = self._ask(leader, led)
         except OSError:
+            self._hang_up(leader)
             return
         ended_s = time.monotonic()
         with self._history.lock:
@@ -82,4 +96,4 @@ class Watch(threading.Thread):
             ]
             topics.append(list_offsets.ListOffsetsTopic(name=name, partitions=asks))
         request = list_offsets.Request(replica_id=-1, isolation_level=0, topics=topics)
-        return ask(self._addresses[leader], "ListOffsets", 9, request, list_offsets.Response, TIMEOUT_S)
+        return self._asking(leader).ask("ListOffsets", 9, request, list_offsets.Response)
