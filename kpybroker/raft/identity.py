@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
+from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.raft import state as raft
 from kpybroker.raft.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
 from kpybroker.storage.formatting import METADATA_TOPIC, FirstVoter, Format, encode_id, random_id
@@ -22,7 +23,7 @@ from kpybroker.wire.rpc import (
 )
 
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
-FINALIZED_AT_FORMAT = {"metadata.version": 30}
+FINALIZED_AT_FORMAT = {"metadata.version": 30, ELR_FEATURE: 1}
 
 
 class Identity(NamedTuple):

@@ -27,7 +27,7 @@ from kpybroker.raft.current import Current
 from kpybroker.raft.fetching import Fetching
 from kpybroker.raft.identity import Identity, listener_of
 from kpybroker.raft.joining import Joining
-from kpybroker.raft.loading import first_state, leader_change, records_to_begin_with, way_out
+from kpybroker.raft.loading import MIN_ISR, first_state, leader_change, records_to_begin_with, way_out
 from kpybroker.raft.metadata_log import MetadataLog
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
 from kpybroker.raft.voters import Voters, voter_rows
@@ -71,8 +71,7 @@ class Quorum:
         self._stops = False
         """From now on only what is written already may still commit."""
         self._has_ended = False
-        self._steps = 0
-        """Those under way: what one does may ask for another."""
+        self._steps = 0  # those under way: what one does may ask for another
         self._voters_have_changed = False
         self.voters = Voters(config, directory.directory_id)
         self.metadata = MetadataLog(world, config, self.path, self.voters)
@@ -374,7 +373,8 @@ class Quorum:
         """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
         if not self.state.is_leader or self._in_office_from is not None or self.committed < self.state.epoch_start:
             return
-        records: list[Any] = records_to_begin_with(self._world, self._directory.path, self.image)
+        min_isr, path = self.config.text(MIN_ISR) or "1", self._directory.path
+        records: list[Any] = records_to_begin_with(self._world, path, self.image, min_isr)
         if records:
             self.metadata.append([(None, frame_record(row)) for row in records], records, self.epoch, control=False)
             self._wake_fetches()
