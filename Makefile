@@ -12,7 +12,7 @@ JOBS ?= 1
 MINUTES ?= 20
 TARGET ?= kpybroker
 
-.PHONY: run test check lint compat spark demo bench oracle kill sim chaos clean prerequisites
+.PHONY: run test check lint compat spark demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -46,6 +46,12 @@ chaos: prerequisites                      ## three real nodes in trouble: make c
 
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
 	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)
+
+sim-coverage: $(VENV)/ready               ## how much of replication, raft and groups 200 seeds reach
+	$(BIN)/python -m kpybroker.sim.covered
+
+mutants: $(VENV)/ready                    ## broken brokers, on purpose: does a seed catch each?
+	$(BIN)/python -m kpybroker.sim.mutants
 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh
