@@ -93,20 +93,26 @@ class ClusterNode(ServerProcess):
     def ready(self) -> bool:
         return answers(*self.address)
 
+    def prepare(self) -> None:
+        """Make what it finds at its first start, where that is not its own work."""
+        return
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, without waiting."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(number)
+
     def pause(self) -> None:
         """SIGSTOP: its connections stay, and nothing answers."""
-        assert self._process is not None, "not started"
-        self._process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT."""
-        assert self._process is not None, "not started"
-        self._process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def terminate(self) -> None:
         """SIGTERM, without waiting."""
-        assert self._process is not None, "not started"
-        self._process.terminate()
+        self.signal(signal.SIGTERM)
 
 
 class KafkaNode(ClusterNode, Kafka):
@@ -122,10 +128,13 @@ class KafkaNode(ClusterNode, Kafka):
             alone = self.properties.pop(FIRST_VOTERS) == "standalone"
             self.format_options = ("--standalone",) if alone else ("--no-initial-controllers",)
 
-    def spawn(self) -> None:
+    def prepare(self) -> None:
         self._write_properties()
         if not (self.data / "meta.properties").exists():
             self._format()
+
+    def spawn(self) -> None:
+        self.prepare()
         super().spawn()
 
     def _write_properties(self) -> None:
