@@ -16,6 +16,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
 from kpybroker.peer import Peer
+from kpybroker.replication.fetch_session import Asked, FetchSession, Key
 from kpybroker.replication.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.partition import Partition
 from kpybroker.replication.throttle import Throttle
@@ -31,7 +32,11 @@ RETRY_MS = 20
 DIAL_TIMEOUT_MS = 1000
 LATEST, EARLIEST = -1, -2
 BY_ID = 13
-Key = tuple[bytes, int]
+SESSION_LOST = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 
 
 class Context(NamedTuple):
@@ -55,6 +60,7 @@ class Fetcher:
         self._delayed: dict[Key, tuple[float, int]] = {}
         """Until when a partition waits, and for how long it has waited last, in ms."""
         self._peer: Peer | None = None
+        self._session = FetchSession()
         self._is_parked = False
         self._is_slowed = False
         """Something could be fetched once what came is paid for."""
@@ -105,6 +111,7 @@ class Fetcher:
         self._hang_up()
 
     def _hang_up(self) -> None:
+        self._session.end()
         if self._peer is not None:
             self._peer.close()
             self._peer = None
@@ -176,7 +183,13 @@ class Fetcher:
             wait_ms = min(wait_ms, max(int(next_s * 1000), 1))
         logs = [partition.log for partition, _ in ready.values()]
         if any(one.settings.fsync_always and one.synced_end < one.end for one in logs):
-            await asyncio.gather(*(self._sync(partition) for partition, _ in ready.values()))
+            await asyncio.gather(
+                *(
+                    self._sync(partition)
+                    for partition, _ in ready.values()
+                    if partition.log.synced_end < partition.log.end
+                )
+            )
         peer = await self._connected()
         if self._changed.is_set():
             return  # what is to be asked has changed meanwhile
@@ -186,14 +199,19 @@ class Fetcher:
                 told = await peer.ask("Fetch", self._request(ready, wait_ms))
         finally:
             self._is_parked = False
+        if told.error_code in SESSION_LOST:
+            self._session.end()
+            return
         if told.error_code:
             raise ConnectionError(f"broker {self._leader_id} refused a fetch with error code {told.error_code}")
+        self._session.answered(told.session_id)
         lost = []
         for topic in told.responses:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
                 asked = ready.get(key)
-                if asked is None or self._partitions.get(key) is not asked[0]:
+                if asked is None or self._partitions.get(key) is not asked[0] or asked[1] != place_of(asked[0]):
+                    self._session.end()  # what is dropped would not be told again
                     continue
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -255,21 +273,24 @@ class Fetcher:
     def _request(self, ready: dict[Key, tuple[Partition, Place]], wait_ms: int) -> fetch.Request:
         config, context = self._context.config(), self._context
         topics: dict[bytes, fetch.FetchTopic] = {}
-        throttle = self._context.throttle
-        for (topic_id, index), (partition, place) in ready.items():
-            max_bytes = config.replica_fetch_max_bytes
-            if self._slows(partition):
-                max_bytes = min(max_bytes, throttle.rate)
+        changed, forgotten = self._session.news(
+            {
+                key: Asked(place, partition.log.start, self._max_bytes(partition))
+                for key, (partition, place) in ready.items()
+            }
+        )
+        for key, (place, log_start, max_bytes) in changed.items():
+            topic_id, index = key
             topic = topics.get(topic_id)
             if topic is None:
-                topic = topics[topic_id] = fetch.FetchTopic(topic=partition.topic, topic_id=topic_id, partitions=[])
+                topic = topics[topic_id] = fetch.FetchTopic(topic=ready[key][0].topic, topic_id=topic_id, partitions=[])
             topic.partitions.append(
                 fetch.FetchPartition(
                     partition=index,
                     current_leader_epoch=place.leader_epoch,
                     fetch_offset=place.offset,
                     last_fetched_epoch=place.last_epoch,
-                    log_start_offset=partition.log.start,
+                    log_start_offset=log_start,
                     partition_max_bytes=max_bytes,
                 )
             )
@@ -279,8 +300,19 @@ class Fetcher:
             max_wait_ms=wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self._session.id,
+            session_epoch=self._session.epoch,
             topics=list(topics.values()),
+            forgotten_topics_data=[
+                fetch.ForgottenTopic(topic_id=topic_id, partitions=[index]) for topic_id, index in forgotten
+            ],
         )
+
+    def _max_bytes(self, partition: Partition) -> int:
+        config, throttle = self._context.config(), self._context.throttle
+        if self._slows(partition):
+            return min(config.replica_fetch_max_bytes, throttle.rate)
+        return config.replica_fetch_max_bytes
 
     async def _find_the_way(self, peer: Peer, partition: Partition, place: Place) -> None:
         """The leader's log does not reach to here, or begins later. Raises one of LOST."""

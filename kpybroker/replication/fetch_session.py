@@ -1,0 +1,53 @@
+"""The follower's side of an incremental fetch session (KIP-227): it asks again only for what has changed.
+
+The leader's side is `sessions`, which consumers use too. A leader without room for a session answers with id 0, and
+every fetch is then a whole one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kpybroker.replication.following import Place
+from kpybroker.replication.sessions import EPOCH_MAX, INITIAL_EPOCH
+
+Key = tuple[bytes, int]
+"""Topic id and partition."""
+
+
+class Asked(NamedTuple):
+    """What a fetch says of one partition."""
+
+    place: Place
+    log_start: int
+    max_bytes: int
+
+
+class FetchSession:
+    """What the leader has been told, and may take for granted from now on."""
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.epoch = INITIAL_EPOCH
+        self._told: dict[Key, Asked] = {}
+
+    def news(self, wanted: dict[Key, Asked]) -> tuple[dict[Key, Asked], list[Key]]:
+        """What the leader must be told to know all that is wanted: new or changed, and not wanted any more."""
+        told = self._told
+        self._told = wanted
+        changed = {key: asked for key, asked in wanted.items() if told.get(key) != asked}
+        return changed, [key for key in told if key not in wanted]
+
+    def answered(self, session_id: int) -> None:
+        """The leader has taken the fetch, under this session."""
+        if session_id == 0:
+            self.end()
+        elif self.epoch == INITIAL_EPOCH:
+            self.id, self.epoch = session_id, 1
+        else:
+            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+
+    def end(self) -> None:
+        """The next fetch is a whole one, and begins another session."""
+        self.id, self.epoch = 0, INITIAL_EPOCH
+        self._told = {}

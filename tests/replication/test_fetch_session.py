@@ -1,0 +1,76 @@
+"""Two implementations agree: what the leader's session holds is what the follower wants, however that changed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kpybroker.errors import KafkaError
+from kpybroker.replication.fetch_session import Asked, FetchSession, Key
+from kpybroker.replication.following import Place
+from kpybroker.replication.sessions import INITIAL_EPOCH, Session, Sessions, Want, Wanted
+
+TOPIC_ID = b"t" * 16
+WANTED = st.dictionaries(
+    st.integers(0, 5).map(lambda index: (TOPIC_ID, index)),
+    st.integers(0, 3).map(lambda offset: Asked(Place(0, offset, 0), 0, 100)),
+    min_size=1,
+)
+
+
+class Leader:
+    """The leader's side, as `handlers.fetch.resolve` drives it."""
+
+    def __init__(self, limit: int) -> None:
+        self.sessions = Sessions(Random(1), limit)
+        self.held: dict[Wanted, int] = {}
+
+    def fetch(self, follower: FetchSession, wanted: dict[Key, Asked]) -> None:
+        changed, forgotten = follower.news(wanted)
+        wants: OrderedDict[Wanted, Want] = OrderedDict(
+            (key, Want(None, TOPIC_ID, key[1], asked.place.offset, asked.max_bytes, 0))
+            for key, asked in changed.items()
+        )
+        session: Session | None
+        if follower.epoch == INITIAL_EPOCH:
+            session = self.sessions.open(wants, by_id=True)
+        else:
+            session = self.sessions.resume(follower.id, follower.epoch, by_id=True)
+            session.update(wants, list(forgotten))
+        follower.answered(0 if session is None else session.id)
+        held = wants if session is None else session.wants
+        self.held = {key: want.fetch_offset for key, want in held.items()}
+
+
+@given(st.lists(WANTED, min_size=1, max_size=12), st.sampled_from((0, 1, 10)))
+def test_the_leader_knows_all_that_is_wanted(fetches: list[dict[Key, Asked]], limit: int) -> None:
+    leader, follower = Leader(limit), FetchSession()
+    for wanted in fetches:
+        leader.fetch(follower, wanted)
+        assert leader.held == {key: asked.place.offset for key, asked in wanted.items()}
+
+
+@given(st.lists(st.tuples(WANTED, st.booleans()), min_size=1, max_size=12))
+def test_a_session_that_is_lost_is_begun_anew(fetches: list[tuple[dict[Key, Asked], bool]]) -> None:
+    leader, follower = Leader(10), FetchSession()
+    for wanted, is_lost in fetches:
+        if is_lost:
+            leader = Leader(10)  # another run of the broker
+        if is_lost and follower.id:
+            with pytest.raises(KafkaError):
+                leader.fetch(follower, wanted)
+            follower.end()
+        leader.fetch(follower, wanted)
+        assert leader.held == {key: asked.place.offset for key, asked in wanted.items()}
+
+
+def test_what_has_not_changed_is_not_said_again() -> None:
+    leader, follower = Leader(10), FetchSession()
+    wanted = {(TOPIC_ID, index): Asked(Place(0, 0, 0), 0, 100) for index in range(1000)}
+    leader.fetch(follower, wanted)
+    moved = {**wanted, (TOPIC_ID, 7): Asked(Place(0, 1, 0), 0, 100)}
+    assert follower.news(moved) == ({(TOPIC_ID, 7): moved[TOPIC_ID, 7]}, [])
