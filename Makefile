@@ -9,8 +9,10 @@ FIRST ?= 0
 BROKERS ?= 1
 REPLICAS ?= 3
 JOBS ?= 1
+MINUTES ?= 20
+TARGET ?= kpybroker
 
-.PHONY: run test check lint compat spark demo bench oracle kill sim clean prerequisites
+.PHONY: run test check lint compat spark demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -39,8 +41,17 @@ bench: prerequisites                      ## beside Apache Kafka, in the same ru
 kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
 
+chaos: prerequisites                      ## three real nodes in trouble: make chaos MINUTES=20 TARGET=kpybroker
+	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET)
+
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
 	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)
+
+sim-coverage: $(VENV)/ready               ## how much of replication, raft and groups 200 seeds reach
+	$(BIN)/python -m kpybroker.sim.covered
+
+mutants: $(VENV)/ready                    ## broken brokers, on purpose: does a seed catch each?
+	$(BIN)/python -m kpybroker.sim.mutants
 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from bench import fetch_raw, groups, java, latency, librdkafka, produce_raw, report, startup, topics
+from bench import cluster, failover, fetch_raw, groups, java, latency, librdkafka, produce_raw, report, startup, topics
 from bench.brokers import NAMES, started
-from bench.measure import Brokers, Case, LoadError, Result
+from bench.measure import Brokers, Case, LoadError, Measure, Result
 from bench.target import Target
 
-FAMILIES = (startup, produce_raw, fetch_raw, librdkafka, java, latency, groups, topics)
+FAMILIES = (startup, produce_raw, fetch_raw, librdkafka, java, latency, groups, topics, cluster, failover)
 DESCRIPTORS = 8192
 STEADY = 0.05
 
@@ -54,8 +54,10 @@ class Session:
             if kind is Brokers.NONE:
                 self._all(wanted, [Target(name, "", 0) for name in names], bar)
                 continue
-            with started(names, kind) as targets:
-                self._all(wanted, targets, bar)
+            # three JVMs that idle take a tenth of this machine: clusters are not up at the same time
+            for together in [[name] for name in names] if kind is Brokers.CLUSTER else [names]:
+                with started(together, kind) as targets:
+                    self._all(wanted, targets, bar)
 
     def _all(self, cases: list[Case], targets: list[Target], bar: TaskID) -> None:
         for case in cases:
@@ -68,19 +70,27 @@ class Session:
             self.progress.refresh()
 
     def _case(self, case: Case, targets: list[Target], bar: TaskID) -> None:
-        results = {measure.key: Result(measure) for measure in case.measures}
-        self.results += results.values()
+        results = {measure.key: self._result(measure) for measure in case.measures}
         for target in targets:
             self._show(bar, case, target, "warming up")
             case.prepare(target)
             warm_up(case, target)
-        for run in range(self.runs):
+        runs = case.runs or self.runs
+        for run in range(runs):
             for target in targets:
-                self._show(bar, case, target, f"run {run + 1} of {self.runs}")
+                self._show(bar, case, target, f"run {run + 1} of {runs}")
                 for key, value in case.slice(target).items():
                     results[key].runs.setdefault(target.name, []).append(value)
         for target in targets:
             case.clean(target)
+
+    def _result(self, measure: Measure) -> Result:
+        """The row of a figure: made where it first comes up."""
+        for result in self.results:
+            if result.measure.key == measure.key:
+                return result
+        self.results.append(Result(measure))
+        return self.results[-1]
 
     def _show(self, bar: TaskID, case: Case, target: Target, what: str) -> None:
         """The display is drawn between slices only: it must not disturb what is measured."""

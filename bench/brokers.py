@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bench import control
 from bench.measure import Brokers
-from bench.target import Target
+from bench.target import ClusterTarget, Target
 from oracle.broker import KPyBroker
+from oracle.cluster import Cluster
 from oracle.kafka import Kafka
 from oracle.target import ServerProcess, free_port
 
@@ -50,11 +51,24 @@ def broker(name: str, properties: dict[str, str], directory: Path | None = None)
     return TimedKPyBroker(directory, properties, port=free_port())
 
 
+def cluster(name: str) -> Cluster:
+    """Three nodes that are not started yet: a topic has three replicas, and two must have a record."""
+    return Cluster(name, heap=HEAP)
+
+
+def target_of(nodes: Cluster) -> ClusterTarget:
+    """A started cluster as a target."""
+    return ClusterTarget(nodes.kind, nodes.bootstrap, 0, replicas=3, cluster=nodes)
+
+
 @contextmanager
 def started(names: list[str], kind: Brokers) -> Iterator[list[Target]]:
     """All of these brokers, running; at the end stopped, and their data gone."""
     with contextlib.ExitStack() as stack:
-        targets = []
+        targets: list[Target] = []
+        if kind is Brokers.CLUSTER:
+            targets += [target_of(stack.enter_context(cluster(name))) for name in names]
+            names = []
         for name in names:
             server: ServerProcess = broker(name, ON_DISK[name] if kind is Brokers.FSYNC else {})
             stack.enter_context(server)

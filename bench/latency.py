@@ -33,7 +33,7 @@ class RawAckLatency(Case):
         topic = fresh_name(self.name)
         create_topic(target, topic, 1)
         request = produce_frame(topic, 0, batch(1, 100), acks=-1)
-        with Connection(target) as connection:
+        with Connection(target.leading(topic)) as connection:
             sample = first_reply(connection, topic, request)
             stream = Stream(connection, [request], 1, sample, (error_position(topic),))
             with undisturbed():

@@ -86,6 +86,7 @@ class Brokers(Enum):
     NONE = "none"
     DEFAULT = "default"
     FSYNC = "acknowledged when on disk"
+    CLUSTER = "three of them"
 
 
 class Case(ABC):
@@ -95,6 +96,8 @@ class Case(ABC):
     name: str
     measures: tuple[Measure, ...]
     brokers = Brokers.DEFAULT
+    runs: int | None = None
+    """Measured slices, where not as many as everywhere."""
     only: str | None = None
     """The one broker on which the figure means something, if not both."""
     warm_up_slices = 6

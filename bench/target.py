@@ -2,6 +2,10 @@
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oracle.cluster import Cluster
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -23,11 +27,12 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A started broker. `name` is "kpybroker" or "kafka"; `bootstrap` is host:port."""
+    """A started broker. `name` is "kpybroker" or "kafka"; `bootstrap` is host:port. New topics have `replicas`."""
 
     name: str
     bootstrap: str
     pid: int
+    replicas: int = 1
 
     @property
     def address(self) -> tuple[str, int]:
@@ -46,3 +51,31 @@ class Target:
                 if line.startswith("VmRSS:"):
                     return int(line.split()[1]) * 1024
         raise RuntimeError(f"process {self.pid} shows no VmRSS")
+
+    def leading(self, topic: str) -> "Target":
+        """The broker that leads partition 0 of this topic."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTarget(Target):
+    """Several started brokers: what they cost is what all of them cost."""
+
+    cluster: "Cluster | None" = None
+
+    @property
+    def nodes(self) -> "Cluster":
+        assert self.cluster is not None
+        return self.cluster
+
+    def cpu(self) -> Cpu:
+        each = [Target.cpu(Target(self.name, "", node.pid)) for node in self.nodes.nodes.values()]
+        return Cpu(sum(one.user_s for one in each), sum(one.system_s for one in each))
+
+    def resident_bytes(self) -> int:
+        return sum(Target(self.name, "", node.pid).resident_bytes() for node in self.nodes.nodes.values())
+
+    def leading(self, topic: str) -> Target:
+        node = self.nodes.nodes[self.nodes.leader_of(topic, 0)]
+        host, port = node.address
+        return Target(self.name, f"{host}:{port}", node.pid)

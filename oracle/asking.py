@@ -1,5 +1,6 @@
 """One request, one answer, over a connection of its own: what is asked of a node from outside of any client."""
 
+import contextlib
 import socket
 import struct
 from typing import Any
@@ -13,16 +14,37 @@ TIMEOUT_S = 2.0
 METADATA_TOPIC = "__cluster_metadata"
 
 
+class Conversation:
+    """A connection that asks one thing after the other. Raises OSError, and then is of no use any more."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> None:
+        self._socket = socket.create_connection(address, timeout=timeout_s)
+
+    def ask(self, name: str, version: int, request: Any, response: Any) -> Any:
+        """Send a request of a flexible version and return the parsed response."""
+        head = struct.pack(">hhih", by_name[name].key, version, 0, len(CLIENT_ID)) + CLIENT_ID + b"\0"
+        body = build(request, version)
+        self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        size = struct.unpack(">i", _exactly(self._socket, 4))[0]
+        return parse(response, version, _exactly(self._socket, size), 5)
+
+    def partitions_of(self, topics: list[str]) -> dict[tuple[str, int], Any]:
+        """(topic, partition) -> its row of Metadata, as the node there knows it."""
+        named = [metadata.MetadataRequestTopic(name=topic) for topic in topics]
+        request = metadata.Request(topics=named, allow_auto_topic_creation=False)
+        told = self.ask("Metadata", 12, request, metadata.Response)
+        return {(topic.name, row.partition_index): row for topic in told.topics for row in topic.partitions}
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 def ask(
     address: tuple[str, int], name: str, version: int, request: Any, response: Any, timeout_s: float = TIMEOUT_S
 ) -> Any:
-    """Send a request of a flexible version and return the parsed response. Raises OSError."""
-    head = struct.pack(">hhih", by_name[name].key, version, 0, len(CLIENT_ID)) + CLIENT_ID + b"\0"
-    body = build(request, version)
-    with socket.create_connection(address, timeout=timeout_s) as connection:
-        connection.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
-        size = struct.unpack(">i", _exactly(connection, 4))[0]
-        return parse(response, version, _exactly(connection, size), 5)
+    """Ask over a connection of its own. Raises OSError."""
+    with contextlib.closing(Conversation(address, timeout_s)) as conversation:
+        return conversation.ask(name, version, request, response)
 
 
 def _exactly(connection: socket.socket, size_bytes: int) -> bytes:
@@ -49,7 +71,5 @@ def partitions_of(
     address: tuple[str, int], topics: list[str], timeout_s: float = TIMEOUT_S
 ) -> dict[tuple[str, int], Any]:
     """(topic, partition) -> its row of Metadata, as the node there knows it. Raises OSError."""
-    named = [metadata.MetadataRequestTopic(name=topic) for topic in topics]
-    request = metadata.Request(topics=named, allow_auto_topic_creation=False)
-    told = ask(address, "Metadata", 12, request, metadata.Response, timeout_s)
-    return {(topic.name, row.partition_index): row for topic in told.topics for row in topic.partitions}
+    with contextlib.closing(Conversation(address, timeout_s)) as conversation:
+        return conversation.partitions_of(topics)

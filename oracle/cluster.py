@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from oracle.asking import active_controller, partitions_of
+from kpybroker.wire.rpc import update_features
+from oracle.asking import active_controller, ask, partitions_of
 from oracle.broker import KPyBroker
 from oracle.kafka import CLUSTER_ID, Kafka
 from oracle.target import NotStarted, ServerProcess, answers, read_json, steady_port
@@ -90,20 +91,26 @@ class ClusterNode(ServerProcess):
     def ready(self) -> bool:
         return answers(*self.address)
 
+    def prepare(self) -> None:
+        """Make what it finds at its first start, where that is not its own work."""
+        return
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, without waiting."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(number)
+
     def pause(self) -> None:
         """SIGSTOP: its connections stay, and nothing answers."""
-        assert self._process is not None, "not started"
-        self._process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT."""
-        assert self._process is not None, "not started"
-        self._process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def terminate(self) -> None:
         """SIGTERM, without waiting."""
-        assert self._process is not None, "not started"
-        self._process.terminate()
+        self.signal(signal.SIGTERM)
 
 
 class KafkaNode(ClusterNode, Kafka):
@@ -117,10 +124,13 @@ class KafkaNode(ClusterNode, Kafka):
         Kafka.__init__(self, directory, settings, heap=heap, port=seat.port or seat.controller_port, jvm=jvm)
         self.seat = seat
 
-    def spawn(self) -> None:
+    def prepare(self) -> None:
         self._write_properties()
         if not (self.data / "meta.properties").exists():
             self._format()
+
+    def spawn(self) -> None:
+        self.prepare()
         super().spawn()
 
     def _write_properties(self) -> None:
@@ -213,7 +223,7 @@ class Cluster:
         for node in running:
             node.resume()
             node.terminate()
-        return [node.stop() for node in running]
+        return [node.await_end() for node in running]
 
     def kill9(self) -> None:
         """SIGKILL to every node."""
@@ -253,6 +263,13 @@ class Cluster:
     def bootstrap(self) -> str:
         """Every broker, as clients are told."""
         return ",".join(f"127.0.0.1:{self.told[node.node_id, CLIENTS]}" for node in self.brokers)
+
+    def finalize(self, feature: str, level: int) -> None:
+        """Raise a feature to this level; nothing happens where it has it. Raises OSError."""
+        update = update_features.FeatureUpdateKey(feature=feature, max_version_level=level)
+        request = update_features.Request(feature_updates=[update])
+        told = ask(self.brokers[0].address, "UpdateFeatures", 2, request, update_features.Response, PATIENCE_S)
+        assert told.error_code == 0, told.error_message
 
     def tool(self, name: str, *args: str, stdin: str = "") -> Ran:
         """Run one of Kafka's tools against the cluster."""

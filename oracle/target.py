@@ -168,6 +168,11 @@ class ServerProcess:
         if self._process is None:
             return 0
         self._process.terminate()
+        return self.await_end()
+
+    def await_end(self) -> int:
+        """The exit code, once it has ended; killed after 30 s (then the code is -9)."""
+        assert self._process is not None, "not started"
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

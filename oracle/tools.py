@@ -56,7 +56,7 @@ class Tools:
     """The JVM with the launcher; commands from several threads take turns."""
 
     def __init__(self) -> None:
-        classes = _compiled()
+        classes = compiled(HERE / "Launcher.java")
         flags = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC"]
         flags += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-Dkpybroker.log.level=error"]
         self._turn = threading.Lock()
@@ -96,11 +96,11 @@ class Tools:
         return Ran(code=said["code"], out=said["out"], err=said["err"])
 
 
-def _compiled() -> Path:
-    """The folder with the launcher's class, compiled when the source is newer."""
-    source, classes = HERE / "Launcher.java", CACHE / "launcher"
-    compiled = classes / "Launcher.class"
-    if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+def compiled(source: Path) -> Path:
+    """The folder with the classes of a Java file that uses Kafka's jars, compiled when the source is newer."""
+    classes = CACHE / source.stem.lower()
+    made = classes / f"{source.stem}.class"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
         classes.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join(str(jar) for jar in sorted(jars().glob("*.jar")))
         command = [java(), "-Xmx256m", "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", path]

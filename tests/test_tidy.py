@@ -21,7 +21,7 @@ GUARDS = {"server/dispatch.py"}
 """Where `except Exception` may stand: the one named guard around handlers."""
 PYTHON_OF_THE_PROJECT = [
     file
-    for folder in ("kpybroker", "tests", "compat_tests", "bench", "oracle", "spark_examples")
+    for folder in ("kpybroker", "tests", "compat_tests", "bench", "chaos", "oracle", "spark_examples")
     for file in sorted((ROOT / folder).rglob("*.py"))
 ]
 

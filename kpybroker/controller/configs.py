@@ -24,11 +24,13 @@ from kpybroker.controller.commands import (
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.wire.stored import metadata as stored
 
 SETTINGS_PER_RESOURCE_MAX = 1000
 NAME_LENGTH_MAX = 1024
 VALUE_LENGTH_MAX = 32767
+MIN_ISR = "min.insync.replicas"
 INTERVAL_MS = range(100, 3_600_001)
 MATCH_FIELDS = frozenset(
     {
@@ -82,12 +84,32 @@ def _alter(
             _check_resource(state, kind, name)
             current = state.settings(kind, name)
             wanted = change_of(resource)(current)
+            if state.features.get(ELR_FEATURE, 0):
+                _check_min_isr(resource, current, wanted)
             _check_settings(config, kind, name, wanted, current)
-            records.extend(_difference(kind, name, current, wanted))
+            changes = _difference(kind, name, current, wanted)
+            records.extend(changes)
+            if state.features.get(ELR_FEATURE, 0) and any(change.name == MIN_ISR for change in changes):
+                # who was eligible was so by the old one
+                records.append(stored.ClearElrRecord(topic_name=name))
             results.append(ConfigResult(kind, name))
         except KafkaError as refusal:
             results.append(ConfigResult(kind, name, refusal.code, refusal.message))
     return [] if validate_only else records, results
+
+
+def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """With eligible leader replicas the cluster has one min.insync.replicas, which topics may override (KIP-966)."""
+    if resource.resource_type != ResourceType.BROKER:
+        return
+    if resource.resource_name:
+        named = resource.changes if isinstance(resource, ChangeConfigs) else resource.configs
+        if any(each[0] == MIN_ISR for each in named):
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
+            )
+    elif MIN_ISR in current and MIN_ISR not in wanted:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
 
 
 def _difference(kind: int, name: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> list[Any]:

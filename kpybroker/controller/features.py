@@ -9,9 +9,9 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import FeatureUpdate, ResourceType, UpdateFeatures, UpgradeType
-from kpybroker.controller.rules import ELR_FEATURE
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.wire.stored import metadata as stored
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(

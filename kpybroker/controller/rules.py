@@ -6,8 +6,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.config.log_settings import LogSettings
 from kpybroker.controller.commands import ResourceType
 from kpybroker.controller.state import ControllerState
-
-ELR_FEATURE = "eligible.leader.replicas.version"
+from kpybroker.metadata.image import ELR_FEATURE
 
 
 class Rules:

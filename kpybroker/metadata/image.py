@@ -14,10 +14,20 @@ from kpybroker.metadata.parts import BrokerImage, Changes, PartitionImage, Topic
 from kpybroker.metadata.records import kept_as
 from kpybroker.wire.stored import metadata as stored
 
-__all__ = ["BROKER_RESOURCE", "TOPIC_RESOURCE", "BrokerImage", "Changes", "Image", "PartitionImage", "TopicImage"]
+__all__ = [
+    "BROKER_RESOURCE",
+    "ELR_FEATURE",
+    "TOPIC_RESOURCE",
+    "BrokerImage",
+    "Changes",
+    "Image",
+    "PartitionImage",
+    "TopicImage",
+]
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+ELR_FEATURE = "eligible.leader.replicas.version"
 
 
 class Image:

@@ -7,12 +7,13 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
+from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.raft import state as raft
 from kpybroker.storage.formatting import METADATA_TOPIC, Format, encode_id, random_id
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
 
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
-FINALIZED_AT_FORMAT = {"metadata.version": 30}
+FINALIZED_AT_FORMAT = {"metadata.version": 30, ELR_FEATURE: 1}
 
 
 class Identity(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
-from kpybroker.metadata.image import Image
+from kpybroker.metadata.image import BROKER_RESOURCE, ELR_FEATURE, Image
 from kpybroker.raft.identity import METADATA_TOPIC_ID
 from kpybroker.raft.snapshots import Snapshot, Snapshots
 from kpybroker.raft.state import State, Tail, Timing, Voted
@@ -21,6 +21,7 @@ from kpybroker.wire.stored import quorum as messages
 from kpybroker.wire.stored.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     unframe_record,
@@ -31,6 +32,7 @@ METADATA_VERSION = 30
 """4.3-IV0: the newest metadata.version whose records are known here."""
 FIRST_RECORDS = [FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)]
 """What a cluster begins with where no bootstrap.checkpoint says otherwise."""
+MIN_ISR = "min.insync.replicas"
 READ_BYTES = 1 << 20
 SCAN_BYTES = 1 << 20
 BATCH_LIMIT_BYTES = 8 << 20
@@ -127,14 +129,21 @@ def check_level(image: Image, path: str) -> None:
         )
 
 
-def records_to_begin_with(world: World, directory: str, image: Image) -> list[Any]:
-    """What a leader writes before anybody else may: the end of half a transaction, or a new cluster's features."""
+def records_to_begin_with(world: World, directory: str, image: Image, min_isr: str) -> list[Any]:
+    """What a leader writes before anybody else may: the end of half a transaction, or a new cluster's features.
+
+    With eligible leader replicas min.insync.replicas decides elections, so the whole cluster goes by one (KIP-966).
+    """
     if image.in_transaction:
         return [AbortTransactionRecord(reason="The controller that began it is gone.")]
     if image.features:
         return []
     known = read_bootstrap(world, directory)
     records = FIRST_RECORDS if known is None else known
+    levels = {record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)}
+    if levels.get(ELR_FEATURE):
+        shared = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=MIN_ISR, value=min_isr)
+        records = [*records, shared]
     return [BeginTransactionRecord(name="Bootstrap records"), *records, EndTransactionRecord()]
 
 

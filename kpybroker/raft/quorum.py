@@ -24,7 +24,7 @@ from kpybroker.raft.asking import Asking
 from kpybroker.raft.core import step
 from kpybroker.raft.fetching import Fetching
 from kpybroker.raft.identity import Identity, listener_of
-from kpybroker.raft.loading import first_state, leader_change, records_to_begin_with
+from kpybroker.raft.loading import MIN_ISR, first_state, leader_change, records_to_begin_with
 from kpybroker.raft.metadata_log import MetadataLog
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
 from kpybroker.raft.voters import Voters
@@ -358,7 +358,8 @@ class Quorum:
         """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
         if not self.state.is_leader or self._in_office_from is not None or self.committed < self.state.epoch_start:
             return
-        records: list[Any] = records_to_begin_with(self._world, self._directory.path, self.image)
+        min_isr = self.config.text(MIN_ISR) or "1"
+        records: list[Any] = records_to_begin_with(self._world, self._directory.path, self.image, min_isr)
         if records:
             self.metadata.append([(None, frame_record(row)) for row in records], records, self.epoch, control=False)
             self._wake_fetches()

@@ -153,6 +153,12 @@ class SimMachine:
         self.history.note("disk", f"{self.name} lost {lost} changes")
         self.history.count("changes lost", lost)
 
+    def lose_directory(self) -> None:
+        """Its disk is gone, and with it the process; there is an empty one when it starts again."""
+        self.kill("loses its disk")
+        self.storage.lose_everything()
+        self.history.count("directories lost")
+
     def light_fuse(self, changes: int, *, takes_power: Callable[[], bool]) -> None:
         """It dies in the middle of a coming change of its disk."""
         process = self.process

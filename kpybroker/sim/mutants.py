@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import Any
 
 from kpybroker.handlers import list_offsets
 from kpybroker.machine import Runner
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
+from kpybroker.sim.cluster_mutants import THREE_BROKERS
+from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
 from kpybroker.storage import recovery, syncing
@@ -23,22 +23,6 @@ from kpybroker.storage.log import Log
 from kpybroker.storage.producers import ProducerStates
 
 SEEDS_MAX = 200
-
-
-class Mutant(NamedTuple):
-    """A way to be wrong. `target.name` is replaced by `instead`; only faults that show it are let loose."""
-
-    says: str
-    target: Any
-    name: str
-    instead: Any
-    faults: tuple[str, ...] = ()
-    brokers: int = 1
-
-    @contextmanager
-    def alive(self) -> Iterator[None]:
-        with patch.object(self.target, self.name, self.instead):
-            yield
 
 
 async def _syncs_nothing(*_: Any) -> None:
@@ -87,38 +71,37 @@ def _latest_as_it_comes(look_up: Callable[..., Any]) -> Callable[..., Any]:
 
 POWER = ("power_loss", "fuse")
 ONE_BROKER = (
-    Mutant("an fsync of a log is lost", syncing, "_sync_segment", _syncs_nothing, POWER),
-    Mutant("names of new files are not synced", syncing, "_sync_names", _names_nothing, POWER),
+    Mutant("an fsync of a log is lost", (Patch(syncing, "_sync_segment", _syncs_nothing),), POWER),
+    Mutant("names of new files are not synced", (Patch(syncing, "_sync_names", _names_nothing),), POWER),
     Mutant(
         "acknowledged when written, though fsync=always",
-        Partition,
-        "committable_end",
-        property(lambda self: self.log.written_end),
+        (Patch(Partition, "committable_end", property(lambda self: self.log.written_end)),),
         POWER,
     ),
     Mutant(
-        "a failed write is passed over", Log, "flush", _flushes_whatever_happens(Log.flush), ("disk_full", "disk_error")
+        "a failed write is passed over",
+        (Patch(Log, "flush", _flushes_whatever_happens(Log.flush)),),
+        ("disk_full", "disk_error"),
     ),
-    Mutant("recovery does not check batches", recovery, "_unsound", lambda batch, segment, end: "", POWER),
+    Mutant("recovery does not check batches", (Patch(recovery, "_unsound", lambda batch, segment, end: ""),), POWER),
     Mutant(
         "recovery forgets what producers wrote",
-        recovery,
-        "load_producers",
-        lambda *_: ProducerStates(),
+        (Patch(recovery, "load_producers", lambda *_: ProducerStates()),),
         ("crash", "fuse"),
     ),
-    Mutant("answers leave before their records commit", Runner, "_hold", _settles_at_once, POWER),
+    Mutant("answers leave before their records commit", (Patch(Runner, "_hold", _settles_at_once),), POWER),
     Mutant(
-        "snapshots forget producer ids", Image, "records", _forgets_producer_ids(Image.records), ("crash", "restart")
+        "snapshots forget producer ids",
+        (Patch(Image, "records", _forgets_producer_ids(Image.records)),),
+        ("crash", "restart"),
     ),
     Mutant(
         "latest offsets before they are known",
-        list_offsets,
-        "_look_up",
-        _latest_as_it_comes(list_offsets._look_up),
+        (Patch(list_offsets, "_look_up", _latest_as_it_comes(list_offsets._look_up)),),
         POWER,
     ),
 )
+ALL = (*ONE_BROKER, *THREE_BROKERS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
@@ -135,17 +118,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kpybroker.sim.mutants", description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="seeds tried for each mutant at most")
+    parser.add_argument("--only", default="", help="those whose sentence has this in it")
     given = parser.parse_args()
+    chosen = [mutant for mutant in ALL if given.only in mutant.says]
     caught = 0
-    for mutant in ONE_BROKER:
+    for mutant in chosen:
         outcome = hunt(mutant, given.first, given.seeds)
         if outcome is None:
             print(f"LIVES    {mutant.says}: {given.seeds} seeds have shown nothing", flush=True)
         else:
             caught += 1
             print(f"caught   {mutant.says}: seed {outcome.seed}, {outcome.breaches[0][:140]}", flush=True)
-    print(f"{caught} of {len(ONE_BROKER)} mutants caught")
-    sys.exit(0 if caught == len(ONE_BROKER) else 1)
+    print(f"{caught} of {len(chosen)} mutants caught")
+    sys.exit(0 if caught == len(chosen) else 1)
 
 
 if __name__ == "__main__":

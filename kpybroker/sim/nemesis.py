@@ -10,7 +10,8 @@ from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.history import History
 from kpybroker.sim.network import Fabric
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.setup import LOST_DIRECTORY, Setup
+from kpybroker.sim.standing import is_whole, others_have_it
 
 RESTART_ODDS = 0.5
 """After trouble with a disk the operator restarts the node: orderly or not."""
@@ -51,6 +52,7 @@ class Nemesis:
             "one_way": self._one_way,
             "isolate": self._isolate,
             "slow_node": self._slow_node,
+            LOST_DIRECTORY: self._lost_directory,
         }
 
     async def run(self) -> None:
@@ -249,6 +251,16 @@ class Nemesis:
     async def _fsync_stall(self, machine: SimMachine) -> None:
         machine.storage.stalled_until_s = self._loop.time() + self._random.uniform(0.2, 8.0)
         await self._while(0.2, 8.0)
+
+    async def _lost_directory(self, machine: SimMachine) -> None:
+        """A disk is replaced by an empty one, where others have what it had; no other fault before it is filled."""
+        if not others_have_it(machine, self._machines):
+            return
+        machine.wanted = False
+        machine.lose_directory()
+        await self._back(machine)
+        while not is_whole(machine, self._machines):
+            await asyncio.sleep(0.2)
 
     async def _disk_full(self, machine: SimMachine) -> None:
         machine.had_disk_trouble = True

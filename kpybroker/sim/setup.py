@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from kpybroker.sim.network import Weather
@@ -33,6 +33,8 @@ ONE_BROKER_FAULTS = (
 MANY_BROKERS_FAULTS = (*ONE_BROKER_FAULTS, "partition", "one_way", "isolate", "slow_node")
 REPLICAS_MAX = 3
 LOSES_UNSYNCED = ("power_loss",)
+LOST_DIRECTORY = "lost_directory"
+LOST_DIRECTORY_ODDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ def setup_of(
     shared = _shared_properties(random, fsync, most)
     fewest = 1 if fsync == "always" or "power_loss" not in chosen else most
     topics = tuple(_topic(random, number, fewest, most) for number in range(random.randint(1, 3)))
+    if _loses_directories(seed, brokers, most, faults):
+        chosen = (*(name for name in chosen if name != LOST_DIRECTORY), LOST_DIRECTORY)
+        topics = tuple(replace(topic, replicas=most) for topic in topics)  # one replica alone cannot be lost
     return Setup(
         seed=seed,
         nodes=_nodes(brokers, shared),
@@ -116,6 +121,14 @@ def setup_of(
         window_bytes=random.choice((65536, 65536, 4000)),
         spare=(brokers - 1) // 2 if brokers > 1 else 1,
     )
+
+
+def _loses_directories(seed: int, brokers: int, most: int, faults: tuple[str, ...] | None) -> bool:
+    """A chance of its own, so that all other draws of a seed are what they were without this fault."""
+    if faults is not None:
+        return LOST_DIRECTORY in faults
+    drawn = Random(f"lost directory {seed} {brokers}").random() < LOST_DIRECTORY_ODDS
+    return drawn and brokers >= REPLICAS_MAX and most >= REPLICAS_MAX
 
 
 def _shared_properties(random: Random, fsync: str, replicas: int) -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.metadata.image import Image
+from kpybroker.raft.state import NOBODY, Voted
 
 if TYPE_CHECKING:
     from kpybroker.sim.cluster import SimMachine
@@ -26,6 +27,8 @@ class Watch:
         self._looked_at: dict[str, Image] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._quorum_leaders: dict[int, str] = {}
+        self._voted: dict[str, tuple[int, int]] = {}
+        """Of every node, the last epoch it was in, and whom it had voted for."""
 
     async def run(self) -> None:
         while True:
@@ -44,6 +47,7 @@ class Watch:
             leader = self._quorum_leaders.setdefault(quorum.voted.epoch, machine.name)
             if leader != machine.name:
                 self._history.breach(f"{leader} and {machine.name} both lead the quorum in epoch {quorum.voted.epoch}")
+        self._remember_vote(machine.name, quorum.voted)
         image = broker.image
         if self._looked_at.get(machine.name) is image:
             return
@@ -60,3 +64,13 @@ class Watch:
                         f"{topic.name}-{index} has leaders {leader_id} and {partition.leader} "
                         f"in epoch {partition.leader_epoch}"
                     )
+
+    def _remember_vote(self, name: str, voted: Voted) -> None:
+        """Epochs never go back, also over a loss of power, and nobody votes for two in one."""
+        epoch, voted_id = self._voted.get(name, (-1, NOBODY))
+        if voted.epoch < epoch:
+            self._history.breach(f"{name} was in epoch {epoch} of the quorum, and now is in {voted.epoch}")
+        elif voted.epoch == epoch and NOBODY not in (voted.voted_id, voted_id) and voted.voted_id != voted_id:
+            self._history.breach(f"{name} has voted for {voted_id} and for {voted.voted_id} in epoch {epoch}")
+        if voted.epoch > epoch or voted.voted_id != NOBODY:
+            self._voted[name] = voted.epoch, voted.voted_id

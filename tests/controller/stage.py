@@ -62,7 +62,9 @@ class Stage:
     def partition(self, topic: str = "t", index: int = 0) -> PartitionState:
         return self.state.topics[topic].partitions[index]
 
-    def join(self, node_id: int, rack: str | None = None, incarnation: int = 1, previous_epoch: int = -1) -> None:
+    def join(
+        self, node_id: int, rack: str | None = None, incarnation: int = 1, previous_epoch: int = -1, directory: int = 0
+    ) -> None:
         """Register and be unfenced. Of an earlier incarnation the controller has seen the connection end."""
         if node_id in self.epochs:
             self.ask(BrokerLost(node_id, self.epochs[node_id]))
@@ -73,7 +75,7 @@ class Stage:
                 endpoints=(BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9000 + node_id),),
                 features=tuple((name, *levels) for name, levels in SUPPORTED_FEATURES.items()),
                 rack=rack,
-                log_dirs=(bytes([node_id]) * 16,),
+                log_dirs=(bytes([node_id + 16 * directory]) * 16,),
                 previous_epoch=previous_epoch,
             )
         )

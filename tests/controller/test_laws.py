@@ -31,10 +31,10 @@ from kpybroker.controller.commands import (
     UpdateFeatures,
 )
 from kpybroker.controller.leadership import RECOVERING
-from kpybroker.controller.rules import ELR_FEATURE
 from kpybroker.controller.state import ControllerState, PartitionState
 from kpybroker.errors import KafkaError
 from kpybroker.machine import Tick
+from kpybroker.metadata.image import ELR_FEATURE
 from tests.controller.stage import Stage
 
 NODES = 4

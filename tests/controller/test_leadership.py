@@ -22,9 +22,9 @@ from kpybroker.controller.commands import (
     ResourceType,
     UpdateFeatures,
 )
-from kpybroker.controller.rules import ELR_FEATURE
 from kpybroker.errors import ErrorCode
 from kpybroker.machine import Tick
+from kpybroker.metadata.image import ELR_FEATURE
 from tests.controller.stage import Stage
 
 
@@ -203,3 +203,76 @@ def test_a_feature_that_is_switched_off_leaves_nothing_behind() -> None:
     assert stage.replayed() == stage.state
     seen = stage.image().topics["t"].partitions[0]
     assert (seen.isr, seen.eligible_leader_replicas) == ((1,), ())
+
+
+def test_who_comes_back_without_its_directory_is_not_in_sync_though_nobody_else_be() -> None:
+    stage = with_replicas(1, 2)
+    fence(stage, 2, 1)
+    stage.join(1, incarnation=2, directory=1)
+    assert (stage.partition().leader, stage.partition().isr) == (-1, ())
+    assert stage.partition().directories == (bytes([17]) * 16, bytes([2]) * 16)
+    stage.join(2, incarnation=2)
+    assert stage.partition().leader == -1, "it left before records came that it lacks"
+    stage.ask(Tick())
+    assert stage.partition().leader == -1
+    stage.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", (0,)),)))
+    assert stage.partition().leader in (1, 2)
+    assert stage.replayed() == stage.state
+
+
+def test_with_eligible_leaders_who_lost_its_directory_is_not_the_last_known_one() -> None:
+    stage = with_replicas(1, 2, elr=True)
+    fence(stage, 2, 1)
+    stage.join(1, incarnation=2, directory=1)
+    now = stage.partition()
+    assert (now.leader, now.isr, now.eligible_leader_replicas, now.last_known_elr) == (-1, (), (2,), ())
+    stage.join(2, incarnation=2)
+    now = stage.partition()
+    assert (now.leader, now.eligible_leader_replicas, now.last_known_elr) == (-1, (), ()), "2 stopped uncleanly"
+    stage.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", (0,)),)))
+    assert stage.partition().leader in (1, 2)
+    assert stage.replayed() == stage.state
+
+
+def test_the_only_replica_does_not_lead_without_its_directory() -> None:
+    stage = with_replicas(1)
+    stage.join(1, incarnation=2)
+    assert stage.partition().leader == 1, "it crashed and has what it had"
+    stage.join(1, incarnation=3, directory=1)
+    assert (stage.partition().leader, stage.partition().isr) == (-1, ())
+    stage.join(1, incarnation=4, directory=1)
+    assert (stage.partition().leader, stage.partition().isr) == (-1, ()), "for good"
+
+
+def test_others_lead_on_where_one_lost_its_directory() -> None:
+    stage = with_replicas(1, 2, 3)
+    stage.join(1, incarnation=2, directory=1)
+    assert stage.partition().leader in (2, 3)
+    assert set(stage.partition().isr) == {2, 3}
+    epoch = stage.partition().leader_epoch
+    stage.join(1, incarnation=3, directory=1)
+    assert stage.partition().leader_epoch == epoch
+
+
+def test_one_min_insync_replicas_for_the_whole_cluster() -> None:
+    """KIP-966, as Kafka 4.3.1 answers."""
+    stage = with_replicas(1, 2, 3, elr=True)
+    fence(stage, 3, 2)
+    assert stage.partition().eligible_leader_replicas == (2,)
+
+    def alter(kind: ResourceType, name: str, op: AlterOp, value: str | None) -> tuple[ErrorCode, str | None]:
+        change = ChangeConfigs(kind, name, (("min.insync.replicas", op, value),))
+        return stage.code(IncrementalAlterConfigs((change,)))
+
+    for op, value in ((AlterOp.SET, "2"), (AlterOp.DELETE, None)):
+        refused = (ErrorCode.INVALID_CONFIG, "Broker-level min.insync.replicas cannot be altered while ELR is enabled.")
+        assert alter(ResourceType.BROKER, "1", op, value) == refused
+    removed = (ErrorCode.INVALID_CONFIG, "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.")
+    assert alter(ResourceType.BROKER, "", AlterOp.DELETE, None) == removed
+    assert stage.partition().eligible_leader_replicas == (2,)
+    assert alter(ResourceType.TOPIC, "other", AlterOp.SET, "3")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(ResourceType.TOPIC, "t", AlterOp.SET, "3")[0] == 0
+    assert stage.partition().eligible_leader_replicas == (), "it was eligible by another number"
+    assert alter(ResourceType.BROKER, "", AlterOp.SET, "2")[0] == 0
+    assert stage.replayed() == stage.state
+    assert stage.image().topics["t"].partitions[0].eligible_leader_replicas == ()

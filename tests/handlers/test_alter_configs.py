@@ -49,9 +49,13 @@ def test_every_version_replaces_the_settings_of_a_live_log(with_broker: WithBrok
 
 def test_validating_changes_nothing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
-        asked = rpc.Request(resources=[replace(ResourceType.BROKER, "", log_retention_ms="5")], validate_only=True)
-        (told,) = (await peer.ask("AlterConfigs", asked)).responses
+        before = node.broker.image.configs
+        whole = replace(ResourceType.BROKER, "", log_retention_ms="5", min_insync_replicas="1")
+        (told,) = (await peer.ask("AlterConfigs", rpc.Request(resources=[whole], validate_only=True))).responses
         assert told.error_code == 0
-        assert node.broker.image.configs == {}
+        assert node.broker.image.configs == before
+        part = rpc.Request(resources=[replace(ResourceType.BROKER, "", log_retention_ms="5")])
+        (told,) = (await peer.ask("AlterConfigs", part)).responses
+        assert told.error_code == ErrorCode.INVALID_CONFIG, "it would reset what elections go by, as in Kafka"
 
     with_broker(scenario)

@@ -27,15 +27,17 @@ SMALL = {"offsets.topic.num.partitions": "1", "auto.create.topics.enable": "fals
 
 
 class VirtualCluster:
-    """Nodes 1..n, all of them voters. Times are virtual seconds."""
+    """Nodes 1..n. `voters` are those who are controllers, too; all where none are named. Times are virtual seconds."""
 
-    def __init__(self, count: int, settings: dict[str, str], own: dict[int, dict[str, str]]) -> None:
+    def __init__(
+        self, count: int, settings: dict[str, str], own: dict[int, dict[str, str]], voters: tuple[int, ...] = ()
+    ) -> None:
         self.loop = VirtualLoop()  # type: ignore[abstract]  # sockets, signals and processes have no place in it
         self.history = History(self.loop.time, keeps_trace=True)
         self.problems: list[str] = []
         self.loop.on_problem = lambda owner, text, raised: self.problems.append(f"{owner.name}: {text}: {raised!r}")
         self.fabric = Fabric(self.loop, Random("weather"), self.history, Weather())
-        nodes = _setups(count, settings, own)
+        nodes = _setups(count, settings, own, voters or tuple(range(1, count + 1)))
         self.machines = {node.node_id: SimMachine(node, 1, self.loop, self.fabric, self.history) for node in nodes}
         self.where = {node.node_id: (node.address, CLIENT_PORT) for node in nodes}
         self.client = Client("client", "10.0.1.1", 1, self.fabric, self.where)
@@ -173,14 +175,19 @@ class VirtualCluster:
                 offset = batch.next_offset
 
 
-def _setups(count: int, settings: dict[str, str], own: dict[int, dict[str, str]]) -> list[NodeSetup]:
+def _setups(
+    count: int, settings: dict[str, str], own: dict[int, dict[str, str]], voters: tuple[int, ...]
+) -> list[NodeSetup]:
     addresses = {node_id: f"10.0.0.{node_id}" for node_id in range(1, count + 1)}
-    voters = ",".join(f"{node_id}@{address}:{CONTROLLER_PORT}" for node_id, address in addresses.items())
+    listed = ",".join(f"{node_id}@{addresses[node_id]}:{CONTROLLER_PORT}" for node_id in voters)
     made = []
     for node_id, address in addresses.items():
-        listeners = f"PLAINTEXT://{address}:{CLIENT_PORT},CONTROLLER://{address}:{CONTROLLER_PORT}"
-        where = {"node.id": str(node_id), "log.dirs": "/data", "listeners": listeners}
-        properties = {**SMALL, "controller.quorum.voters": voters, **where, **settings, **own.get(node_id, {})}
+        where = {"node.id": str(node_id), "log.dirs": "/data", "listeners": f"PLAINTEXT://{address}:{CLIENT_PORT}"}
+        if node_id in voters:
+            where["listeners"] += f",CONTROLLER://{address}:{CONTROLLER_PORT}"
+        else:
+            where["process.roles"] = "broker"
+        properties = {**SMALL, "controller.quorum.voters": listed, **where, **settings, **own.get(node_id, {})}
         made.append(NodeSetup(node_id, address, properties))
     return made
 
@@ -189,10 +196,12 @@ def play(
     scene: Callable[[VirtualCluster], Awaitable[None]],
     count: int = 3,
     own: dict[int, dict[str, str]] | None = None,
+    voters: tuple[int, ...] = (),
     **settings: str,
 ) -> None:
     """Start the nodes, play the scene, and see that nothing was raised where nothing may be."""
-    cluster = VirtualCluster(count, {name.replace("_", "."): value for name, value in settings.items()}, own or {})
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    cluster = VirtualCluster(count, given, own or {}, voters)
 
     async def whole() -> None:
         with cluster.loop.acting(cluster.client.owner):

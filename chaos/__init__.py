@@ -1,0 +1,1 @@
+"""Real nodes, stock clients, and everything that may go wrong between and inside them; then the books are read."""

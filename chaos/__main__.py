@@ -1,0 +1,69 @@
+"""`python -m chaos --minutes 20`: a cluster of three real nodes in trouble; ends with what it broke, if anything."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from chaos.run import Report, Run, not_done
+
+FULL_MINUTES = 20
+FULL = {"kills": 100, "partitions": 50, "acknowledged": 1_000_000}
+"""What a run of FULL_MINUTES has to reach."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 without a violation, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--target", choices=("kpybroker", "kafka"), default="kpybroker")
+    parser.add_argument("--controllers", type=int, default=0, help="controllers apart from the brokers (0: none)")
+    parser.add_argument("--seed", type=int, default=None, help="of what goes wrong; drawn where not given")
+    parser.add_argument("--keep", action="store_true", help="keep the nodes' directories and logs in any case")
+    given = parser.parse_args(arguments)
+    seed = given.seed if given.seed is not None else int(time.time())
+    directory = Path(tempfile.mkdtemp(prefix=f"chaos-{given.target}-"))
+    console = Console(highlight=False)
+    console.print(f"{given.target}, seed {seed}, {given.minutes:g} minutes, in {directory}")
+    began_s = time.monotonic()
+    with (directory / "chaos.log").open("w", buffering=1) as log, console.status("starting") as status:
+
+        def told(line: str) -> None:
+            at_s = time.monotonic() - began_s
+            log.write(f"{time.strftime('%H:%M:%S')} {at_s:8.2f} {line}\n")
+            if not line.startswith(" "):
+                counted = ", ".join(f"{count} {what}" for what, count in sorted(run.nemesis.counted.items()))
+                status.update(f"{at_s / 60:.1f} of {given.minutes:g} minutes: {counted}; now: {line}")
+                if line.startswith(("calm", "INCIDENT")):
+                    console.print(f"{at_s:6.0f} s  {line}; {counted}")
+
+        run = Run(given.target, seed, directory, told, given.controllers)
+        report = run.play(given.minutes * 60)
+    missing = not_done(report, FULL) if given.minutes >= FULL_MINUTES else []
+    show(console, report, missing)
+    if report.violations or given.keep:
+        console.print(f"kept for a look: {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 1 if report.violations or missing else 0
+
+
+def show(console: Console, report: Report, missing: list[str]) -> None:
+    counted = ", ".join(f"{count} {what}" for what, count in sorted(report.counted.items()))
+    console.print(
+        f"{report.acknowledged:,} records acknowledged, {report.read:,} read, {report.latest_answers:,} latest offsets "
+        f"told; {counted}; whole again after at most {report.longest_recovery_s:.1f} s"
+    )
+    for what in missing:
+        console.print(f"too little trouble: {what}")
+    for violation in report.violations:
+        console.print(f"VIOLATION {violation.kind.name}: {violation.text}", markup=False)
+    console.print(f"{len(report.violations)} violations")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

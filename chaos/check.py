@@ -1,0 +1,179 @@
+"""The contract, held against a history: each kind of violation has its rule here, and a mutation that shows it bites
+(`tests/chaos/test_check.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from chaos.history import PRODUCER_SHIFT, UNKNOWN, Commit, Fetched, History, Latest, Place, key_of, name_of
+
+SHOWN_MAX = 20
+"""Violations of one kind that are listed; more are counted."""
+
+
+class Kind(Enum):
+    """What may not happen."""
+
+    LOST = "an acknowledged record is gone"
+    DUPLICATED = "a record is there twice"
+    REORDERED = "records of one producer are in another order than it sent them"
+    MOVED = "a record is at another offset than was acknowledged"
+    CHANGED = "an offset has another value than was read there"
+    ABORTED_READ = "a record of an aborted transaction was read"
+    TORN_TRANSACTION = "a committed transaction is there in part"
+    LATEST_RECEDED = "the latest offset went back"
+    COMMIT_RECEDED = "a committed offset went back"
+    INCIDENT = "a client or a node did what it must not"
+
+
+class Violation(NamedTuple):
+    kind: Kind
+    text: str
+
+
+def violations(history: History) -> list[Violation]:
+    """Everything that breaks the contract; of each rule the first SHOWN_MAX."""
+    rules: tuple[Callable[[History], Iterator[Violation]], ...] = (
+        _of_records,
+        _of_acknowledgements,
+        _of_reads,
+        _of_transactions,
+        _of_latest_offsets,
+        _of_commits,
+    )
+    found = [Violation(Kind.INCIDENT, text) for text in history.incidents]
+    for rule in rules:
+        shown: dict[Kind, int] = {}
+        for violation in rule(history):
+            count = shown[violation.kind] = shown.get(violation.kind, 0) + 1
+            if count <= SHOWN_MAX:
+                found.append(violation)
+        found += [
+            Violation(kind, f"... and {count - SHOWN_MAX} more") for kind, count in shown.items() if count > SHOWN_MAX
+        ]
+    return found
+
+
+def _at(place: Place, offset: int) -> str:
+    return f"{place.topic}-{place.partition} at {offset}"
+
+
+def _of_records(history: History) -> Iterator[Violation]:
+    """In the end every record is there once, and each producer's are in its order."""
+    for place, found in history.final.items():
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for offset, key in found:
+            if key in first:
+                text = f"{name_of(key)} is in {_at(place, first[key])} and at {offset}"
+                yield Violation(Kind.DUPLICATED, text)
+                continue
+            first[key] = offset
+            producer = key >> PRODUCER_SHIFT
+            if key < last.get(producer, -1):
+                text = f"{name_of(key)} is in {_at(place, offset)}, behind {name_of(last[producer])}"
+                yield Violation(Kind.REORDERED, text)
+            last[producer] = max(key, last.get(producer, -1))
+
+
+def _of_acknowledgements(history: History) -> Iterator[Violation]:
+    """What was acknowledged is there, and where it was said to be."""
+    where = {place: {key: offset for offset, key in found} for place, found in history.final.items()}
+    for (place, producer), offsets in history.acked.items():
+        there = where.get(place, {})
+        for number, offset in enumerate(offsets):
+            if offset == UNKNOWN:
+                continue
+            key = key_of(producer, number)
+            at = there.get(key)
+            if at is None:
+                yield Violation(Kind.LOST, f"{name_of(key)} was acknowledged in {_at(place, offset)}")
+            elif at != offset:
+                yield Violation(Kind.MOVED, f"{name_of(key)} was acknowledged in {_at(place, offset)}, and is at {at}")
+
+
+def _of_reads(history: History) -> Iterator[Violation]:
+    """What was read at an offset stays there."""
+    there = {place: dict(iter(found)) for place, found in history.final.items()}
+    aborted = {write.key for one in history.transactions if one.committed is False for write in one.writes}
+    for (place, reader), found in history.reads.items():
+        final = there.get(place, {})
+        for offset, key in found:
+            if key in aborted:
+                yield Violation(Kind.ABORTED_READ, f"{reader} read {name_of(key)} in {_at(place, offset)}")
+            elif final.get(offset) != key:
+                now = "nothing" if offset not in final else name_of(final[offset])
+                text = f"{reader} read {name_of(key)} in {_at(place, offset)}; now there is {now}"
+                yield Violation(Kind.CHANGED, text)
+
+
+def _of_transactions(history: History) -> Iterator[Violation]:
+    """All of it or nothing."""
+    there = {place: set(found.keys) for place, found in history.final.items()}
+    for number, one in enumerate(history.transactions):
+        present = [write for write in one.writes if write.key in there.get(write.place, ())]
+        if one.committed is False and present:
+            yield Violation(Kind.ABORTED_READ, f"{name_of(present[0].key)} of aborted transaction {number} is there")
+        elif (present and len(present) < len(one.writes)) or (one.committed and len(present) < len(one.writes)):
+            text = f"{len(present)} of {len(one.writes)} records of transaction {number} are there"
+            yield Violation(Kind.TORN_TRANSACTION, text)
+
+
+def _of_latest_offsets(history: History) -> Iterator[Violation]:
+    """An answer is not below one that was given before it was asked for, by the same leader or one before it.
+
+    A leader of an older epoch may be cut off and not know of its successor: what it says is held against its own past.
+    """
+    for place, answers in history.latest.items():
+        yield from _receding(place, answers)
+
+
+def _receding(place: Place, answers: list[Latest]) -> Iterator[Violation]:
+    ended = sorted(answers, key=lambda one: one.ended_s)
+    highest: dict[int, int] = {}
+    at = 0
+    for asked in sorted(answers, key=lambda one: one.began_s):
+        while at < len(ended) and ended[at].ended_s < asked.began_s:
+            before = ended[at]
+            highest[before.epoch] = max(before.offset, highest.get(before.epoch, 0))
+            at += 1
+        told = max((offset for epoch, offset in highest.items() if epoch <= asked.epoch), default=0)
+        if asked.offset < told:
+            text = f"{place.topic}-{place.partition}: {asked.offset} in epoch {asked.epoch}, {told} was told before"
+            yield Violation(Kind.LATEST_RECEDED, text)
+
+
+def _of_commits(history: History) -> Iterator[Violation]:
+    """A commit is not below one that was acknowledged before it was asked for.
+
+    One that nobody acknowledged may be carried out late, so what it set is excused.
+    """
+    for group_place, fetches in history.fetched.items():
+        commits = history.commits.get(group_place, [])
+        yield from _going_back(group_place, sorted(commits, key=lambda one: one.acked_s), fetches)
+
+
+def _going_back(group_place: tuple[str, Place], commits: list[Commit], fetches: list[Fetched]) -> Iterator[Violation]:
+    group, place = group_place
+    excused = {commit.offset for commit in commits if math.isinf(commit.acked_s)}
+    at, highest = 0, -1
+    for fetched in sorted(fetches):
+        while at < len(commits) and commits[at].acked_s < fetched.began_s:
+            highest = max(highest, commits[at].offset)
+            at += 1
+        if fetched.offset < highest and fetched.offset not in excused:
+            text = f"{group} in {place.topic}-{place.partition}: {highest} was acknowledged, then {fetched.offset} told"
+            yield Violation(Kind.COMMIT_RECEDED, text)
+
+
+def agree(place: Place, replicas: dict[int, bytes]) -> Iterator[str]:
+    """The logs of a partition's replicas, byte by byte, once all are in sync and nobody writes."""
+    (first, expected), *others = sorted(replicas.items())
+    for node_id, found in others:
+        if found != expected:
+            at = next((n for n, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)
+            where = f"from byte {at} on" if at is not None else f"in length: {len(expected)} and {len(found)} bytes"
+            yield f"the logs of {place.topic}-{place.partition} on nodes {first} and {node_id} differ {where}"

@@ -1,0 +1,205 @@
+"""librdkafka as a load: idempotent producers that number their records, and members of a group that commit."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from chaos.history import UNKNOWN, Commit, History, Place, key_of
+
+IN_FLIGHT_MAX = 5000
+VALUE_BYTES = 100
+TICK_S = 0.01
+COMMIT_EVERY_S = 0.3
+FOR_EVER_MS = "900000"
+QUICK = {"reconnect.backoff.max.ms": "500", "socket.timeout.ms": "5000", "log_level": "2"}
+
+
+def value_of(producer: int, number: int) -> bytes:
+    return f"{producer} {number} ".encode().ljust(VALUE_BYTES, b".")
+
+
+def key_in(value: bytes) -> int:
+    """The key of a record by its value."""
+    producer, number, _ = value.split(b" ", 2)
+    return key_of(int(producer), int(number))
+
+
+class Production(threading.Thread):
+    """Sends `per_second` records to all partitions in turn until `finish`."""
+
+    def __init__(self, history: History, bootstrap: str, places: list[Place], number: int, per_second: float) -> None:
+        super().__init__(daemon=True)
+        self._history = history
+        self._places = places
+        self._number = number
+        self._per_second = per_second
+        self._next = dict.fromkeys(places, 0)
+        self._wanted = True
+        self._in_flight = 0
+        self.last_ack_s = 0.0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "message.timeout.ms": FOR_EVER_MS,
+                "request.timeout.ms": "5000",
+                "linger.ms": "5",
+                "error_cb": self._troubled,
+                **QUICK,
+            }
+        )
+        self.start()
+
+    def run(self) -> None:
+        begun, sent = time.monotonic(), 0
+        while self._wanted:
+            due = int((time.monotonic() - begun) * self._per_second)
+            while sent < due and self._in_flight < IN_FLIGHT_MAX:
+                self._send(self._places[sent % len(self._places)])
+                sent += 1
+            sent = due  # what was not sent in trouble is not made up for
+            try:
+                self._producer.poll(TICK_S)
+            except KafkaException:
+                return  # `_troubled` has been told
+
+    def _send(self, place: Place) -> None:
+        number = self._next[place]
+        self._next[place] += 1
+        self._in_flight += 1
+        try:
+            self._producer.produce(
+                place.topic,
+                value_of(self._number, number),
+                partition=place.partition,
+                on_delivery=self._done(place, number),
+            )
+        except (KafkaException, BufferError) as refused:
+            self._in_flight -= 1
+            self._history.incident(f"producer {self._number} cannot send: {refused}")
+            self._wanted = False
+
+    def _done(self, place: Place, number: int) -> Callable[[KafkaError | None, Message], None]:
+        def done(error: KafkaError | None, message: Message) -> None:
+            self._in_flight -= 1
+            if error is not None:
+                self._history.ack(place, self._number, number, UNKNOWN)
+                self._history.incident(f"producer {self._number} gave up {number} of {place}: {error}")
+            else:
+                self.last_ack_s = time.monotonic()
+                self._history.ack(place, self._number, number, message.offset() or 0)
+
+        return done
+
+    def _troubled(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._history.incident(f"producer {self._number} is at its end: {error}")
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._wanted = False
+
+    def finish(self, patience_s: float) -> None:
+        """Wait until everything is acknowledged."""
+        self.stop()
+        self.join()
+        left = self._producer.flush(patience_s)
+        if left:
+            self._history.incident(f"producer {self._number}: {left} records are not acknowledged in {patience_s} s")
+
+
+class Member(threading.Thread):
+    """A member of a group: reads, and commits what it read."""
+
+    def __init__(self, history: History, bootstrap: str, topic: str, group: str, name: str) -> None:
+        super().__init__(daemon=True)
+        self._history = history
+        self._group = group
+        self._name = name
+        self._wanted = True
+        self._wished: dict[Place, int] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "session.timeout.ms": "10000",
+                **QUICK,
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._forget, on_revoke=self._forget, on_lost=self._forget)
+        self.start()
+
+    def _forget(self, consumer: Any, partitions: Any) -> None:
+        """What it read before belongs to another time: whoever has the partition now goes on from its commit."""
+        self._wished.clear()
+
+    def run(self) -> None:
+        due_s = time.monotonic() + COMMIT_EVERY_S
+        while self._wanted:
+            for message in self._consumer.consume(500, 0.2):
+                if message.error() is None:
+                    self._take(message)
+            if time.monotonic() > due_s and self._wished:
+                self._commit()
+                due_s = time.monotonic() + COMMIT_EVERY_S
+        self._consumer.close()
+
+    def _take(self, message: Message) -> None:
+        place, offset = Place(message.topic() or "", message.partition() or 0), message.offset() or 0
+        value = message.value()
+        assert isinstance(value, bytes)
+        self._history.read(place, self._name, offset, key_in(value))
+        self._wished[place] = offset + 1
+
+    def _commit(self) -> None:
+        wished = dict(self._wished)
+        self._wished.clear()
+        asked = [TopicPartition(place.topic, place.partition, offset) for place, offset in wished.items()]
+        began_s = time.monotonic()
+        try:
+            told = self._consumer.commit(offsets=asked, asynchronous=False)
+            refused = {Place(one.topic, one.partition) for one in told or [] if one.error is not None}
+        except KafkaException:
+            refused = set(wished)
+        acked_s = time.monotonic()
+        for place, offset in wished.items():
+            self._history.commit(self._group, place, Commit(began_s, math.inf if place in refused else acked_s, offset))
+
+    def finish(self) -> None:
+        self._wanted = False
+        self.join(30)
+
+
+def read_all(bootstrap: str, place: Place, start: int, end: int, patience_s: float) -> list[tuple[int, bytes]]:
+    """(offset, value) of what is committed from `start` to `end`. Raises TimeoutError."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    settings |= {"isolation.level": "read_committed", "enable.partition.eof": True, **QUICK}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(place.topic, place.partition, start)])
+    found: list[tuple[int, bytes]] = []
+    deadline = time.monotonic() + patience_s
+    position = start
+    while position < end:
+        for message in consumer.consume(5000, 0.5):
+            error = message.error()
+            if error is None:
+                value = message.value()
+                assert isinstance(value, bytes)
+                found.append((message.offset() or 0, value))
+                position = found[-1][0] + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, message.offset() or 0)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{place}: read up to {position} of {end} in {patience_s} s")
+    consumer.close()
+    return found

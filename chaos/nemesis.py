@@ -1,0 +1,301 @@
+"""What goes wrong, one trouble after the other or several at once, drawn from a seed.
+
+A trouble is a generator: it does something, yields for how many seconds, and undoes it. No node is in two troubles that
+end its process, so that each is known to be up or down; links may be in several.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from random import Random
+
+from chaos.history import History, Place
+from chaos.links import Flow, Links
+from chaos.tearing import tear
+from chaos.whose import CLIENTS
+from oracle import cluster as names
+from oracle.cluster import Cluster, ClusterNode
+
+Trouble = Generator[float, None, None]
+AT_ONCE_MAX = 3
+PAUSE_S = (0.2, 2.5)
+TORN_SHARE = 0.5
+STOP_PATIENCE_S = 40.0
+POLL_S = 0.05
+TAIL_BYTES = 1500
+
+
+class Nemesis:
+    """Draws troubles for `cluster`. `counted` says how many of which there were; `told` gets a line for each."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        links: Links,
+        history: History,
+        places: list[Place],
+        seed: int,
+        told: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._links = links
+        self._history = history
+        self._places = places
+        self._random = Random(seed)
+        self._told = told
+        self._busy: set[int] = set()
+        self._down: set[int] = set()
+        self._torn_since_whole = False
+        self._order = itertools.count()
+        self.counted: Counter[str] = Counter()
+        self._kinds: list[tuple[int, Callable[[], Trouble | None]]] = [
+            (6, self._kill_any),
+            (4, self._kill_leader),
+            (4, self._kill_controller),
+            (2, self._kill_several),
+            (2, self._restart_quickly),
+            (2, self._stop_cleanly),
+            (3, self._pause),
+            (3, self._isolate),
+            (3, self._one_way),
+            (2, self._part_two),
+            (2, self._part_controllers),
+            (2, self._part_clients),
+            (2, self._reset),
+            (2, self._slow),
+        ]
+
+    # ---- a stretch of trouble
+
+    def trouble(self, for_s: float) -> None:
+        """Go on for so long; then everything that was begun is undone, and every node runs."""
+        end = time.monotonic() + for_s
+        running: list[tuple[float, int, Trouble]] = []
+        next_s = time.monotonic()
+        while running or time.monotonic() < end:
+            now = time.monotonic()
+            if now < end and now >= next_s and len(running) < AT_ONCE_MAX:
+                begun = self._draw()
+                if begun is not None:
+                    heapq.heappush(running, (now, next(self._order), begun))
+                next_s = now + self._random.uniform(*PAUSE_S)
+            while running and running[0][0] <= now:
+                _, _, trouble = heapq.heappop(running)
+                wait_s = next(trouble, None)
+                if wait_s is not None:
+                    heapq.heappush(running, (now + wait_s, next(self._order), trouble))
+            self.look()
+            time.sleep(POLL_S)
+        self._links.heal_all()
+
+    def look(self) -> None:
+        """A node that ended although nobody ended it is an incident; it is started again."""
+        for node in self._cluster.nodes.values():
+            if node.node_id not in self._down and not node.running:
+                said = node.output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+                self._history.incident(f"node {node.node_id} ended by itself: {said}")
+                self._links.down(node.node_id)
+                self._start(node)
+
+    def whole(self) -> None:
+        """All replicas are in sync: another may be torn."""
+        self._torn_since_whole = False
+
+    def _draw(self) -> Trouble | None:
+        weights = [weight for weight, _ in self._kinds]
+        _, make = self._random.choices(self._kinds, weights)[0]
+        return make()
+
+    # ---- processes
+
+    def _kill(self, node: ClusterNode) -> None:
+        self._down.add(node.node_id)
+        node.kill9()
+        self._links.down(node.node_id)
+        self.counted["kills"] += 1
+
+    def _start(self, node: ClusterNode) -> None:
+        node.spawn()
+        self._down.discard(node.node_id)
+        self._links.up(node.node_id, node.pid)
+
+    def _idle(self) -> list[ClusterNode]:
+        return [node for node in self._cluster.nodes.values() if node.node_id not in self._busy]
+
+    def _kill_any(self) -> Trouble | None:
+        idle = self._idle()
+        return self._killed(self._random.choice(idle), "a node") if idle and not self._down else None
+
+    def _kill_leader(self) -> Trouble | None:
+        place = self._random.choice(self._places)
+        return self._kill_known(self._cluster.leader_of(*place), f"the leader of {place.topic}-{place.partition}")
+
+    def _kill_controller(self) -> Trouble | None:
+        found = self._kill_known(self._cluster.active_controller(), "the controller")
+        if found is not None:
+            self.counted["controller kills"] += 1
+        return found
+
+    def _kill_known(self, node_id: int, what: str) -> Trouble | None:
+        is_there = node_id in self._cluster.nodes and node_id not in self._busy and not self._down
+        return self._killed(self._cluster.nodes[node_id], what) if is_there else None
+
+    def _killed(self, node: ClusterNode, what: str) -> Trouble:
+        self._busy.add(node.node_id)
+        may_tear = not self._torn_since_whole and not self._down
+        self._kill(node)
+        torn = may_tear and self._random.random() < TORN_SHARE
+        self._told(f"kill {what}, node {node.node_id}{', torn' if torn else ''}")
+        if torn:
+            self._torn_since_whole = True
+            self.counted["torn"] += 1
+            for line in tear(node.data, self._random):
+                self._told(f"  {line}")
+        yield self._random.choice((0.0, 0.5, 2.0, 5.0))
+        self._start(node)
+        yield 1.0
+        self._busy.discard(node.node_id)
+
+    def _kill_several(self) -> Trouble | None:
+        if self._busy:
+            return None
+        nodes = list(self._cluster.nodes.values())
+        return self._all_killed(self._random.sample(nodes, self._random.randint(2, len(nodes))))
+
+    def _all_killed(self, nodes: list[ClusterNode]) -> Trouble:
+        self._told(f"kill nodes {[node.node_id for node in nodes]} at once")
+        for node in nodes:
+            self._busy.add(node.node_id)
+            self._kill(node)
+        yield self._random.choice((0.0, 1.0, 3.0))
+        for node in self._random.sample(nodes, len(nodes)):
+            self._start(node)
+            yield self._random.choice((0.0, 0.3))
+        yield 1.0
+        self._busy -= {node.node_id for node in nodes}
+
+    def _restart_quickly(self) -> Trouble | None:
+        idle = self._idle()
+        return self._restarted_quickly(self._random.choice(idle)) if idle and not self._down else None
+
+    def _restarted_quickly(self, node: ClusterNode) -> Trouble:
+        self._told(f"kill node {node.node_id} three times in a row")
+        self._busy.add(node.node_id)
+        for _ in range(3):
+            self._kill(node)
+            self._start(node)
+            yield self._random.uniform(0.05, 1.2)
+        self._busy.discard(node.node_id)
+
+    def _stop_cleanly(self) -> Trouble | None:
+        idle = self._idle()
+        return self._stopped(self._random.choice(idle)) if idle and not self._down else None
+
+    def _stopped(self, node: ClusterNode) -> Trouble:
+        self._told(f"stop node {node.node_id}")
+        self._busy.add(node.node_id)
+        self._down.add(node.node_id)
+        self.counted["clean stops"] += 1
+        node.terminate()
+        deadline = time.monotonic() + STOP_PATIENCE_S
+        while node.running and time.monotonic() < deadline:
+            yield POLL_S
+        if node.running:
+            self._history.incident(f"node {node.node_id} does not stop in {STOP_PATIENCE_S} s")
+        node.kill9()
+        self._links.down(node.node_id)
+        yield self._random.choice((0.0, 1.0))
+        self._start(node)
+        yield 1.0
+        self._busy.discard(node.node_id)
+
+    def _pause(self) -> Trouble | None:
+        idle = self._idle()
+        return self._paused(self._random.choice(idle)) if idle and not self._down else None
+
+    def _paused(self, node: ClusterNode) -> Trouble:
+        self._busy.add(node.node_id)
+        for_s = self._random.choice((0.3, 1.0, 2.0, 5.0, 8.0))
+        self._told(f"pause node {node.node_id} for {for_s} s")
+        self.counted["pauses"] += 1
+        node.pause()
+        yield for_s
+        node.resume()
+        yield 0.5
+        self._busy.discard(node.node_id)
+
+    # ---- links
+
+    def _between(self, one: int, other: int, *, both: bool = True) -> list[Flow]:
+        pairs = [(one, other), (other, one)] if both else [(one, other)]
+        return [Flow(*pair, name) for pair in pairs for name in (names.CLIENTS, names.CONTROLLER)]
+
+    def _others(self, node_id: int) -> list[int]:
+        return [other for other in self._cluster.nodes if other != node_id]
+
+    def _any(self) -> int:
+        return self._random.choice(list(self._cluster.nodes))
+
+    def _isolate(self) -> Trouble:
+        node_id = self._any()
+        others = self._others(node_id) + ([CLIENTS] if self._random.random() < 0.5 else [])
+        return self._parted(
+            [flow for other in others for flow in self._between(node_id, other)], f"{node_id} | {others}"
+        )
+
+    def _one_way(self) -> Trouble:
+        node_id = self._any()
+        inwards = self._random.random() < 0.5
+        others = self._others(node_id)
+        pairs = [(other, node_id) if inwards else (node_id, other) for other in others]
+        flows = [flow for pair in pairs for flow in self._between(*pair, both=False)]
+        return self._parted(flows, f"{node_id} {'hears' if inwards else 'reaches'} nobody", hang=True)
+
+    def _part_two(self) -> Trouble:
+        one, other = self._random.sample(list(self._cluster.nodes), 2)
+        return self._parted(self._between(one, other), f"{one} | {other}")
+
+    def _part_controllers(self) -> Trouble:
+        node_id = self._any()
+        flows = [flow for other in self._others(node_id) for flow in self._between(node_id, other)]
+        flows = [flow for flow in flows if flow.name == names.CONTROLLER]
+        return self._parted(flows, f"{node_id} | controllers")
+
+    def _part_clients(self) -> Trouble:
+        node_id = self._any()
+        return self._parted(self._between(CLIENTS, node_id), f"{node_id} | clients")
+
+    def _parted(self, flows: list[Flow], what: str, *, hang: bool = False) -> Trouble:
+        hang = hang or self._random.random() < 0.5
+        for_s = self._random.choice((0.5, 2.0, 4.0, 8.0))
+        self._told(f"part {what} for {for_s} s, {'silent' if hang else 'refused'}")
+        self.counted["partitions"] += 1
+        (self._links.hang if hang else self._links.cut)(flows)
+        yield for_s
+        self._links.heal(flows)
+
+    def _every_flow(self) -> Iterator[Flow]:
+        ends = [CLIENTS, *self._cluster.nodes]
+        for one, other in itertools.permutations(ends, 2):
+            yield from self._between(one, other, both=False)
+
+    def _reset(self) -> Trouble:
+        flows = list(self._every_flow())
+        chosen = self._random.sample(flows, self._random.choice((3, 10, len(flows))))
+        self._told(f"reset {self._links.reset(chosen)} connections")
+        self.counted["resets"] += 1
+        yield 0.0
+
+    def _slow(self) -> Trouble:
+        flows = list(self._every_flow())
+        chosen = self._random.sample(flows, self._random.choice((3, 10)))
+        delay_s = self._random.choice((0.02, 0.1, 0.4))
+        self._told(f"slow {len(chosen)} links by {delay_s} s")
+        self.counted["slow links"] += 1
+        self._links.delay(chosen, delay_s)
+        yield self._random.choice((2.0, 6.0))
+        self._links.heal(chosen)

@@ -1,0 +1,225 @@
+"""A run: three nodes behind proxies, the load on them, stretches of trouble, calm in between, the books at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from chaos.check import Kind, Violation, agree, violations
+from chaos.history import Fetched, Found, History, Place
+from chaos.java import JavaLoad
+from chaos.librdkafka import QUICK, Member, Production, key_in, read_all
+from chaos.links import Links
+from chaos.nemesis import Nemesis
+from chaos.watch import Watch
+from oracle.cluster import CLIENTS, Cluster
+
+TOPIC, PARTITIONS = "chaos", 6
+GROUP, JAVA_GROUP = "librdkafka", "java"
+PER_SECOND = 500.0
+SHORT_S = 25.0
+"""One stretch of trouble."""
+PATIENCE_S = 120.0
+"""How long the cluster may take until all is well again, and clients to complete what they began."""
+SETTINGS = {
+    "log.segment.bytes": "1048576",
+    "log.retention.ms": "-1",
+    "log.flush.offset.checkpoint.interval.ms": "5000",
+    "auto.create.topics.enable": "false",
+}
+
+
+@dataclass
+class Report:
+    """How it ended."""
+
+    acknowledged: int = 0
+    read: int = 0
+    counted: dict[str, int] = field(default_factory=dict)
+    longest_recovery_s: float = 0.0
+    latest_answers: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+
+class Run:
+    """`play` does it all. `told` gets a line for everything that happens."""
+
+    def __init__(
+        self, kind: str, seed: int, directory: Path, told: Callable[[str], None], controllers: int = 0
+    ) -> None:
+        self._told = told
+        self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
+        self.links = Links()
+        jvm = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if kind == "kafka" else ()
+        self.cluster = Cluster(
+            kind,
+            controllers=controllers,
+            directory=directory,
+            properties=SETTINGS,
+            told=self.links.told,
+            jvm=jvm,
+        )
+        self.places = [Place(TOPIC, partition) for partition in range(PARTITIONS)]
+        self.nemesis = Nemesis(self.cluster, self.links, self.history, self.places, seed, told)
+        self.report = Report()
+
+    def play(self, for_s: float) -> Report:
+        """Trouble for about so many seconds, then the books. Raises NotStarted."""
+        try:
+            self._start()
+            end = time.monotonic() + for_s
+            while (left_s := end - time.monotonic()) > 0:
+                self.nemesis.trouble(min(SHORT_S, left_s))
+                self._calm()
+            self._finish()
+        finally:
+            self.cluster.kill9()
+            self.links.close()
+        return self.report
+
+    # ---- the beginning
+
+    def _start(self) -> None:
+        for node in self.cluster.nodes.values():
+            node.spawn()
+            self.links.up(node.node_id, node.pid)
+        for node in self.cluster.nodes.values():
+            node.await_ready()
+        bootstrap = self.cluster.bootstrap
+        self.cluster.finalize(
+            "eligible.leader.replicas.version", 1
+        )  # without it, two failures at once may lose records
+        admin = self._admin()
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
+        self.cluster.await_in_sync(TOPIC)
+        self._producers = [Production(self.history, bootstrap, self.places, number, PER_SECOND) for number in (1, 2)]
+        self._java = JavaLoad(self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP)
+        self._members = [Member(self.history, bootstrap, TOPIC, GROUP, f"librdkafka {n}") for n in (1, 2)]
+        addresses = {
+            node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
+        }
+        self._watch = Watch(self.history, addresses, self.places)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUICK})
+
+    # ---- calm
+
+    def _calm(self) -> None:
+        """Nothing is in trouble: all replicas come back into sync, all producers go on, commits are as they were."""
+        began_s = time.monotonic()
+        if not self._until(self._is_whole, "not all replicas are in sync"):
+            return
+        self.nemesis.whole()
+        recovered_s = time.monotonic() - began_s
+        self.report.longest_recovery_s = max(self.report.longest_recovery_s, recovered_s)
+        producers = [*self._producers, self._java]
+        for number, producer in enumerate(producers, 1):
+            self._until(_acknowledged_since(producer, began_s), f"producer {number} does not go on")
+        self._fetch_commits()
+        self._told(f"calm after {recovered_s:.1f} s, {self.history.acknowledged} acknowledged")
+
+    def _until(self, holds: Callable[[], bool], otherwise: str) -> bool:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            if time.monotonic() > deadline:
+                self.history.incident(f"{otherwise}, {PATIENCE_S} s after the last trouble ended")
+                return False
+            self.nemesis.look()
+            time.sleep(0.05)
+        return True
+
+    def _is_whole(self) -> bool:
+        topics = [TOPIC, "__consumer_offsets"]
+        try:
+            self.cluster.await_in_sync(*topics, patience_s=0.0)
+        except TimeoutError:
+            return False
+        return True
+
+    def _fetch_commits(self) -> None:
+        """By a client of its own: librdkafka 2.10 and later let go of brokers that Metadata leaves out for a while, and
+        what was to be asked of them then waits for ever."""
+        admin = self._admin()
+        for group in (GROUP, JAVA_GROUP):
+            asked = [TopicPartition(*place) for place in self.places]
+            deadline = time.monotonic() + PATIENCE_S
+            while True:
+                began_s = time.monotonic()
+                try:
+                    wanted = [ConsumerGroupTopicPartitions(group, asked)]
+                    told = admin.list_consumer_group_offsets(wanted, request_timeout=5)[group].result(10)
+                    break
+                except KafkaException as refused:
+                    if time.monotonic() > deadline:
+                        self.history.incident(f"the commits of {group} cannot be fetched: {refused}")
+                        return
+                    time.sleep(0.2)
+            for one in told.topic_partitions:
+                fetched = Fetched(began_s, max(one.offset, -1))
+                self.history.fetched.setdefault((group, Place(one.topic, one.partition)), []).append(fetched)
+
+    # ---- the end
+
+    def _finish(self) -> None:
+        for producer in (*self._producers, self._java):
+            producer.stop()
+        for producer in (*self._producers, self._java):
+            producer.finish(PATIENCE_S)
+        time.sleep(1.0)
+        for member in self._members:
+            member.finish()
+        self._java.close()
+        self._watch.finish()
+        self._until(self._is_whole, "not all replicas are in sync")
+        self._fetch_commits()
+        self._told("reading everything")
+        found = self._read_everything()
+        self.report.violations = found + violations(self.history) + self._compare_logs()
+        self.report.acknowledged = self.history.acknowledged
+        self.report.read = sum(len(one) for one in self.history.reads.values())
+        self.report.latest_answers = self._watch.answers
+        self.report.counted = dict(self.nemesis.counted)
+
+    def _read_everything(self) -> list[Violation]:
+        for place in self.places:
+            latest = [row.offset for row in self.history.latest.get(place, [])]
+            acked = [max(offsets) for (at, _), offsets in self.history.acked.items() if at == place and len(offsets)]
+            end = max([*latest, *(offset + 1 for offset in acked)], default=0)
+            try:
+                rows = read_all(self.cluster.bootstrap, place, 0, end, PATIENCE_S)
+            except TimeoutError as late:
+                return [Violation(Kind.LOST, str(late))]
+            final = self.history.final[place] = Found()
+            for offset, value in rows:
+                final.add(offset, key_in(value))
+        return []
+
+    def _compare_logs(self) -> list[Violation]:
+        codes = self.cluster.stop()
+        wanted = {0, 143}
+        found = [Violation(Kind.INCIDENT, f"a node stopped with {code}") for code in codes if code not in wanted]
+        for place in self.places:
+            replicas = {}
+            for node in self.cluster.brokers:
+                files = sorted((node.data / f"{place.topic}-{place.partition}").glob("*.log"))
+                replicas[node.node_id] = b"".join(file.read_bytes() for file in files)
+            found += [Violation(Kind.CHANGED, text) for text in agree(place, replicas)]
+        return found
+
+
+def _acknowledged_since(producer: Production | JavaLoad, began_s: float) -> Callable[[], bool]:
+    return lambda: producer.last_ack_s > began_s
+
+
+def not_done(report: Report, minimum: dict[str, int]) -> list[str]:
+    """What a run should have reached and has not."""
+    reached = {**report.counted, "acknowledged": report.acknowledged}
+    return [
+        f"{reached.get(what, 0)} {what} of {least}" for what, least in minimum.items() if reached.get(what, 0) < least
+    ]

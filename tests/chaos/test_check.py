@@ -1,0 +1,234 @@
+"""The checker: a history that could have been passes, and every kind of mutation is caught, whatever the history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.check import Kind, agree, violations
+from chaos.history import UNKNOWN, Commit, Fetched, Found, History, Latest, Place, Transaction, Write, key_of
+
+SEEDS = st.integers(0, 2**32)
+PLACES = [Place("t", 0), Place("t", 1)]
+PLAIN, TRANSACTIONAL = 1, 7
+GROUP = "g"
+
+
+def valid(random: Random) -> History:
+    """What clients may have seen: some records unacknowledged, offsets left out, readers that go back."""
+    history = History()
+    for place in PLACES:
+        _write(history, place, random)
+        _read(history, place, random)
+        _look(history, place, random)
+        _commit(history, place, random)
+    _transact(history, random)
+    return history
+
+
+def _write(history: History, place: Place, random: Random) -> None:
+    numbers = {PLAIN: 0, PLAIN + 1: 0}
+    offset, found = random.randrange(3), Found()
+    for _ in range(random.randrange(12, 30)):
+        producer = random.choice(list(numbers))
+        number = numbers[producer]
+        numbers[producer] += 1
+        is_there = random.random() < 0.9 or number < 3
+        is_acked = is_there and (random.random() < 0.8 or number < 3)
+        history.ack(place, producer, number, offset if is_acked else UNKNOWN)
+        if is_there:
+            found.add(offset, key_of(producer, number))
+            offset += random.choice((1, 1, 1, 2))
+    for producer in numbers:  # a few that are surely there
+        for number in range(numbers[producer], numbers[producer] + 3):
+            history.ack(place, producer, number, offset)
+            found.add(offset, key_of(producer, number))
+            offset += 1
+    history.final[place] = found
+
+
+def _read(history: History, place: Place, random: Random) -> None:
+    rows = list(history.final[place])
+    at = 0
+    while at < len(rows):
+        history.read(place, "reader", *rows[at])
+        at = max(at - 3, 0) if random.random() < 0.1 else at + 1
+
+
+def _look(history: History, place: Place, random: Random) -> None:
+    now, epoch, offset = 0.0, 0, 5
+    rows = history.latest[place] = []
+    for _ in range(20):
+        now += 1.0
+        if random.random() < 0.2:
+            rows.append(Latest(now, now + 0.5, epoch, offset))  # the last word of a leader that is cut off
+            epoch += 1
+        offset += random.randrange(3)
+        rows.append(Latest(now, now + random.choice((0.5, 3.0)), epoch, offset))
+        if epoch and random.random() < 0.3:
+            rows.append(Latest(now + 0.1, now + 0.2, epoch - 1, _highest_of(rows, epoch - 1)))
+    rows.append(Latest(now + 10, now + 11, epoch, offset))
+
+
+def _highest_of(rows: list[Latest], epoch: int) -> int:
+    return max((row.offset for row in rows if row.epoch <= epoch), default=0)
+
+
+def _commit(history: History, place: Place, random: Random) -> None:
+    now, offset = 0.0, 1
+    for _ in range(10):
+        now += 1
+        offset += random.randrange(4)
+        is_acked = random.random() < 0.8
+        history.commit(GROUP, place, Commit(now, now + 0.1 if is_acked else math.inf, offset))
+        late = [one.offset for one in history.commits[GROUP, place] if math.isinf(one.acked_s)]
+        acked = [one.offset for one in history.commits[GROUP, place] if not math.isinf(one.acked_s)]
+        told = random.choice([max(acked, default=-1), *late])
+        history.fetched.setdefault((GROUP, place), []).append(Fetched(now + 0.5, told))
+    history.commit(GROUP, place, Commit(now + 1, now + 2, offset + 1))
+    history.fetched[GROUP, place].append(Fetched(now + 3, offset + 1))
+
+
+def _transact(history: History, random: Random) -> None:
+    number = 0
+    ends: list[bool | None] = [True, False, *(random.choice((True, False, None)) for _ in range(5))]
+    for end in ends:
+        one = Transaction(committed=end)
+        is_there = end or (end is None and random.random() < 0.5)
+        for _ in range(random.randrange(2, 5)):
+            place = random.choice(PLACES)
+            key = key_of(TRANSACTIONAL, number)
+            number += 1
+            one.writes.append(Write(place, key))
+            if is_there:
+                history.final[place].add(history.final[place].offsets[-1] + 1, key)
+        history.transactions.append(one)
+
+
+# ---- mutations: each makes a history that must not be
+
+
+def _acked(history: History, random: Random) -> tuple[Place, int, int, int]:
+    """(place, producer, number, offset) of a record that was acknowledged."""
+    rows = [
+        (place, producer, number, offset)
+        for (place, producer), offsets in history.acked.items()
+        for number, offset in enumerate(offsets)
+        if offset != UNKNOWN
+    ]
+    return random.choice(rows)
+
+
+def lose(history: History, random: Random) -> None:
+    place, _, _, offset = _acked(history, random)
+    found = history.final[place]
+    at = found.offsets.index(offset)
+    del found.offsets[at], found.keys[at]
+
+
+def duplicate(history: History, random: Random) -> None:
+    found = history.final[random.choice(PLACES)]
+    found.add(found.offsets[-1] + 1, random.choice(found.keys))
+
+
+def reorder(history: History, random: Random) -> None:
+    found = history.final[random.choice(PLACES)]
+    ours = [at for at, key in enumerate(found.keys) if key >> 40 == PLAIN]
+    one, other = sorted(random.sample(ours, 2))
+    found.keys[one], found.keys[other] = found.keys[other], found.keys[one]
+
+
+def move(history: History, random: Random) -> None:
+    place, producer, number, offset = _acked(history, random)
+    history.acked[place, producer][number] = offset + random.choice((1, 5))
+
+
+def change(history: History, random: Random) -> None:
+    found = history.reads[random.choice(PLACES), "reader"]
+    found.keys[random.randrange(len(found))] = key_of(PLAIN, 10_000)
+
+
+def read_what_is_gone(history: History, random: Random) -> None:
+    place = random.choice(PLACES)
+    history.read(place, "reader", history.final[place].offsets[-1] + 7, key_of(PLAIN, 10_000))
+
+
+def read_aborted(history: History, random: Random) -> None:
+    write = next(one for one in history.transactions if one.committed is False).writes[0]
+    history.read(write.place, "reader", 3, write.key)
+
+
+def keep_aborted(history: History, random: Random) -> None:
+    write = next(one for one in history.transactions if one.committed is False).writes[0]
+    history.final[write.place].add(10_000, write.key)
+
+
+def tear_transaction(history: History, random: Random) -> None:
+    write = next(one for one in history.transactions if one.committed).writes[0]
+    found = history.final[write.place]
+    at = found.keys.index(write.key)
+    del found.offsets[at], found.keys[at]
+
+
+def recede(history: History, random: Random) -> None:
+    answers = history.latest[random.choice(PLACES)]
+    last = answers[-1]
+    epoch = last.epoch + random.choice((0, 1))
+    answers.append(Latest(last.ended_s + 1, last.ended_s + 2, epoch, last.offset - random.choice((1, 2))))
+
+
+def uncommit(history: History, random: Random) -> None:
+    fetches = history.fetched[GROUP, random.choice(PLACES)]
+    fetches.append(Fetched(fetches[-1].began_s + 1, random.choice((-1, 0))))
+
+
+def misbehave(history: History, random: Random) -> None:
+    history.incident("it ended by itself")
+
+
+MUTATIONS: list[tuple[Callable[[History, Random], None], Kind]] = [
+    (lose, Kind.LOST),
+    (duplicate, Kind.DUPLICATED),
+    (reorder, Kind.REORDERED),
+    (move, Kind.MOVED),
+    (change, Kind.CHANGED),
+    (read_what_is_gone, Kind.CHANGED),
+    (read_aborted, Kind.ABORTED_READ),
+    (keep_aborted, Kind.ABORTED_READ),
+    (tear_transaction, Kind.TORN_TRANSACTION),
+    (recede, Kind.LATEST_RECEDED),
+    (uncommit, Kind.COMMIT_RECEDED),
+    (misbehave, Kind.INCIDENT),
+]
+
+
+@given(SEEDS)
+@settings(max_examples=200, deadline=None)
+def test_a_valid_history_passes(seed: int) -> None:
+    assert violations(valid(Random(seed))) == []
+
+
+@pytest.mark.parametrize(("mutate", "kind"), MUTATIONS, ids=lambda it: getattr(it, "__name__", None))
+@given(SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_every_mutation_is_caught(mutate: Callable[[History, Random], None], kind: Kind, seed: int) -> None:
+    random = Random(seed)
+    history = valid(random)
+    mutate(history, random)
+    assert kind in {violation.kind for violation in violations(history)}
+
+
+def test_every_kind_has_a_mutation() -> None:
+    assert {kind for _, kind in MUTATIONS} == set(Kind)
+
+
+def test_logs_that_differ_are_told() -> None:
+    place = Place("t", 0)
+    assert list(agree(place, {1: b"abc", 2: b"abc", 3: b"abc"})) == []
+    assert list(agree(place, {1: b"abc", 2: b"abd"})) == ["the logs of t-0 on nodes 1 and 2 differ from byte 2 on"]
+    assert "3 and 2 bytes" in next(agree(place, {1: b"abc", 2: b"ab"}))
