@@ -80,6 +80,11 @@ class Voters:
         return self._said[-1]
 
     @property
+    def history(self) -> tuple[Said, ...]:
+        """What held before, as far as it may hold again, and what holds now."""
+        return tuple(self._said)
+
+    @property
     def set(self) -> VoterSet:
         """The voters; empty for an observer that knows of none."""
         return self.latest.voters

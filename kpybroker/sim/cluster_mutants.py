@@ -7,10 +7,12 @@ from typing import Any
 
 from kpybroker.handlers import fetching_replicas, produce
 from kpybroker.raft import quorum
+from kpybroker.raft.changing import Changes
 from kpybroker.raft.core import step
 from kpybroker.raft.quorum_state import write_quorum_state
 from kpybroker.raft.replay import Pending, Replay
 from kpybroker.raft.state import NOBODY, State, VoteAsked, Voted
+from kpybroker.raft.voter_set import VoterSet
 from kpybroker.replication.followers import Followers
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
@@ -84,6 +86,14 @@ def _writes_the_vote_carelessly(world: Any, *rest: Any) -> None:
     write_quorum_state(_CarelessWorld(world), *rest)  # type: ignore[arg-type]
 
 
+async def _waits_for_nothing(*_: Any) -> None:
+    """A change that only says that it is one."""
+
+
+def _without_two(voters: VoterSet, node_id: int) -> VoterSet:
+    return VoterSet(tuple(voter for voter in voters.voters if voter.node_id != node_id)[:1])
+
+
 THREE_BROKERS = (
     Mutant(
         "acks=all is answered before others have the records",
@@ -123,4 +133,11 @@ THREE_BROKERS = (
         ("power_loss", "partition", "isolate"),
         brokers=3,
     ),
+    Mutant(
+        "a change of voters is answered before it has committed",
+        (Patch(Changes, "_until_committed", _waits_for_nothing),),
+        OUT_OF_REACH,
+        brokers=3,
+    ),
+    Mutant("two voters leave at once", (Patch(VoterSet, "without", _without_two),), OUT_OF_REACH, brokers=3),
 )

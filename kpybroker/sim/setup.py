@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from kpybroker.sim.network import Weather
+from kpybroker.storage.formatting import encode_id
 
 CLIENT_PORT = 9092
 CONTROLLER_PORT = 9093
@@ -32,6 +33,7 @@ ONE_BROKER_FAULTS = (
 )
 MANY_BROKERS_FAULTS = (*ONE_BROKER_FAULTS, "partition", "one_way", "isolate", "slow_node")
 REPLICAS_MAX = 3
+VOTERS_ODDS = 0.3
 LOSES_UNSYNCED = ("power_loss",)
 LOST_DIRECTORY = "lost_directory"
 LOST_DIRECTORY_ODDS = 0.25
@@ -72,6 +74,8 @@ class Setup:
     window_bytes: int
     spare: int
     """How many nodes may be down or unreachable at once."""
+    voters_change: bool
+    """The log names the voters, and an operator removes and adds them."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +106,13 @@ def setup_of(
     if _loses_directories(seed, brokers, most, faults):
         chosen = (*(name for name in chosen if name != LOST_DIRECTORY), LOST_DIRECTORY)
         topics = tuple(replace(topic, replicas=most) for topic in topics)  # one replica alone cannot be lost
+    # a chance of its own, too; a directory that is formatted anew would have the voters of the first day
+    changing = (
+        brokers > 2 and LOST_DIRECTORY not in chosen and Random(f"voters {seed} {brokers}").random() < VOTERS_ODDS
+    )
     return Setup(
         seed=seed,
-        nodes=_nodes(brokers, shared),
+        nodes=_nodes(brokers, shared, changing=changing),
         trouble_s=random.uniform(15, 35),
         faults=chosen,
         pause_between_s=random.choice((0.5, 2.0, 5.0)),
@@ -120,6 +128,7 @@ def setup_of(
         cold_odds=random.choice((0.0, 0.0, 0.3)),
         window_bytes=random.choice((65536, 65536, 4000)),
         spare=(brokers - 1) // 2 if brokers > 1 else 1,
+        voters_change=changing,
     )
 
 
@@ -156,12 +165,22 @@ def _topic(random: Random, number: int, fewest: int, most: int) -> TopicSetup:
     return TopicSetup(f"topic{number}", random.randint(1, 3), replicas, configs)
 
 
-def _nodes(brokers: int, shared: dict[str, str]) -> tuple[NodeSetup, ...]:
+def directory_of(node_id: int) -> bytes:
+    """The directory that a voter has, where the log names the voters from the first day on."""
+    return bytes([node_id]) * 16
+
+
+def _nodes(brokers: int, shared: dict[str, str], *, changing: bool) -> tuple[NodeSetup, ...]:
     addresses = {node_id: f"10.0.0.{node_id}" for node_id in range(1, brokers + 1)}
     voters = {}
     if brokers > 1:
         listed = ",".join(f"{node_id}@{address}:{CONTROLLER_PORT}" for node_id, address in addresses.items())
         voters = {"controller.quorum.voters": listed}
+    if changing:
+        first = {node_id: encode_id(directory_of(node_id)) for node_id in addresses}
+        listed = ",".join(f"{node_id}@{addresses[node_id]}:{CONTROLLER_PORT}:{text}" for node_id, text in first.items())
+        servers = ",".join(f"{address}:{CONTROLLER_PORT}" for address in addresses.values())
+        voters = {"kpybroker.initial.controllers": listed, "controller.quorum.bootstrap.servers": servers}
     nodes = []
     for node_id, address in addresses.items():
         listeners = f"PLAINTEXT://{address}:{CLIENT_PORT}"

@@ -27,6 +27,7 @@ from kpybroker.sim.network import Fabric
 from kpybroker.sim.producing import Producer
 from kpybroker.sim.replays import replay_equals_live
 from kpybroker.sim.setup import CLIENT_PORT, Setup
+from kpybroker.sim.voting import Registrar
 from kpybroker.sim.watch import Watch
 
 BEGIN_LIMIT_S = 60.0
@@ -82,6 +83,7 @@ class Simulation:
             machine.storage.cold_odds = setup.cold_odds
         self._random = Random(f"workload {setup.seed}")
         self.clients: list[Client] = []
+        self._registrar: Registrar | None = None
         self._work: list[asyncio.Task[None]] = []
         self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
 
@@ -165,6 +167,8 @@ class Simulation:
     async def _check(self) -> None:
         """As a client, from inside, and both again after everything has been off and on."""
         await checks.check_all(self, self._client("auditor"))
+        if self._registrar is not None:
+            self._registrar.check(self.machines, self.history)
         for machine in self.machines:
             if machine.node is not None and len(self.machines) == 1:
                 await replay_equals_live(machine, self.history)
@@ -238,6 +242,11 @@ class Simulation:
         self._start(client, Caretaker(client, random.choice(self.places), pace_s=6.0))
         client = self._client("operator")
         self._start(client, Operator(client, setup.replicas, pace_s=6.0))
+        if setup.voters_change:
+            client = self._client("registrar")
+            addresses = {node.node_id: node.address for node in setup.nodes}
+            self._registrar = Registrar(client, addresses, pace_s=3.0)
+            self._start(client, self._registrar)
 
     async def _everybody_goes_on(self) -> bool:
         """Liveness: with everything mended, every client soon has a success."""

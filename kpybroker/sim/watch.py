@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.metadata.image import Image
 from kpybroker.raft.state import NOBODY, Voted
+from kpybroker.sim.voting import VoterLaws
 
 if TYPE_CHECKING:
     from kpybroker.sim.cluster import SimMachine
@@ -27,6 +28,7 @@ class Watch:
         self._looked_at: dict[str, Image] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._quorum_leaders: dict[int, str] = {}
+        self._voters = VoterLaws(history)
         self._voted: dict[str, tuple[int, int]] = {}
         """Of every node, the last epoch it was in, and whom it had voted for."""
 
@@ -48,6 +50,7 @@ class Watch:
             if leader != machine.name:
                 self._history.breach(f"{leader} and {machine.name} both lead the quorum in epoch {quorum.voted.epoch}")
         self._remember_vote(machine.name, quorum.voted)
+        self._voters.look(machine.name, broker.quorum)
         image = broker.image
         if self._looked_at.get(machine.name) is image:
             return

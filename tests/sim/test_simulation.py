@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
+from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.mutants import ONE_BROKER, hunt
-from kpybroker.sim.simulation import Outcome
+from kpybroker.sim.setup import setup_of
+from kpybroker.sim.simulation import Outcome, Simulation
 
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
@@ -54,3 +56,16 @@ def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
     told = json.loads(keep_failure(outcome, ONE, tmp_path / "deep").read_text())
     assert told["sentence"] == "at 1.000 s: something was lost"
     assert told["replay"] == "python -m kpybroker.sim --seed 7 --brokers 1 --replicas 3 --trace"
+
+
+def test_voters_come_and_go_in_a_seed() -> None:
+    setup = next(setup for seed in range(100) if (setup := setup_of(seed, brokers=3)).voters_change)
+    outcome = Simulation(setup).run()
+    assert outcome.breaches == []
+    assert outcome.counts["voter removed"] > 0
+
+
+def test_a_checker_of_voters_notices_two_at_once() -> None:
+    outcome = hunt(THREE_BROKERS[-1], 0, 20)
+    assert outcome is not None
+    assert "in one change" in outcome.breaches[0]
