@@ -114,7 +114,13 @@ class Server:
             self._loop.call_soon(self.flush_all)
 
     def flush_all(self) -> None:
-        """Write what was appended, settle, and let the connections that waited for it go on."""
+        """Write what was appended, settle, and let the connections that waited for it go on.
+
+        Those that come while a flush settles (a reply makes a connection go on) wait for the next: what they appended
+        is not written yet, and still lies in their receive buffers.
+        """
+        if self.broker.hosting.flushing:
+            return
         self._flush_is_due = False
         waited, self._unflushed = self._unflushed, []
         self.flush()
