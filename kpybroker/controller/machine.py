@@ -11,7 +11,6 @@ from kpybroker.controller import assignments, brokers, configs, topics
 from kpybroker.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
-    Bootstrap,
     BrokerHeartbeat,
     Command,
     CreatePartitions,
@@ -69,8 +68,6 @@ class ControllerMachine:
                 return brokers.register_broker(self.state, command, self._next_offset())
             case BrokerHeartbeat():
                 return brokers.heartbeat(self.state, command)
-            case Bootstrap():
-                return self._bootstrap(command)
             case Tick():
                 return [], None
 
@@ -81,11 +78,6 @@ class ControllerMachine:
     def deadline_ms(self) -> int | None:
         """Nothing here happens by time alone: one node has no session that could end."""
         return None
-
-    def _bootstrap(self, command: Bootstrap) -> tuple[list[Any], None]:
-        if self.state.features:
-            return [], None
-        return [stored.FeatureLevelRecord(name=name, feature_level=level) for name, level in command.features], None
 
     def _allocate_producer_ids(self, command: AllocateProducerIds) -> tuple[list[Any], ProducerIdBlock]:
         broker = self.state.brokers.get(command.node_id)

@@ -17,6 +17,7 @@ from kpybroker.controller.commands import (
     ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.alter_configs import decided, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
 from kpybroker.wire.rpc.incremental_alter_configs import (
     AlterConfigsResource,
@@ -30,36 +31,14 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    settled = {at: _settled(broker, resource, request) for at, resource in enumerate(request.resources)}
-    asked = [resource for at, resource in enumerate(request.resources) if settled[at] is None]
+    settled = [_settled(broker, resource, request) for resource in request.resources]
+    asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
     command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only)
-    decided = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
-    results = [settled[at] or next(decided) for at in settled]
-    return Response(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=result.error_code,
-                error_message=result.error_message,
-                resource_type=result.resource_type,
-                resource_name=result.resource_name,
-            )
-            for result in results
-        ]
-    )
+    return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    return Response(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=refusal.code,
-                error_message=refusal.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
+    return Response(responses=told(AlterConfigsResourceResponse, refused_alike(request.resources, refusal)))
 
 
 def _settled(broker: Broker, resource: AlterConfigsResource, request: Request) -> ConfigResult | None:

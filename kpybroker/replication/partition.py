@@ -150,10 +150,6 @@ class Partition:
         else:
             self.advance()
 
-    def flush_now(self) -> None:
-        """Flush inside an event, for a coordinator that answers in the same step."""
-        self.flush()
-
     @property
     def node_id(self) -> int:
         return self._hosting.node_id
@@ -168,10 +164,10 @@ class Partition:
             while self.log.synced_end < self.log.written_end and self.offline is None:
                 await self.log.sync()
                 self.advance()
-                self._hosting.settle()
+                self._hosting.flush()
         except Damage as damage:
             self.fail(str(damage))
-            self._hosting.settle()
+            self._hosting.flush()
         finally:
             self._sync = None
 
