@@ -77,10 +77,8 @@ def test_the_first_steps(tmp_path: Path) -> None:
         printed = process.stdout.readline()
         process.terminate()
         assert process.wait(WAIT_S) == 0
-    as_shown = re.escape(shown)
-    for example in ("9092", "/home/you/kpybroker-data", "4711"):
-        as_shown = as_shown.replace(re.escape(example), r"\S+")
-    assert re.fullmatch(as_shown + "\n", printed)
+    as_shown = re.sub(r"(bootstrap=127\.0\.0\.1:|data=/|pid=)\S+", r"\1…", shown)
+    assert re.sub(r"(bootstrap=127\.0\.0\.1:|data=/|pid=)\S+", r"\1…", printed) == as_shown + "\n"
 
 
 def test_every_target_named_is_one_of_make() -> None:
