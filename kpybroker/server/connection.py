@@ -122,8 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resize(IDLE_BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._awaits_flush:  # what is queued are views of this buffer
-            self._server.flush_all()
+        # nothing else may happen here: uvloop's stream must not be paused or closed between this and buffer_updated
         return self._view[self._filled :] if self._filled else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -131,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self.touched = True
         if not self._processing:
             self._process()
+        if self._awaits_flush and self._filled == len(self._buffer):
+            self._server.flush_all()  # the next read needs room
 
     def eof_received(self) -> bool:
         return False
