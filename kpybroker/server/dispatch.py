@@ -199,8 +199,13 @@ def _refusal(route: Route, request: Any, refusal: KafkaError) -> Any:
     return response
 
 
+async def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
+    """As a coroutine, which a task must be from Python 3.12 on."""
+    return await _resumed(work, waits_for)
+
+
 @types.coroutine
-def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+def _resumed(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
     """Go on with a coroutine that has already yielded its first future."""
     while True:
         try:
