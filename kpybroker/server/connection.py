@@ -117,7 +117,6 @@ class Connection(asyncio.BufferedProtocol):
                 reply.abandon()
         self._replies.clear()
         self._blocker = None
-        self._giving_way.cancel()
         self.transport = None
         self._resize(IDLE_BUFFER_BYTES)
 
@@ -168,7 +167,9 @@ class Connection(asyncio.BufferedProtocol):
             self._position = self._filled = 0
             return
         if self._has_runnable_frame():
-            self._process()
+            # in another turn: whoever sends much at once does not hold up the others
+            self._pause_reading(self._filled == len(self._buffer))
+            asyncio.get_running_loop().call_soon(self.go_on)
             return
         if self._closing:
             return

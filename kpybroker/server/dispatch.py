@@ -70,8 +70,11 @@ class Dispatcher:
             known = self._recognise(connection, frame)
             if known is None:
                 return
-        request = known.parse(frame, known.body_at)
         route = known.route
+        try:
+            request = known.parse(frame, known.body_at)
+        except MalformedFrame as malformed:
+            raise MalformedFrame(f"{route.api.name} v{known.call.version}: {malformed}") from malformed
         route.count += 1
         try:
             result = route.handle(self._broker, known.call, request)

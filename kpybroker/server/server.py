@@ -124,8 +124,13 @@ class Server:
         self._flush_is_due = False
         waited, self._unflushed = self._unflushed, []
         self.flush()
-        for connection in waited:
-            connection.finish_event()
+        rest = iter(waited)
+        try:
+            for connection in rest:
+                connection.finish_event()
+        finally:
+            for connection in rest:  # a bug in one of them is not the others'
+                self.flush_soon(connection)
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay (max.connections, max.connections.per.ip)."""

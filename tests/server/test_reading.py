@@ -1,4 +1,5 @@
-"""What an event loop may rely on: there is room whenever reading is not paused, and `get_buffer` does nothing else.
+"""What an event loop may rely on: there is room whenever reading is not paused, `get_buffer` does nothing else, one
+connection does not hold it for long, and what it was given to send stays as it is until it has been sent.
 
 libuv calls through a null pointer where a stream is paused or closed between `get_buffer` and `buffer_updated`.
 """
@@ -6,18 +7,21 @@ libuv calls through a null pointer where a stream is paused or closed between `g
 from __future__ import annotations
 
 import asyncio
+import sys
 from random import Random
 from typing import Any
 
 import pytest
 
 from kpybroker.peer import Peer
-from kpybroker.server.connection import IDLE_BUFFER_BYTES, Connection
+from kpybroker.server.connection import IDLE_BUFFER_BYTES, REPLIES_LIMIT, Connection
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.frame import encode_request
-from tests.asking import get, make, produced
+from kpybroker.wire.rpc import list_groups
+from kpybroker.world.buffers import ReadBuffer
+from tests.asking import fetched, get, make, produced, put
 from tests.conftest import WithBroker
 
 
@@ -29,7 +33,9 @@ class Pipe(asyncio.Transport):
         self.chance = chance
         self.paused = False
         self.is_in_get_buffer = False
-        self.sent = bytearray()
+        self.pieces: list[Any] = []
+        """What was given to be sent, uncopied."""
+        self.unsent_bytes = 0
         self.connection = connection
         connection.connection_made(self)
 
@@ -52,13 +58,14 @@ class Pipe(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.changed()
-        self.sent += data
+        self.pieces.append(data)
 
     def writelines(self, pieces: Any) -> None:
-        self.write(b"".join(pieces))
+        self.changed()
+        self.pieces += pieces
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent_bytes
 
     async def deliver(self, data: bytes) -> None:
         at = 0
@@ -97,6 +104,75 @@ def test_pipelined_frames_of_any_size_in_reads_of_any_size(seed: int, with_broke
         records = (await get(peer, "t", 0)).records
         found = [record.value for batch in split(records) for record in read_records(batch)]
         assert found == values
+        pipe.connection.connection_lost(None)
+
+    with_broker(scenario)
+
+
+def framed(number: int, name: str, request: Any, version: int) -> bytes:
+    return b"".join(encode_request(number, api_table.by_name[name], version, request, "p"))
+
+
+def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -> None:
+    """However many lie in the buffer, others get their turn in between, and nothing calls itself ever deeper."""
+    count = 30_000
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        pipe = Pipe(Connection(node.server), Random(1))
+        await pipe.deliver(framed(0, "Produce", produced("t", b"x" * 900_000), 9))  # the buffer has grown
+        slices: list[int] = []
+        handled = node.server.dispatch.__self__.routes  # type: ignore[attr-defined]
+        delivery = asyncio.create_task(pipe.deliver(framed(1, "ListGroups", list_groups.Request(), 3) * count))
+        while not slices or sum(slices) < count:
+            await asyncio.sleep(0)
+            done = handled["ListGroups"].count if "ListGroups" in handled else handled[16].count if 16 in handled else 0
+            slices.append(done - sum(slices))
+        assert max(slices) <= 4 * REPLIES_LIMIT
+        await delivery
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for topic, fill in (("a", b"a"), ("b", b"b")):
+            await make(peer, topic)
+            await put(peer, topic, fill * 100_000)
+        slow, other = (Pipe(Connection(node.server), Random(1)) for _ in range(2))
+        for number in range(2):  # the second time a place is known, and the memory is used again
+            await slow.deliver(framed(number, "Fetch", fetched("a", 0), 12))
+            slow.unsent_bytes = 0 if is_sent else 100_000
+        lent = [piece for piece in slow.pieces if isinstance(piece, memoryview) and isinstance(piece.obj, ReadBuffer)]
+        assert lent, "the disk says what is in the page cache"
+        before = [bytes(piece) for piece in lent]
+        for number in range(4):
+            await slow.deliver(framed(9, "ListGroups", list_groups.Request(), 3))  # gives back what was sent
+            await other.deliver(framed(number, "Fetch", fetched("b", 0), 12))
+        assert ([bytes(piece) for piece in lent] == before) is not is_sent
+        for pipe in (slow, other):
+            pipe.connection.connection_lost(None)
+
+    with_broker(scenario)
+
+
+def test_remembered_requests_keep_no_bytes(with_broker: WithBroker) -> None:
+    """A receive buffer that was given back is free, whatever was learnt from the requests in it."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=3)
+        pipe = Pipe(Connection(node.server), Random(1))
+        for index in range(3):
+            for acks in (1, 5):
+                await pipe.deliver(framed(1, "Produce", produced("t", b"x" * 200_000, index=index, acks=acks), 9))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        large = pipe.connection.get_buffer(-1).obj
+        assert isinstance(large, bytearray)
+        assert len(large) > 200_000
+        pipe.connection.shrink()
+        assert sys.getrefcount(large) == 2, "this test's, and the call's"
         pipe.connection.connection_lost(None)
 
     with_broker(scenario)
