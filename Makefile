@@ -4,8 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 9092
 RUNS ?= 3
+SEEDS ?= 1000
+FIRST ?= 0
+BROKERS ?= 1
+REPLICAS ?= 3
+JOBS ?= 1
 
-.PHONY: run test check lint compat spark demo bench oracle kill clean prerequisites
+.PHONY: run test check lint compat spark demo bench oracle kill sim clean prerequisites
 
 run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -33,6 +38,9 @@ bench: prerequisites                      ## beside Apache Kafka, in the same ru
 
 kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
+
+sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
+	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)
 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh

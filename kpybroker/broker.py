@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config import BrokerConfig, Endpoint, LogSettings
 from kpybroker.controller import commands
+from kpybroker.controller.active import Controller
+from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.internal_topics import offsets_topic
-from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.names import invalid_topic_name
+from kpybroker.controller.presence import Presence
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
-from kpybroker.machine import Runner
+from kpybroker.metadata import whereabouts
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
+from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
+from kpybroker.raft.identity import wanted_format
 from kpybroker.raft.quorum import Quorum
+from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.replication.fetcher import Context
 from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.in_sync import Proposals
+from kpybroker.replication.lifecycle import Lifecycle
 from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.producer_ids import ProducerIds
+from kpybroker.replication.replicas import Replicas
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
-from kpybroker.storage.directory import Directory, Format, open_directories, random_id
+from kpybroker.storage.directory import Directory, open_directories, random_id
 from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.wire.rpc import allocate_producer_ids, broker_registration, create_topics
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -31,9 +42,6 @@ log = logging.getLogger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
 ANSWERS_LIMIT = 512
 CONTROLLER_TIMEOUT_MS = 30_000
-SUPPORTED_FEATURES = {"metadata.version": (30, 30), "kraft.version": (0, 1)}
-"""By name, the range of levels that this broker can run at."""
-FINALIZED_AT_FORMAT = {"metadata.version": 30}
 PLAINTEXT = 0
 
 
@@ -64,14 +72,14 @@ class Broker:
         self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots)
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.quorum = Quorum(world, config, directories[0])
-        self.controller = Runner(
-            ControllerMachine(config, world.random, lambda: self.quorum.end),
-            self.quorum,
-            world,
-            loading_code=ErrorCode.NOT_CONTROLLER,
-            late_code=ErrorCode.REQUEST_TIMED_OUT,
-            on_bug=lambda bug: self.fail(f"bug in the controller: {bug}"),
+        self.controller = Controller(
+            world, config, self.quorum, lambda bug: self.fail(f"bug in the controller: {bug!r}"), self._applied
         )
+        self.presence = Presence(world, self.controller, config.node_id)
+        self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
+        """Asks the active controller whatever handlers and replication want of it."""
+        self._heartbeats = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}-heartbeat")
+        self._lifecycle: Lifecycle | None = None
         self.groups = GroupCoordinator(
             world,
             settings_of(config),
@@ -80,6 +88,9 @@ class Broker:
         )
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
+        context = Context(world.network, self.node_id, lambda: self.config, lambda: self.epoch, lambda: self.image)
+        proposals = Proposals(self.channel, self.node_id, lambda: self.epoch)
+        self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed)
         self._internal: dict[str, asyncio.Task[None]] = {}
         self._chores: list[asyncio.Task[None]] = []
 
@@ -90,40 +101,90 @@ class Broker:
         """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
         if len(config.log_dirs) > 1 or config.metadata_log_dir != config.log_dirs[0]:
             raise ConfigError("log.dirs, metadata.log.dir: this version keeps everything in one directory; name one")
-        wanted = Format(FINALIZED_AT_FORMAT, _voter(config))
-        directories = open_directories(world, config.log_dirs, config.node_id, wanted)
+        directories = open_directories(world, config.log_dirs, config.node_id, wanted_format(config))
         log_dir = LogDirectory(world, directories[0].path, config)
         broker = cls(world, config, directories, log_dir)
         broker.quorum.on_damage(broker.fail)
         await broker.quorum.start()
-        broker.publish(Image(), broker.quorum.image)
-        broker.quorum.on_image(broker.publish)
+        if broker.quorum.is_active:
+            broker._follow_metadata()
         await broker.controller.load()
         return broker
 
+    async def enter_quorum(self) -> None:
+        """Take part in the quorum: other nodes can reach this one. A broker returns when it knows the metadata.
+
+        Raises ConfigError: nobody leads.
+        """
+        if not self.quorum.is_active:
+            self.quorum.when_current(self._follow_metadata)
+        self.quorum.run()
+        if "broker" in self.config.process_roles:
+            await self.quorum.wait_until_current(self.config.initial_broker_registration_timeout_ms)
+
+    def _follow_metadata(self) -> None:
+        """Take over the metadata whole, and then every change. Not before it is current: what an older Image does not
+        have yet would be taken for what is left over."""
+        self.publish(Image(), self.quorum.image)
+        self.quorum.on_image(self.publish)
+
+    def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """How requests to the active controller are answered while that is this node."""
+        self.channel.here = self._heartbeats.here = answer
+
     async def join(self, advertised: tuple[Endpoint, ...]) -> None:
-        """Register with the controller and be unfenced: from then on clients are sent here."""
-        register = commands.RegisterBroker(
-            node_id=self.node_id,
+        """Register with the controller and be unfenced: from then on clients are sent here. Raises ConfigError."""
+        registration = broker_registration.Request(
+            broker_id=self.node_id,
+            cluster_id=self.cluster_id,
             incarnation_id=random_id(self.world.random),
-            endpoints=tuple(commands.BrokerEndpoint(e.name, e.host, e.port, PLAINTEXT) for e in advertised),
-            features=tuple((name, low, high) for name, (low, high) in self.supported_features.items()),
+            listeners=[
+                broker_registration.Listener(name=e.name, host=e.host, port=e.port, security_protocol=PLAINTEXT)
+                for e in advertised
+            ],
+            features=[
+                broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in self.supported_features.items()
+            ],
             rack=self.config.broker_rack,
-            log_dirs=tuple(directory.directory_id for directory in self.directories),
-            previous_epoch=self.log_dir.previous_epoch,
+            log_dirs=[directory.directory_id for directory in self.directories],
+            previous_broker_epoch=self.log_dir.previous_epoch,
         )
-        self.epoch = await self.controller.ask(register, CONTROLLER_TIMEOUT_MS)
-        self.log_dir.broker_epoch = self.epoch
-        heartbeat = commands.BrokerHeartbeat(self.node_id, self.epoch)
-        await self.controller.ask(heartbeat, CONTROLLER_TIMEOUT_MS)
+        self._lifecycle = Lifecycle(
+            self._heartbeats,
+            self.config,
+            registration,
+            metadata_offset=lambda: self.image.offset,
+            on_epoch=self._begin_epoch,
+            on_failure=self.fail,
+        )
+        await self._lifecycle.join()
         loop = asyncio.get_running_loop()
-        chores = self._do_chores(), self.log_dir.garbage.unlink_when_due()
+        chores = self._do_chores(), self.log_dir.garbage.unlink_when_due(), self.replicas.watch_followers()
         self._chores = [loop.create_task(chore) for chore in chores]
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.epoch = self.log_dir.broker_epoch = epoch
+        self._settle_in()
+        self.hosting.flush()
+        self.replicas.wake()
+
+    async def leave(self) -> None:
+        """Hand over what this broker leads, while it still serves; nothing to do where there is no other broker."""
+        others = any(not broker.fenced for node_id, broker in self.image.brokers.items() if node_id != self.node_id)
+        if self._lifecycle is not None and others and self.config.controlled_shutdown_enable:
+            await self._lifecycle.leave()
 
     async def close(self) -> None:
         """Stop the coordinators, write everything, leave the mark of a clean stop."""
+        if self._lifecycle is not None:
+            self._lifecycle.stop()
+        self._heartbeats.close()
+        self.channel.close()
+        self.presence.stop()
         for chore in self._chores:
             chore.cancel()
+        await self.replicas.close()
         self.hosting.flush()
         self.groups.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
@@ -181,12 +242,25 @@ class Broker:
         for topic in removed:
             self._retire(topic)
         for name in topics:
-            self._host(new.topics[name])
+            self.replicas.host(new.topics[name], self._log_settings(name))
         changed = set(topics)
         for kind, name in configs:
             if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
                 self._apply_topic_settings(name)
+        self._settle_in()
         self.hosting.flush()
+        self.quorum.answering.followed.look_again()
+        if self._lifecycle is not None:
+            self._lifecycle.wake()
+
+    def _settle_in(self) -> None:
+        """Take part in replication once the metadata shows this incarnation; see `Replicas.is_registered`."""
+        me = self.image.brokers.get(self.node_id)
+        if self.replicas.is_registered or self.epoch < 0 or me is None or me.epoch != self.epoch:
+            return
+        self.replicas.is_registered = True
+        for name, topic in self.image.topics.items():
+            self.replicas.host(topic, self._log_settings(name))
 
     def _apply_broker_settings(self, configs: tuple[tuple[int, str], ...]) -> None:
         if not any(kind == BROKER_RESOURCE for kind, _ in configs):
@@ -196,51 +270,35 @@ class Broker:
         for name in self.image.topics:
             self._apply_topic_settings(name)
 
+    def _log_settings(self, name: str) -> LogSettings:
+        return self.config.log_settings(self.image.config(TOPIC_RESOURCE, name))
+
     def _apply_topic_settings(self, name: str) -> None:
-        settings = self.config.log_settings(self.image.config(TOPIC_RESOURCE, name))
+        settings = self._log_settings(name)
         for index in range(len(self.image.topics[name].partitions)):
             partition = self.hosting.find(name, index)
             if partition is not None:
                 partition.log.settings = settings
 
-    def _host(self, topic: TopicImage) -> None:
-        settings = self.config.log_settings(self.image.config(TOPIC_RESOURCE, topic.name))
-        for index, image in enumerate(topic.partitions):
-            if self.node_id not in image.replicas:
-                continue
-            partition = self.hosting.find(topic.name, index)
-            if partition is not None and partition.topic_id != topic.id:
-                self._forget(partition)
-                partition = None
-            if partition is None:
-                try:
-                    storage = self.log_dir.open_log(topic.name, topic.id, index, settings)
-                except Damage as damage:
-                    log.error("partition %s-%d is offline: %s", topic.name, index, damage)
-                    self.hosting.offline[topic.name, index] = str(damage)
-                    continue
-                partition = self.hosting.host(topic.name, topic.id, index, storage)
-            else:
-                partition.log.settings = settings
-            led_in = partition.leader_epoch
-            partition.become(image)
-            if image.leader == self.node_id and image.leader_epoch != led_in:
-                partition.take_lead()
-                if topic.name == OFFSETS_TOPIC:
-                    self.groups.become_leader(index, PartitionLog(partition, self.world), image.leader_epoch)
-
     def _retire(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             partition = self.hosting.find(topic.name, index)
             if partition is not None and partition.topic_id == topic.id:
-                self._forget(partition)
+                self.replicas.forget(partition)
         self.groups.on_topics_deleted({topic.name: topic.id})
 
-    def _forget(self, partition: Partition) -> None:
-        if partition.topic == OFFSETS_TOPIC:
+    def _reign_changed(self, partition: Partition, leads: bool) -> None:
+        """Coordinators come and go with the leadership of their partition."""
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        if leads:
+            self.groups.become_leader(partition.index, PartitionLog(partition, self.world), partition.leader_epoch)
+        else:
             self.groups.resign(partition.index)
-        self.hosting.retire(partition.topic, partition.index)
-        self.log_dir.delete_log(partition.log)
+
+    def _applied(self, node_id: int) -> int:
+        """The last metadata offset that a node has applied, as far as this one knows."""
+        return self.image.offset if node_id == self.node_id else self.quorum.answering.followed.applied(node_id)
 
     # ---- what handlers ask
 
@@ -248,6 +306,10 @@ class Broker:
         """The name of a topic by its id; None for one that is not there."""
         topic = self.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
+
+    def leader_of(self, name: str, index: int, listener: str) -> Leader | None:
+        """Who leads a partition, as far as this broker knows."""
+        return whereabouts.leader_of(self.image, name, index, listener)
 
     def is_internal(self, name: str) -> bool:
         return name in INTERNAL_TOPICS
@@ -260,15 +322,7 @@ class Broker:
 
     def endpoints(self, listener: str | None = None) -> list[tuple[int, str, int, str | None]]:
         """Node id, host, port and rack of every live broker, for clients of a listener."""
-        found = []
-        for broker in self.image.brokers.values():
-            if broker.fenced:
-                continue
-            for name, host, port, _ in broker.endpoints:
-                if listener is None or name == listener:
-                    found.append((broker.id, host, port, broker.rack))
-                    break
-        return found
+        return whereabouts.endpoints(self.image, listener)
 
     def any_live_broker(self) -> int:
         """The id that Metadata gives as the controller's: any broker forwards."""
@@ -280,9 +334,28 @@ class Broker:
         return await self._producer_ids.next()
 
     async def _allocate_producer_ids(self) -> commands.ProducerIdBlock:
-        command = commands.AllocateProducerIds(self.node_id, self.epoch)
-        block: commands.ProducerIdBlock = await self.controller.ask(command, CONTROLLER_TIMEOUT_MS)
-        return block
+        asked = allocate_producer_ids.Request(broker_id=self.node_id, broker_epoch=self.epoch)
+        told = await self.channel.ask("AllocateProducerIds", asked, CONTROLLER_TIMEOUT_MS)
+        if told.error_code:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode(told.error_code).name)
+        return commands.ProducerIdBlock(told.producer_id_start, told.producer_id_len)
+
+    async def _create(self, topics: list[commands.NewTopic]) -> list[Any]:
+        """Ask the controller for topics; the results, in the order asked."""
+        asked = create_topics.Request(
+            topics=[
+                create_topics.CreatableTopic(
+                    name=topic.name,
+                    num_partitions=topic.num_partitions,
+                    replication_factor=topic.replication_factor,
+                    configs=[create_topics.CreatableTopicConfig(name=name, value=text) for name, text in topic.configs],
+                )
+                for topic in topics
+            ],
+            timeout_ms=CONTROLLER_TIMEOUT_MS,
+        )
+        told = await self.channel.ask("CreateTopics", asked, CONTROLLER_TIMEOUT_MS)
+        return list(told.topics)
 
     def _offsets_partitions(self) -> int:
         """How many partitions keep groups, or will once the topic is made."""
@@ -303,8 +376,7 @@ class Broker:
                 continue
             wanted.append(commands.NewTopic(name))
         if wanted:
-            results = await self.controller.ask(commands.CreateTopics(tuple(wanted)), CONTROLLER_TIMEOUT_MS)
-            for result in results:
+            for result in await self._create(wanted):
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     log.info("did not create topic %r: %s", result.name, result.error_message)
 
@@ -323,16 +395,4 @@ class Broker:
         if name != OFFSETS_TOPIC:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
         wanted = offsets_topic(self.config, len(self.endpoints()))
-        await self.controller.ask(commands.CreateTopics((wanted,)), CONTROLLER_TIMEOUT_MS)
-
-
-def _voter(config: BrokerConfig) -> tuple[str, str, int] | None:
-    """The controller endpoint of a quorum of one: its listener, or the one that none is needed for.
-
-    None where the settings name the voters: the log then does not (kraft.version 0).
-    """
-    if config.controller_quorum_voters:
-        return None
-    for endpoint in config.controller_listeners:
-        return endpoint.name, endpoint.host or "127.0.0.1", endpoint.port
-    return "CONTROLLER", "127.0.0.1", 0
+        await self._create([wanted])

@@ -19,6 +19,8 @@ class Call:
     connection: int
     """A number that is unique among the connections of this process."""
     listener: str = "PLAINTEXT"
+    side: str = "broker"
+    """Which kind of listener it came in at: of the broker, or of the controller."""
 
 
 class Encoded(bytes):

@@ -25,6 +25,7 @@ class Kafka(ServerProcess):
     """A Kafka node: formatted on first start, `properties` on top of a laptop's defaults, heap like "512m"."""
 
     name = "kafka"
+    format_options: tuple[str, ...] = ("--standalone",)
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Kafka(ServerProcess):
 
     def _format(self) -> None:
         quick = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", f"-Dlog4j2.configurationFile={LOGGING}"]
-        what = ["format", "--standalone", "-t", CLUSTER_ID, "-c", str(self.properties_file)]
+        what = ["format", *self.format_options, "-t", CLUSTER_ID, "-c", str(self.properties_file)]
         command = [java(), *quick, "-cp", f"{jars()}/*", "kafka.tools.StorageTool", *what]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != 0:

@@ -15,7 +15,9 @@ from typing import Any
 
 from kpybroker.wire.api import by_name
 from kpybroker.wire.message import build, parse
+from oracle.cluster_scenes import ClusterScenes
 from oracle.kafka import Kafka
+from oracle.quorum_scenes import QuorumScenes
 from oracle.scenes import Scenes
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
@@ -72,12 +74,25 @@ class Recorder:
 def main() -> None:
     """Start the oracle, play all scenes, write the vectors."""
     with Kafka(properties={"offsets.topic.num.partitions": "4"}) as kafka:
-        host, _, port = kafka.bootstrap.partition(":")
-        recorder = Recorder(host, int(port))
+        recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
         Scenes(recorder.ask).all()
         recorder.write(GOLDEN)
-    total = sum(map(len, recorder.said.values()))
-    print(f"{total} exchanges of {len(recorder.said)} APIs recorded in {GOLDEN}")
+    with Kafka() as kafka:
+        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
+        ClusterScenes(recorder.ask, at_controller.ask).all()
+        at_controller.said["api_versions_at_controller"] = at_controller.said.pop("api_versions")
+        recorder.write(GOLDEN)
+        at_controller.write(GOLDEN)
+    with Kafka() as kafka:
+        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
+        QuorumScenes(recorder.ask, at_controller.ask).all()
+        recorder.write(GOLDEN)
+        at_controller.write(GOLDEN)
+    print(f"recorded in {GOLDEN}")
+
+
+def _at(kafka: Kafka, port: int) -> Recorder:
+    return Recorder(kafka.bootstrap.rpartition(":")[0], port)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ FIRST_MS = 1_700_000_000_000
 def versions(name: str) -> Iterator[int]:
     """The first, the first flexible and the last version, each once."""
     api: Api = by_name[name]
-    yield from sorted({version for version in (api.min, api.flexible, api.max) if version <= api.max})
+    yield from sorted({version for version in (api.min, api.flexible, api.max) if api.min <= version <= api.max})
 
 
 def batch(first: int, count: int, **options: Any) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.wire.api import API, Api, by_key, by_name
+from kpybroker.wire.api import API, DECLARED, Api, by_key, by_name
 from kpybroker.wire.message import parse
 from kpybroker.wire.rpc import api_versions
 
@@ -21,9 +21,10 @@ each_row = pytest.mark.parametrize("api", API, ids=lambda api: api.name)
 
 
 def test_rows_are_unique_and_in_order() -> None:
-    keys = [api.key for api in API]
-    assert keys == sorted(set(keys))
-    assert len({api.name for api in API}) == len(API)
+    for table in (API, DECLARED):
+        keys = [api.key for api in table]
+        assert keys == sorted(set(keys))
+    assert len(by_name) == len(API) + len(DECLARED) == len({api.key for api in by_name.values()})
 
 
 @each_row
@@ -54,10 +55,18 @@ def test_row_has_its_golden_vectors(api: Api) -> None:
 
 @each_row
 def test_row_advertises_what_kafka_does(api: Api) -> None:
-    exchanges = json.loads((GOLDEN / "api_versions.json").read_text())
+    at = "api_versions" if "broker" in api.listens.value else "api_versions_at_controller"
+    exchanges = json.loads((GOLDEN / f"{at}.json").read_text())
     said = next(each for each in exchanges if each["version"] == LATEST)
     response = parse(api_versions.Response, said["version"], bytes.fromhex(said["response"]))
     assert api.advertised in [(row.min_version, row.max_version) for row in response.api_keys if row.api_key == api.key]
+
+
+def test_what_is_only_declared_is_not_dispatched() -> None:
+    assert by_key == {api.key: api for api in API}
+    for api in DECLARED:
+        assert api.request().__class__.__module__ == api.response().__class__.__module__
+        assert not (HANDLERS / f"{api.module}.py").exists(), f"{api.name} has a handler: its row belongs into API"
 
 
 def test_every_oddity_says_why() -> None:
@@ -65,7 +74,7 @@ def test_every_oddity_says_why() -> None:
 
 
 def test_no_message_or_handler_without_a_row() -> None:
-    modules = {api.module for api in by_key.values()}
+    modules = {api.module for api in by_name.values()}
     for folder in (HANDLERS, TESTS.parent / "kpybroker" / "wire" / "rpc"):
         answering = {file.stem for file in folder.glob("*.py") if "\ndef handle(" in file.read_text()}
         answering |= {file.stem for file in folder.glob("*.py") if "\nasync def handle(" in file.read_text()}

@@ -1,8 +1,9 @@
 """Settings: every key of Kafka 4.3 with its type, default and range, and the typed views the broker reads."""
 
-from kpybroker.config.broker_config import BrokerConfig, Voter
+from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.listeners import Endpoint
 from kpybroker.config.log_settings import LogSettings
 from kpybroker.config.properties import parse_properties, parse_setting
+from kpybroker.config.quorum import Voter
 
 __all__ = ["BrokerConfig", "Endpoint", "LogSettings", "Voter", "parse_properties", "parse_setting"]

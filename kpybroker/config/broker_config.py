@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.key import Mode
@@ -18,6 +18,7 @@ from kpybroker.config.listeners import (
 )
 from kpybroker.config.log_settings import LogSettings
 from kpybroker.config.properties import check_names, without_listener_prefix
+from kpybroker.config.quorum import ControllerServer, Voter, check_roles, parse_servers, parse_voters
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -25,14 +26,6 @@ CACHED_LOG_SETTINGS_MAX = 1000
 NO_SETTINGS: Mapping[str, str] = {}
 NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
 """What Kafka insists on being told; a node of its own needs no file."""
-
-
-class Voter(NamedTuple):
-    """One voter of controller.quorum.voters: id@host:port."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +42,39 @@ class BrokerConfig:
     listeners: tuple[Endpoint, ...]
     controller_listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
+    controller_listener_names: tuple[str, ...]
+    """In upper case, as the names of listeners are."""
     controller_quorum_voters: tuple[Voter, ...]
+    controller_quorum_bootstrap_servers: tuple[ControllerServer, ...]
+    controller_quorum_election_timeout_ms: int
+    controller_quorum_election_backoff_max_ms: int
+    controller_quorum_fetch_timeout_ms: int
+    controller_quorum_fetch_max_bytes: int
+    controller_quorum_fetch_snapshot_max_bytes: int
+    controller_quorum_request_timeout_ms: int
+    controller_quorum_retry_backoff_ms: int
     log_dirs: tuple[str, ...]
     metadata_log_dir: str
 
     node_id: int
     broker_rack: str | None
     process_roles: tuple[str, ...]
+
+    broker_heartbeat_interval_ms: int
+    broker_session_timeout_ms: int
+    controlled_shutdown_enable: bool
+    initial_broker_registration_timeout_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+
+    inter_broker_listener_name: str | None
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
 
     num_partitions: int
     default_replication_factor: int
@@ -96,6 +115,7 @@ class BrokerConfig:
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
 
+    cluster_id: str | None
     fsync: str
     max_open_files: int
     max_partitions: int
@@ -188,20 +208,25 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
     node_id = values["node_id"]
     if "broker.id" in texts and values["broker_id"] != node_id:
         raise ConfigError(f"broker.id={values['broker_id']} contradicts node.id={node_id}; remove broker.id")
-    if "broker" not in values["process_roles"]:
-        raise ConfigError("process.roles: this version serves nodes that are broker and controller in one; add broker")
-    if "controller" not in values["process_roles"]:
-        raise ConfigError(
-            "process.roles: this version serves nodes that are broker and controller in one; add controller"
-        )
     log_dirs = values["log_dirs"] or values["log_dir"]
     if not log_dirs or "" in log_dirs:
         raise ConfigError("log.dirs: name at least one directory, and no empty one")
     return {
         "log_dirs": log_dirs,
         "metadata_log_dir": values["metadata_log_dir"] or log_dirs[0],
-        "controller_quorum_voters": _voters(values["controller_quorum_voters"], node_id),
-        **_endpoints(values, texts),
+        **_quorum(values, _endpoints(values, texts)),
+    }
+
+
+def _quorum(values: dict[str, Any], endpoints: dict[str, tuple[Endpoint, ...]]) -> dict[str, Any]:
+    voters = parse_voters(values["controller_quorum_voters"])
+    servers = parse_servers(values["controller_quorum_bootstrap_servers"])
+    check_roles(values["process_roles"], values["node_id"], voters, servers, endpoints["controller_listeners"])
+    return {
+        "controller_listener_names": tuple(name.upper() for name in values["controller_listener_names"]),
+        "controller_quorum_voters": voters,
+        "controller_quorum_bootstrap_servers": servers,
+        **endpoints,
     }
 
 
@@ -213,7 +238,13 @@ def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tu
     every = parse_listeners("listeners", values["listeners"], protocols)
     check_listening(every)
     listeners = tuple(endpoint for endpoint in every if endpoint.name not in controller_names)
-    check_listening(listeners)
+    if "broker" in values["process_roles"]:
+        check_listening(listeners)
+    elif listeners:
+        raise ConfigError(
+            f"listeners: {listeners[0].name} is for clients, and process.roles lacks broker; name listeners of "
+            f"controller.listener.names only, e.g. {controller_names[0]}://:9093"
+        )
     named = parse_listeners("advertised.listeners", values["advertised_listeners"] or (), protocols)
     check_advertised(named, every)
     advertised = {endpoint.name: endpoint for endpoint in named}
@@ -222,18 +253,3 @@ def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tu
         "controller_listeners": tuple(endpoint for endpoint in every if endpoint.name in controller_names),
         "advertised_listeners": tuple(advertised.get(endpoint.name, endpoint) for endpoint in listeners),
     }
-
-
-def _voters(texts: tuple[str, ...], node_id: int) -> tuple[Voter, ...]:
-    voters = []
-    for text in texts:
-        node, at, address = text.partition("@")
-        host, colon, port = address.rpartition(":")
-        if not (at and colon and host and node.isdigit() and port.isdigit() and int(port) <= 65535):
-            raise ConfigError(f"controller.quorum.voters: cannot read {text!r}: write id@host:port")
-        voters.append(Voter(int(node), host.strip("[]"), int(port)))
-    if len(voters) > 1:
-        raise ConfigError(f"controller.quorum.voters: {len(voters)} voters; this version serves a quorum of one")
-    if voters and voters[0].node_id != node_id:
-        raise ConfigError(f"controller.quorum.voters: node.id={node_id} is not a voter ({texts[0]}); name this node")
-    return tuple(voters)

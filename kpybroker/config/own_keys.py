@@ -6,6 +6,13 @@ from kpybroker.config.key import INT, STRING, ConfigKey, at_least, one_of, used
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
     used(
+        "kpybroker.cluster.id",
+        STRING,
+        None,
+        doc="The cluster id of a new directory, 22 characters of base64. Without it, it is made of "
+        "controller.quorum.voters, so that all nodes of a new cluster have the same, or drawn where there are none.",
+    ),
+    used(
         "kpybroker.fsync",
         STRING,
         "page-cache",

@@ -62,7 +62,7 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
         used("segment.index.bytes", INT, "10485760", at_least(4)),
         used("segment.jitter.ms", LONG, "0", at_least(0)),
         used("segment.ms", LONG, "604800000", at_least(1)),
-        idle("unclean.leader.election.enable", BOOLEAN, "false"),
+        used("unclean.leader.election.enable", BOOLEAN, "false"),
     )
 }
 

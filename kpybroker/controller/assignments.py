@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.controller.commands import ZERO_UUID, CreatePartitions, NewPartitions, TopicResult
+from kpybroker.controller.commands import CreatePartitions, NewPartitions, TopicResult
+from kpybroker.controller.leadership import directory_of
 from kpybroker.controller.placement import Candidate, place_replicas
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
@@ -80,14 +81,8 @@ def new_partition(state: ControllerState, topic_id: bytes, index: int, replicas:
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[_directory(state, node_id) for node_id in replicas],
+        directories=[directory_of(state, node_id) for node_id in replicas],
     )
-
-
-def _directory(state: ControllerState, node_id: int) -> bytes:
-    # With several directories the broker chooses, and says so by AssignReplicasToDirs (KIP-858).
-    log_dirs = state.brokers[node_id].log_dirs
-    return log_dirs[0] if len(log_dirs) == 1 else ZERO_UUID
 
 
 def create_partitions(
@@ -134,7 +129,8 @@ def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[
             f"The topic {topic.name} currently has {now} partition(s); {topic.total} would not be an increase.",
         )
     added = topic.total - now
-    replication_factor = len(known.partitions[0].replicas)
+    first = known.partitions[0]
+    replication_factor = len(first.replicas) - len(first.removing_replicas)
     if topic.assignments is None:
         placed = place(state, random, count=added, replication_factor=replication_factor)
     else:

@@ -1,28 +1,40 @@
-"""Brokers: registration, fencing, controlled shutdown; and what that does to the leaders of partitions."""
+"""Brokers: registration, heartbeats, fencing, controlled shutdown; and what that does to the leaders of partitions.
+
+Source: KIP-631. Where a partition has no other replica its leader stays on paper (decisions/0006).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kpybroker.controller.commands import BrokerHeartbeat, BrokerState, RegisterBroker
-from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState, PartitionState
+from kpybroker.controller.leadership import Election, PartitionChange, Wanted
+from kpybroker.controller.rules import Rules
+from kpybroker.controller.sessions import Sessions
+from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.stored import metadata as stored
 
+METADATA_VERSION = "metadata.version"
 UNFENCE = -1
 FENCE = 1
+UNFENCED, FENCED = BrokerState(False, should_shut_down=False), BrokerState(True, should_shut_down=False)
+LET_GO = BrokerState(True, should_shut_down=True)
 
 
-def register_broker(state: ControllerState, command: RegisterBroker, next_offset: int) -> tuple[list[Any], int]:
+def register_broker(
+    state: ControllerState, rules: Rules, command: RegisterBroker, next_offset: int
+) -> tuple[list[Any], int]:
     """Decide a registration: its epoch is the offset of its record, which comes first.
 
-    A broker that comes back keeps its leaderships only where nobody else is in sync; a leader epoch ends with the
+    A broker that comes back keeps its leaderships only where nobody else can lead; a leader epoch ends with the
     incarnation, unless that stopped cleanly, for then nothing of its log can have been lost.
     """
-    _check_features(state, command)
     known = state.brokers.get(command.node_id)
     if known is not None and known.incarnation_id == command.incarnation_id:
         return [], known.epoch
+    _check_features(state, command)
+    _check_directories(state, command)
     record = stored.RegisterBrokerRecord(
         broker_id=command.node_id,
         incarnation_id=command.incarnation_id,
@@ -45,11 +57,13 @@ def register_broker(state: ControllerState, command: RegisterBroker, next_offset
         log_dirs=list(command.log_dirs),
     )
     clean = known is not None and command.previous_epoch == known.epoch
-    return [record, *_leave(state, command.node_id, keep_epoch=clean)], next_offset
+    return [record, *leave(state, rules, command.node_id, stopped_cleanly=clean)], next_offset
 
 
 def _check_features(state: ControllerState, command: RegisterBroker) -> None:
     supported = {name: (low, high) for name, low, high in command.features}
+    if METADATA_VERSION not in supported:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"Request features do not contain '{METADATA_VERSION}'.")
     for name, level in state.features.items():
         low, high = supported.get(name, (0, 0))
         if not low <= level <= high:
@@ -60,72 +74,153 @@ def _check_features(state: ControllerState, command: RegisterBroker) -> None:
             )
 
 
-def heartbeat(state: ControllerState, command: BrokerHeartbeat) -> tuple[list[Any], BrokerState]:
-    """Decide a heartbeat (KIP-631). Raises STALE_BROKER_EPOCH for a broker of another registration."""
-    broker = state.brokers.get(command.node_id)
-    if broker is None or broker.epoch != command.broker_epoch:
-        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {command.node_id} is not registered with that epoch.")
+def _check_directories(state: ControllerState, command: RegisterBroker) -> None:
+    if not command.log_dirs:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "No directories specified in request.")
+    if len(set(command.log_dirs)) < len(command.log_dirs):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Broker cannot register with duplicate log directories.")
+    for node_id, broker in state.brokers.items():
+        if node_id != command.node_id and any(each in broker.log_dirs for each in command.log_dirs):
+            raise KafkaError(
+                ErrorCode.INVALID_REGISTRATION, f"Broker {node_id} is registered with the same log directory."
+            )
+
+
+def registered(state: ControllerState, node_id: int, epoch: int) -> BrokerRegistration:
+    """The registration with this epoch. Raises STALE_BROKER_EPOCH."""
+    broker = state.brokers.get(node_id)
+    if broker is None or broker.epoch != epoch:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {node_id} is not registered with epoch {epoch}.")
+    return broker
+
+
+def heartbeat(
+    state: ControllerState, rules: Rules, sessions: Sessions, command: BrokerHeartbeat, next_offset: int
+) -> tuple[list[Any], BrokerState]:
+    """Decide a heartbeat. Raises STALE_BROKER_EPOCH for a broker of another registration.
+
+    Who was let go, or died while it was leaving, comes back with a new registration only.
+    """
+    broker = registered(state, command.node_id, command.broker_epoch)
+    caught_up = command.metadata_offset >= broker.epoch
     if command.want_shut_down:
-        return _shut_down(state, command, broker)
-    if command.want_fence == broker.fenced:
-        return [], BrokerState(broker.fenced, should_shut_down=False)
+        records, told = _shut_down(state, rules, sessions, command, broker, next_offset)
+    elif command.want_fence and not broker.fenced:
+        records, told = fence(state, rules, command.node_id), FENCED
+    elif broker.fenced and not command.want_fence and caught_up and not broker.in_controlled_shutdown:
+        change = stored.BrokerRegistrationChangeRecord(
+            broker_id=command.node_id, broker_epoch=command.broker_epoch, fenced=UNFENCE
+        )
+        records, told = [change, *come_back(state, rules, command.node_id)], UNFENCED
+    else:
+        records, told = [], BrokerState(broker.fenced, should_shut_down=False)
+    return records, told._replace(caught_up=caught_up)
+
+
+def fence(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
+    """Nobody is sent to this broker any more, and others lead what it led."""
     change = stored.BrokerRegistrationChangeRecord(
-        broker_id=command.node_id,
-        broker_epoch=command.broker_epoch,
-        fenced=FENCE if command.want_fence else UNFENCE,
+        broker_id=node_id, broker_epoch=state.brokers[node_id].epoch, fenced=FENCE
     )
-    if command.want_fence:
-        return [change, *_leave(state, command.node_id, keep_epoch=True)], BrokerState(True, should_shut_down=False)
-    return [change, *_return(state, command.node_id)], BrokerState(False, should_shut_down=False)
+    return [change, *leave(state, rules, node_id)]
+
+
+def unregister_broker(state: ControllerState, rules: Rules, node_id: int) -> tuple[list[Any], None]:
+    """Forget a broker. Raises BROKER_ID_NOT_REGISTERED."""
+    broker = state.brokers.get(node_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
+    gone = stored.UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.epoch)
+    return [*leave(state, rules, node_id, may_stay=False), gone], None
 
 
 def _shut_down(
-    state: ControllerState, command: BrokerHeartbeat, broker: BrokerRegistration
+    state: ControllerState,
+    rules: Rules,
+    sessions: Sessions,
+    command: BrokerHeartbeat,
+    broker: BrokerRegistration,
+    next_offset: int,
 ) -> tuple[list[Any], BrokerState]:
-    records: list[Any] = []
-    if not broker.in_controlled_shutdown and not broker.fenced:
+    """Leadership moves first; the broker may go when all who lead now know that they do."""
+    node_id = command.node_id
+    if broker.fenced:
+        return [], LET_GO
+    if not broker.in_controlled_shutdown:
+        moved = leave(state, rules, node_id)
+        stays = bool(moved) and any(state.active(other) for other in state.brokers if other != node_id)
         change = stored.BrokerRegistrationChangeRecord(
-            broker_id=command.node_id, broker_epoch=command.broker_epoch, in_controlled_shutdown=1
+            broker_id=node_id,
+            broker_epoch=command.broker_epoch,
+            in_controlled_shutdown=1,
+            fenced=0 if stays else FENCE,
         )
-        records = [change, *_leave(state, command.node_id, keep_epoch=True)]
-    return records, BrokerState(broker.fenced, should_shut_down=True)
+        if not stays:
+            return [change, *moved], LET_GO
+        sessions.shutdown_offsets[node_id] = next_offset + len(moved)
+        return [change, *moved], UNFENCED
+    wanted = sessions.shutdown_offsets.setdefault(node_id, next_offset - 1)
+    if sessions.applied_by_all(state, leaving=node_id) < wanted:
+        return [], UNFENCED
+    return fence(state, rules, node_id), LET_GO
 
 
-def _leave(state: ControllerState, node_id: int, *, keep_epoch: bool) -> list[Any]:
-    """Give the leaderships of a broker to others in sync. Where there are none it stays, under a new leader epoch
-    unless `keep_epoch`: nobody else could serve, and a change to no leader and back would be two records for each."""
-    records = []
+def leave(
+    state: ControllerState,
+    rules: Rules,
+    node_id: int,
+    *,
+    stopped_cleanly: bool | None = None,
+    may_stay: bool = True,
+) -> list[Any]:
+    """A broker stops leading and being in sync, wherever others can do without it.
+
+    stopped_cleanly: None while this incarnation lives; else whether it ended well. may_stay: a partition that has no
+    other replica keeps its leader on paper, for a change to no leader and back would be two records for each; under a
+    new leader epoch, where the incarnation did not end well.
+    """
+    records: list[Any] = []
+    lost = stopped_cleanly is False
     for topic in state.topics.values():
+        change: PartitionChange | None = None
         for index, partition in topic.partitions.items():
-            if node_id not in partition.isr:
-                continue
-            others = tuple(other for other in partition.isr if other != node_id)
-            leader = next((other for other in others if state.active(other)), None)
-            if leader is not None:
-                records.append(
-                    stored.PartitionChangeRecord(
-                        partition_id=index,
-                        topic_id=topic.topic_id,
-                        isr=list(others),
-                        leader=leader if partition.leader == node_id else partition.leader,
+            if may_stay and partition.leader == node_id and partition.replicas == (node_id,):
+                if lost:
+                    records.append(
+                        stored.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
                     )
-                )
-            elif partition.leader == node_id and not keep_epoch:
-                records.append(
-                    stored.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
-                )
+                continue
+            in_sync = node_id in partition.isr
+            if not (in_sync or node_id == partition.leader or (lost and node_id in partition.eligible_leader_replicas)):
+                continue
+            if change is None:
+                change = PartitionChange(state, rules, topic, lambda other: other != node_id and state.active(other))
+            wanted = Wanted(
+                isr=tuple(other for other in partition.isr if other != node_id),
+                election=_election(rules, topic.name),
+                lost_its_log=node_id if lost else None,
+            )
+            record = change.record(index, wanted)
+            if record is not None:
+                records.append(record)
     return records
 
 
-def _return(state: ControllerState, node_id: int) -> list[Any]:
-    """A live broker leads again what has no leader and has it in sync."""
-    return [
-        stored.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
-        for topic in state.topics.values()
-        for index, partition in topic.partitions.items()
-        if _leaderless(partition) and node_id in partition.isr
-    ]
+def come_back(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
+    """A broker that is live again may lead what has no leader."""
+    records: list[Any] = []
+    for topic in state.topics.values():
+        change: PartitionChange | None = None
+        for index, partition in topic.partitions.items():
+            if partition.leader != NO_LEADER or node_id not in partition.replicas:
+                continue
+            if change is None:
+                change = PartitionChange(state, rules, topic, lambda other: other == node_id or state.active(other))
+            record = change.record(index, Wanted(election=_election(rules, topic.name)))
+            if record is not None:
+                records.append(record)
+    return records
 
 
-def _leaderless(partition: PartitionState) -> bool:
-    return partition.leader == NO_LEADER
+def _election(rules: Rules, topic: str) -> Election:
+    return Election.UNCLEAN if rules.unclean(topic) else Election.ONLINE

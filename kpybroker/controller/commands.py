@@ -63,19 +63,39 @@ class RegisterBroker(NamedTuple):
 
 
 class BrokerHeartbeat(NamedTuple):
-    """A registered broker wants to be fenced, unfenced, or to stop in good order. Answer: BrokerState."""
+    """A registered broker lives, and wants to be fenced, unfenced, or to stop in good order. Answer: BrokerState.
+
+    `metadata_offset` is the last record that the broker has applied.
+    """
 
     node_id: int
     broker_epoch: int
     want_fence: bool = False
     want_shut_down: bool = False
+    metadata_offset: int = (1 << 63) - 1
 
 
 class BrokerState(NamedTuple):
-    """How the controller sees a broker."""
+    """How the controller sees a broker. Caught up: it has applied its own registration."""
 
     fenced: bool
     should_shut_down: bool
+    caught_up: bool = True
+
+
+class BrokerLost(NamedTuple):
+    """Nobody is there any more who was this incarnation: its connection ended. Its session is over, so that a new
+    incarnation need not wait for it; with `dead` it is fenced as well. Answer: None."""
+
+    node_id: int
+    broker_epoch: int
+    dead: bool = False
+
+
+class UnregisterBroker(NamedTuple):
+    """Forget a broker that is not coming back. Answer: None. Raises BROKER_ID_NOT_REGISTERED."""
+
+    node_id: int
 
 
 class NewTopic(NamedTuple):
@@ -174,6 +194,117 @@ class AllocateProducerIds(NamedTuple):
     broker_epoch: int
 
 
+class ProposedIsr(NamedTuple):
+    """Another in-sync set for a partition: node id and broker epoch (or -1) of each member. The epochs are those that
+    the leader knows."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    leader_recovery_state: int = 0
+
+
+class AlterPartition(NamedTuple):
+    """The leader's proposals (KIP-497). Answer: list[IsrResult] in the order asked."""
+
+    node_id: int
+    broker_epoch: int
+    proposals: tuple[ProposedIsr, ...]
+
+
+class IsrResult(NamedTuple):
+    """What became of one proposal; without an error, the partition as it now is."""
+
+    topic_id: bytes
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    leader: int = 0
+    leader_epoch: int = 0
+    isr: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+    partition_epoch: int = 0
+
+
+class ElectionType(IntEnum):
+    """What ElectLeaders asks for (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class ElectLeaders(NamedTuple):
+    """Elect leaders of (topic, partition indexes), or of all partitions. Answer: list[PartitionResult] in the order
+    asked, by topic."""
+
+    election_type: int
+    partitions: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+
+
+class PartitionResult(NamedTuple):
+    """What became of one partition."""
+
+    topic: str
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class Reassignment(NamedTuple):
+    """The replicas a partition shall have, preferred leader first; None calls off what is under way."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class AlterReassignments(NamedTuple):
+    """Answer: list[PartitionResult] in the order asked."""
+
+    reassignments: tuple[Reassignment, ...]
+    allow_replication_factor_change: bool = True
+
+
+class ListReassignments(NamedTuple):
+    """Those under way among (topic, partition indexes), or all. Answer: list[OngoingReassignment]."""
+
+    partitions: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+
+
+class OngoingReassignment(NamedTuple):
+    """A partition on the move."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class UpgradeType(IntEnum):
+    """How far UpdateFeatures may go (KIP-778)."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    """Another finalized level; 0 takes the feature away."""
+
+    name: str
+    level: int
+    upgrade_type: int = UpgradeType.UPGRADE
+
+
+class UpdateFeatures(NamedTuple):
+    """All together or none. Answer: None. Raises KafkaError naming the first feature that cannot change."""
+
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
     """Producer ids `first` to `first + count - 1`."""
@@ -186,6 +317,13 @@ Command = (
     Tick
     | RegisterBroker
     | BrokerHeartbeat
+    | BrokerLost
+    | UnregisterBroker
+    | AlterPartition
+    | ElectLeaders
+    | AlterReassignments
+    | ListReassignments
+    | UpdateFeatures
     | CreateTopics
     | DeleteTopics
     | CreatePartitions

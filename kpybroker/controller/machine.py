@@ -7,19 +7,11 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.controller import assignments, brokers, configs, topics
-from kpybroker.controller.commands import (
-    AllocateProducerIds,
-    AlterConfigs,
-    BrokerHeartbeat,
-    Command,
-    CreatePartitions,
-    CreateTopics,
-    DeleteTopics,
-    IncrementalAlterConfigs,
-    ProducerIdBlock,
-    RegisterBroker,
-)
+from kpybroker.controller import assignments, brokers, configs, elections, features, isr, reassignment, topics
+from kpybroker.controller import commands as asked
+from kpybroker.controller.commands import Command, ProducerIdBlock
+from kpybroker.controller.rules import Rules
+from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Outcome, Stored, Tick, Ticket
@@ -29,62 +21,166 @@ PRODUCER_ID_BLOCK = 1000
 """Kafka's size of a block (KIP-730)."""
 
 
+LATE_MS = 500
+"""A Tick that comes so much later than it was wanted says that this node slept, and not that the brokers did."""
+
+
 class ControllerMachine:
     """`next_offset` gives the offset that the next record will have: broker epochs are made of it.
 
-    `random` draws topic ids and the order of brokers. `config` has the cluster's defaults.
+    `random` draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the node that
+    the controller runs on: an earlier incarnation of its broker is certainly gone. `applied` as of `Sessions`.
     """
 
-    def __init__(self, config: BrokerConfig, random: Random, next_offset: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        random: Random,
+        next_offset: Callable[[], int],
+        node_id: int | None = None,
+        applied: Callable[[int], int] | None = None,
+    ) -> None:
         self.config = config
         self.state = ControllerState()
+        self.sessions = Sessions(config.broker_session_timeout_ms, applied)
         self._random = random
         self._next_offset = next_offset
+        self._node_id = node_id
+        self._look_around_ms: int | None = None
 
     def decide(self, ticket: Ticket, command: Command, now_ms: int) -> Outcome:
         """Look, and say which records and which answer. A refusal is an answer too."""
         try:
-            records, answer = self._decide(command)
+            records, answer = self._decide(command, now_ms)
         except KafkaError as refusal:
             return Outcome(answers=[(ticket, refusal)])
         values = [Stored(None, None, now_ms, message=record) for record in records]
         return Outcome(values, [(ticket, answer)])
 
-    def _decide(self, command: Command) -> tuple[list[Any], Any]:
+    def _decide(self, command: Command, now_ms: int) -> tuple[list[Any], Any]:
+        state = self.state
+        self.config = self.config.with_dynamic(state.settings(asked.ResourceType.BROKER, ""), {})
+        rules = Rules(self.config, state)
         match command:
-            case CreateTopics():
-                return topics.create_topics(self.state, self.config, self._random, command)
-            case DeleteTopics():
-                return topics.delete_topics(self.state, self.config, command)
-            case CreatePartitions():
-                return assignments.create_partitions(self.state, self.config, self._random, command)
-            case AlterConfigs():
-                return configs.alter_configs(self.state, self.config, command)
-            case IncrementalAlterConfigs():
-                return configs.incremental_alter_configs(self.state, self.config, command)
-            case AllocateProducerIds():
+            case asked.CreateTopics():
+                return topics.create_topics(state, self.config, self._random, command)
+            case asked.DeleteTopics():
+                return topics.delete_topics(state, self.config, command)
+            case asked.CreatePartitions():
+                return assignments.create_partitions(state, self.config, self._random, command)
+            case asked.AlterConfigs():
+                return configs.alter_configs(state, self.config, command)
+            case asked.IncrementalAlterConfigs():
+                return configs.incremental_alter_configs(state, self.config, command)
+            case asked.AllocateProducerIds():
                 return self._allocate_producer_ids(command)
-            case RegisterBroker():
-                return brokers.register_broker(self.state, command, self._next_offset())
-            case BrokerHeartbeat():
-                return brokers.heartbeat(self.state, command)
+            case asked.RegisterBroker():
+                return self._register(rules, command, now_ms)
+            case asked.BrokerHeartbeat():
+                return self._heartbeat(rules, command, now_ms)
+            case asked.BrokerLost():
+                return self._lose(rules, command)
+            case asked.UnregisterBroker():
+                return brokers.unregister_broker(state, rules, command.node_id)
+            case asked.AlterPartition():
+                return isr.alter_partition(state, rules, command)
+            case asked.ElectLeaders():
+                return elections.elect_leaders(state, rules, command)
+            case asked.AlterReassignments():
+                return reassignment.alter_reassignments(state, rules, command)
+            case asked.ListReassignments():
+                return reassignment.list_reassignments(state, command)
+            case asked.UpdateFeatures():
+                return features.update_features(state, self.config, command)
             case Tick():
-                return [], None
+                return self._tick(rules, now_ms), None
 
     def apply(self, record: Stored) -> None:
         """Take in one metadata record, which is `message`."""
         self.state.apply(record.message)
 
     def deadline_ms(self) -> int | None:
-        """Nothing here happens by time alone: one node has no session that could end."""
-        return None
+        """The end of the first session, or the next time to look at who leads what."""
+        ends_ms = self.sessions.next_end_ms(self.state)
+        if ends_ms is None or self._look_around_ms is None:
+            return ends_ms
+        return min(ends_ms, self._look_around_ms)
 
-    def _allocate_producer_ids(self, command: AllocateProducerIds) -> tuple[list[Any], ProducerIdBlock]:
+    # ---- brokers
+
+    def _register(self, rules: Rules, command: asked.RegisterBroker, now_ms: int) -> tuple[list[Any], int]:
+        node_id = command.node_id
+        known = self.state.brokers.get(node_id)
+        is_other = known is not None and known.incarnation_id != command.incarnation_id
+        if is_other and node_id != self._node_id and self.sessions.holds(node_id, now_ms):
+            raise KafkaError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"Another broker is registered with that broker id {node_id}, and its session has not ended.",
+            )
+        records, epoch = brokers.register_broker(self.state, rules, command, self._next_offset())
+        if is_other:
+            self.sessions.end(node_id)
+        return records, epoch
+
+    def _heartbeat(
+        self, rules: Rules, command: asked.BrokerHeartbeat, now_ms: int
+    ) -> tuple[list[Any], asked.BrokerState]:
+        records, told = brokers.heartbeat(self.state, rules, self.sessions, command, self._next_offset())
+        if told.should_shut_down:
+            self.sessions.end(command.node_id)
+        else:
+            self.sessions.touch(command.node_id, now_ms, command.metadata_offset)
+        return records, told
+
+    def _lose(self, rules: Rules, command: asked.BrokerLost) -> tuple[list[Any], None]:
         broker = self.state.brokers.get(command.node_id)
         if broker is None or broker.epoch != command.broker_epoch:
-            raise KafkaError(
-                ErrorCode.STALE_BROKER_EPOCH, f"Broker {command.node_id} is not registered with that epoch."
-            )
+            return [], None  # another incarnation has come meanwhile
+        self.sessions.let_go(command.node_id)
+        if broker.fenced or not command.dead:
+            return [], None
+        return brokers.fence(self.state, rules, command.node_id), None
+
+    # ---- what comes with time
+
+    def _tick(self, rules: Rules, now_ms: int) -> list[Any]:
+        """Fence one broker whose session is over; every now and then look at who leads what.
+
+        One at a time, for the next one's leaders depend on what this one's fencing changed; the deadline that is left
+        in the past brings the next Tick at once.
+        """
+        self.sessions.begin(self.state, now_ms)
+        due_ms = self.sessions.next_end_ms(self.state)
+        if due_ms is not None and now_ms - due_ms > LATE_MS:
+            self.sessions.renew_all(now_ms)
+        expired = self.sessions.expired(self.state, now_ms)
+        if expired:
+            return brokers.fence(self.state, rules, expired[0])
+        if self._look_around_ms is None:
+            self._look_around_ms = now_ms + self._interval_ms
+        elif now_ms >= self._look_around_ms:
+            return self._look_around(rules, now_ms)
+        return []
+
+    @property
+    def _interval_ms(self) -> int:
+        return self.config.leader_imbalance_check_interval_seconds * 1000
+
+    def _look_around(self, rules: Rules, now_ms: int) -> list[Any]:
+        self._look_around_ms = now_ms + self._interval_ms
+        if len(self.state.brokers) < 2:
+            return []
+        records = elections.elect_uncleanly(self.state, rules)
+        if not records and self.config.auto_leader_rebalance_enable:
+            records = elections.balance_leaders(self.state, rules)
+            if len(records) >= elections.BALANCED_AT_ONCE_MAX:
+                self._look_around_ms = now_ms
+        return records
+
+    # ---- others
+
+    def _allocate_producer_ids(self, command: asked.AllocateProducerIds) -> tuple[list[Any], ProducerIdBlock]:
+        brokers.registered(self.state, command.node_id, command.broker_epoch)
         first = self.state.next_producer_id
         record = stored.ProducerIdsRecord(
             broker_id=command.node_id,

@@ -29,6 +29,29 @@ class PartitionState:
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 
+    def take(self, record: stored.PartitionChangeRecord) -> None:
+        """Become what the record says; a leader named in it begins a new leader epoch, even where it is the same."""
+        if record.isr is not None:
+            self.isr = tuple(record.isr)
+        if record.replicas is not None:
+            self.replicas = tuple(record.replicas)
+        if record.removing_replicas is not None:
+            self.removing_replicas = tuple(record.removing_replicas)
+        if record.adding_replicas is not None:
+            self.adding_replicas = tuple(record.adding_replicas)
+        if record.directories is not None:
+            self.directories = tuple(record.directories)
+        if record.eligible_leader_replicas is not None:
+            self.eligible_leader_replicas = tuple(record.eligible_leader_replicas)
+        if record.last_known_elr is not None:
+            self.last_known_elr = tuple(record.last_known_elr)
+        if record.leader_recovery_state != -1:
+            self.leader_recovery_state = record.leader_recovery_state
+        if record.leader != NO_LEADER_CHANGE:
+            self.leader = record.leader
+            self.leader_epoch += 1
+        self.partition_epoch += 1
+
 
 @dataclass(slots=True)
 class TopicState:
@@ -136,27 +159,13 @@ def _partition(state: ControllerState, record: stored.PartitionRecord) -> None:
 
 
 def _partition_change(state: ControllerState, record: stored.PartitionChangeRecord) -> None:
-    partition = state.topics[state.names[record.topic_id]].partitions[record.partition_id]
-    if record.isr is not None:
-        partition.isr = tuple(record.isr)
-    if record.replicas is not None:
-        partition.replicas = tuple(record.replicas)
-    if record.removing_replicas is not None:
-        partition.removing_replicas = tuple(record.removing_replicas)
-    if record.adding_replicas is not None:
-        partition.adding_replicas = tuple(record.adding_replicas)
-    if record.directories is not None:
-        partition.directories = tuple(record.directories)
-    if record.eligible_leader_replicas is not None:
-        partition.eligible_leader_replicas = tuple(record.eligible_leader_replicas)
-    if record.last_known_elr is not None:
-        partition.last_known_elr = tuple(record.last_known_elr)
-    if record.leader_recovery_state != -1:
-        partition.leader_recovery_state = record.leader_recovery_state
-    if record.leader != NO_LEADER_CHANGE:
-        partition.leader = record.leader
-        partition.leader_epoch += 1
-    partition.partition_epoch += 1
+    state.topics[state.names[record.topic_id]].partitions[record.partition_id].take(record)
+
+
+def _clear_elr(state: ControllerState, record: stored.ClearElrRecord) -> None:
+    for topic in [state.topics[record.topic_name]] if record.topic_name else state.topics.values():
+        for partition in topic.partitions.values():
+            partition.eligible_leader_replicas = partition.last_known_elr = ()
 
 
 def _register_broker(state: ControllerState, record: stored.RegisterBrokerRecord) -> None:
@@ -221,6 +230,7 @@ CHANGES: Mapping[type[Any], Callable[[ControllerState, Any], None]] = {
     stored.RemoveTopicRecord: _remove_topic,
     stored.PartitionRecord: _partition,
     stored.PartitionChangeRecord: _partition_change,
+    stored.ClearElrRecord: _clear_elr,
     stored.RegisterBrokerRecord: _register_broker,
     stored.BrokerRegistrationChangeRecord: _change_registration,
     stored.FenceBrokerRecord: _fence_broker,

@@ -36,6 +36,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
                 max_version=row.advertised[1],
             )
             for row in api_table.API
+            if call.side in row.listens.value
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.commands import CreatePartitions, NewPartitions
 from kpybroker.errors import KafkaError
+from kpybroker.handlers.everywhere import served_everywhere
 from kpybroker.wire.rpc.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     command = CreatePartitions(tuple(_new_partitions(topic) for topic in request.topics), request.validate_only)
     results = await broker.controller.ask(command, request.timeout_ms)
+    await served_everywhere(broker, request.timeout_ms)
     return Response(
         results=[
             CreatePartitionsTopicResult(

@@ -8,6 +8,7 @@ from kpybroker.call import Call
 from kpybroker.config.describe import describe_topic
 from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.everywhere import served_everywhere
 from kpybroker.wire.rpc.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     command = CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
     results = await broker.controller.ask(command, request.timeout_ms)
+    await served_everywhere(broker, request.timeout_ms)
     settings = _Settings(broker.config)
     return Response(topics=[_result(settings, result) for result in results])
 

@@ -78,27 +78,28 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
             partitions=[],
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
+    live = broker.image.live_brokers()
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=image.id,
         is_internal=broker.is_internal(name),
         partitions=[
-            _partition(index, partition)
+            _partition(index, partition, live)
             for index, partition in enumerate(image.partitions[first : first + limit], start=first)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(index: int, image: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+def _partition(index: int, image: PartitionImage, live: frozenset[int]) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if image.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE if image.leader in live else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
-        leader_id=image.leader,
+        leader_id=image.leader if image.leader in live else -1,
         leader_epoch=image.leader_epoch,
         replica_nodes=list(image.replicas),
         isr_nodes=list(image.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
-        offline_replicas=[],
+        eligible_leader_replicas=list(image.eligible_leader_replicas),
+        last_known_elr=list(image.last_known_elr),
+        offline_replicas=[node_id for node_id in image.replicas if node_id not in live],
     )

@@ -9,21 +9,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want, Wanted
+from kpybroker.handlers.fetching_metadata import fetch_metadata
+from kpybroker.raft.answering import is_of_the_quorum
+from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, Want, Wanted
 from kpybroker.wire.forms import Fetched, fetch_form
-from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
+from kpybroker.wire.rpc.fetch import (
+    FetchableTopicResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    Request,
+    Response,
+)
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
+    from kpybroker.metadata.whereabouts import Leader
     from kpybroker.replication.partition import Partition
     from kpybroker.world import Buffer
 
 READ_COMMITTED = 1
+ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _EMPTY = b""
 _fetched = partial(tuple.__new__, Fetched)
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -33,14 +45,14 @@ NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 class FetchReply(Reply):
     """A fetch that waits for bytes to arrive, for its time to end, or for a cold read."""
 
-    __slots__ = ("_broker", "_cold", "_session", "_task", "_timer", "_wants", "_watched", "request", "version")
+    __slots__ = ("_broker", "_cold", "_leaders", "_session", "_task", "_timer", "_wants", "_watched", "call", "request")
 
     def __init__(
         self, broker: Broker, call: Call, request: Request, session: Session | None, wants: list[Want]
     ) -> None:
         super().__init__()
         self.request = request
-        self.version = call.version
+        self.call = call
         self._broker = broker
         self._session = session
         self._wants = wants
@@ -48,6 +60,7 @@ class FetchReply(Reply):
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._cold: dict[Want, Buffer] = {}
+        self._leaders: dict[int, Leader] = {}
 
     def try_now(self, *, final: bool) -> Response | None:
         """The response if there is enough to answer with, or if there must be one; None to wait on."""
@@ -101,9 +114,20 @@ class FetchReply(Reply):
         except Damage as damage:
             return _refused(want, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))), None
         except KafkaError as refusal:
-            want.partition = None
-            return _refused(want, refusal), None
+            return self._refuse(want, refusal), None
         return row, None
+
+    def _refuse(self, want: Want, refusal: KafkaError) -> PartitionData:
+        """The row that says so; who leads instead, as far as this broker knows (KIP-951)."""
+        want.partition = None
+        row = _refused(want, refusal)
+        if refusal.code in ELSEWHERE:
+            topic = want.topic or self._broker.topic_name(want.topic_id) or ""
+            leader = self._broker.leader_of(topic, want.index, self.call.listener)
+            if leader is not None:
+                row.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+                self._leaders[leader.node_id] = leader
+        return row
 
     def _find(self, want: Want) -> Partition:
         topic = want.topic
@@ -120,7 +144,12 @@ class FetchReply(Reply):
         for want, row in rows:
             if session is not None:
                 told = (row.high_watermark, row.log_start_offset)
-                is_news = bool(row.records) or row.error_code or told != (want.told_high_watermark, want.told_log_start)
+                is_news = (
+                    bool(row.records)
+                    or row.error_code
+                    or row.diverging_epoch is not None
+                    or told != (want.told_high_watermark, want.told_log_start)
+                )
                 want.told_high_watermark, want.told_log_start = told
                 if is_incremental and not is_news:
                     continue
@@ -135,7 +164,14 @@ class FetchReply(Reply):
                     topic=want.topic or "", topic_id=want.topic_id, partitions=[]
                 )
             topic.partitions.append(row)
-        return Response(session_id=session.id if session is not None else 0, responses=list(topics.values()))
+        nodes = [
+            NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack)
+            for leader in self._leaders.values()
+            if leader.host
+        ]
+        return Response(
+            session_id=session.id if session is not None else 0, responses=list(topics.values()), node_endpoints=nodes
+        )
 
     # ---- waiting
 
@@ -146,8 +182,11 @@ class FetchReply(Reply):
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
         for want in self._wants:
             if want.partition is not None:
-                want.partition.fetches[self] = None
-                self._watched.append(want.partition)
+                self._watch(want.partition)
+
+    def _watch(self, partition: Partition) -> None:
+        partition.fetches[self] = None
+        self._watched.append(partition)
 
     def settle(self) -> None:
         """Something was appended to a watched partition."""
@@ -186,15 +225,18 @@ class FetchReply(Reply):
 
     # ---- cold reads
 
+    def _upper(self, partition: Partition) -> int:
+        """How far may be read."""
+        storage = partition.log
+        return storage.last_stable if self.request.isolation_level == READ_COMMITTED else storage.high_watermark
+
     def _read_cold(self, want: Want, partition: Partition) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._bring(want, partition))
 
     async def _bring(self, want: Want, partition: Partition) -> None:
         """Read off the loop what is not in the page cache, then look again; at least this partition is answered."""
-        storage = partition.log
-        committed = self.request.isolation_level == READ_COMMITTED
-        upper = storage.last_stable if committed else storage.high_watermark
+        storage, upper = partition.log, self._upper(partition)
         try:
             self._cold[want] = await storage.read_cold(want.fetch_offset, want.max_bytes, upper=upper, min_one=True)
         except (KafkaError, Damage):
@@ -207,13 +249,17 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Fetched |
     """Answer at once where possible, else give a reply that waits."""
     by_id = call.version >= 13
     replica_id = request.replica_id if call.version < 15 else (request.replica_state or _NO_REPLICA).replica_id
+    if replica_id >= 0 and is_of_the_quorum(request):
+        return fetch_metadata(broker, call, request, replica_id)
     if replica_id >= 0:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas do not fetch from a broker of one")
+        from kpybroker.handlers.fetching_replicas import fetch_replica
+
+        return fetch_replica(broker, call, request, replica_id)
     if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1:
         fetched = _at_once(broker, call, request)
         if fetched is not None:
             return fetched
-    session, wants = _resolve(broker, request, by_id)
+    session, wants = resolve(broker, request, by_id)
     reply = FetchReply(broker, call, request, session, wants)
     at_once = request.max_wait_ms <= 0 or not wants
     response = reply.try_now(final=at_once)
@@ -266,7 +312,10 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
     return Response(error_code=refusal.code, responses=[])
 
 
-def _resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
+def resolve(
+    broker: Broker, request: Request, by_id: bool, make: Callable[..., Want] = Want
+) -> tuple[Session | None, list[Want]]:
+    """The session, if the fetch has one, and all that is wanted; `make` makes what the request names."""
     sessions = broker.sessions
     session_id, epoch = request.session_id, request.session_epoch
     wants: OrderedDict[Wanted, Want] = OrderedDict()
@@ -274,9 +323,12 @@ def _resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | N
         name = None if by_id else topic.topic
         for p in topic.partitions:
             key = (topic.topic_id if name is None else name, p.partition)
-            wants[key] = Want(
+            want = make(
                 name, topic.topic_id, p.partition, p.fetch_offset, p.partition_max_bytes, p.current_leader_epoch
             )
+            if type(want) is ReplicaWant:
+                want.last_fetched_epoch, want.log_start = p.last_fetched_epoch, p.log_start_offset
+            wants[key] = want
     if epoch == FINAL_EPOCH:
         if session_id:
             sessions.close(session_id)

@@ -63,12 +63,17 @@ def _look_up(partition: Partition, call: Call, request: Request, timestamp: int)
     if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     end = storage.last_stable if request.isolation_level == READ_COMMITTED else storage.high_watermark
-    if timestamp == LATEST:
-        return -1, end, partition.leader_epoch
+    if request.replica_id >= 0 and timestamp == LATEST:  # a follower that lost its way
+        return -1, partition.committable_end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, storage.start, storage.epoch_at(storage.start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
+    if storage.high_watermark < partition.epoch_start:
+        # what was told before may lie above (KIP-207)
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
+    if timestamp == LATEST:
+        return -1, end, partition.leader_epoch
     found = storage.max_timestamp() if timestamp == MAX_TIMESTAMP else storage.offset_for_timestamp(timestamp)
     if found is None:
         return -1, -1, -1

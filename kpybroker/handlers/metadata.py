@@ -102,19 +102,20 @@ def _asked(broker: Broker, name: str | None, topic_id: bytes, operations: int, v
 
 
 def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    live = broker.image.live_brokers()
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=broker.is_internal(topic.name),
         partitions=[
             MetadataResponsePartition(
-                error_code=ErrorCode.NONE if p.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=ErrorCode.NONE if p.leader in live else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=index,
-                leader_id=p.leader,
+                leader_id=p.leader if p.leader in live else -1,
                 leader_epoch=p.leader_epoch,
                 replica_nodes=list(p.replicas),
                 isr_nodes=list(p.isr),
-                offline_replicas=[],
+                offline_replicas=[node_id for node_id in p.replicas if node_id not in live],
             )
             for index, p in enumerate(topic.partitions)
         ],

@@ -26,22 +26,22 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
     return Response(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_answer(broker, topic.topic, ask) for ask in topic.partitions]
+                topic=topic.topic,
+                partitions=[_answer(broker, topic.topic, ask, request.replica_id) for ask in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _answer(broker: Broker, topic: str, ask: OffsetForLeaderPartition) -> EpochEndOffset:
+def _answer(broker: Broker, topic: str, ask: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
     try:
         partition = broker.hosting.leads(topic, ask.partition)
         partition.check_epoch(ask.current_leader_epoch)
     except KafkaError as refusal:
         return EpochEndOffset(partition=ask.partition, error_code=refusal.code)
     if ask.leader_epoch == partition.leader_epoch:
-        return EpochEndOffset(
-            partition=ask.partition, leader_epoch=ask.leader_epoch, end_offset=partition.log.high_watermark
-        )
+        end = partition.log.high_watermark if replica_id < 0 else partition.committable_end
+        return EpochEndOffset(partition=ask.partition, leader_epoch=ask.leader_epoch, end_offset=end)
     epoch, end = partition.log.end_of_epoch(ask.leader_epoch)
     return EpochEndOffset(partition=ask.partition, leader_epoch=epoch, end_offset=end)

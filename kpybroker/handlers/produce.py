@@ -16,6 +16,8 @@ from kpybroker.wire.batch import Batch, split
 from kpybroker.wire.forms import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     Request,
@@ -74,9 +76,14 @@ class ProduceReply(Reply):
             partition, end, answer = item
             if partition.log.high_watermark >= end:
                 continue
-            if partition.offline is not None:
-                _refuse(answer, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline))
-            else:
+            refusal = partition.refusal
+            if refusal is not None:
+                _refuse(answer, refusal)
+                if refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    answer.current_leader = LeaderIdAndEpoch(
+                        leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+                    )
+            elif self.request.acks == ACKS_ALL or partition.committable_end < end:
                 left.append(item)
         self._waiting = left
         if not left:
@@ -84,7 +91,13 @@ class ProduceReply(Reply):
         elif self._timer is None:
             self._start_timer()
             for partition, end, _ in left:
-                partition.when_committed(end, self)
+                self._wait_at(partition, end)
+
+    def _wait_at(self, partition: Partition, end: int) -> None:
+        if self.request.acks == ACKS_ALL:
+            partition.when_committed(end, self)
+        else:
+            partition.when_written(end, self)
 
     def _start_timer(self) -> None:
         timeout_s = max(self.request.timeout_ms, 0) / 1000
@@ -131,13 +144,20 @@ class OneReply(ProduceReply):
                         self._timer.cancel()
                     self.complete(prepared(partition, self._version, base_offset))
                     return
-                if partition.offline is None and not self.done:
-                    if self._timer is None:
+                if partition.refusal is None and not self.done:
+                    if self.request.acks == ACKS_LEADER and partition.committable_end > last_offset:
+                        self._finish_with(prepared(partition, self._version, base_offset))
+                    elif self._timer is None:
                         self._start_timer()
-                        partition.when_committed(last_offset + 1, self)
+                        self._wait_at(partition, last_offset + 1)
                     return
             self._spell_out()
         super().settle()
+
+    def _finish_with(self, response: Acknowledged) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.complete(response)
 
     def _time_out(self) -> None:
         if not self._spelled_out:
@@ -188,7 +208,10 @@ def _handle_one(
             answer.log_start_offset = partition.log.start
         _refuse(answer, error)
         told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
-        return Response(responses=[told])
+        response = Response(responses=[told])
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            _name_leader(broker, call, response, name, answer)
+        return response
     reply = OneReply(request, call.version, partition, appended)
     broker.hosting.woken.append(reply)
     return reply
@@ -227,6 +250,8 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
             except KafkaError as error:
                 _refuse(answer, error)
                 refused = True
+                if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    _name_leader(broker, call, result, name, answer)
     if refused and request.acks == ACKS_NONE:
         raise MalformedFrame(f"a produce with acks=0 was refused: {_first_error(result)}")
     broker.hosting.woken.append(reply)
@@ -265,6 +290,20 @@ def _refuse(answer: PartitionProduceResponse, refusal: KafkaError) -> None:
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
             for index, why in refusal.records
         ]
+
+
+def _name_leader(
+    broker: Broker, call: Call, response: Response, topic: str | None, answer: PartitionProduceResponse
+) -> None:
+    """Who leads instead, and where it listens, as far as this broker knows (KIP-951)."""
+    leader = broker.leader_of(topic or "", answer.index, call.listener)
+    if leader is None:
+        return
+    answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+    if leader.host and all(node.node_id != leader.node_id for node in response.node_endpoints):
+        response.node_endpoints.append(
+            NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack)
+        )
 
 
 def _first_error(result: Response) -> str:

@@ -73,6 +73,10 @@ class Image:
         """The settings a resource has of its own, by name; empty where it has none."""
         return self.configs.get((resource_type, name), {})
 
+    def live_brokers(self) -> frozenset[int]:
+        """Those that are not fenced: clients may be sent to them, for a leader may be one on paper only."""
+        return frozenset(broker.id for broker in self.brokers.values() if not broker.fenced)
+
     def apply(self, records: Iterable[Any], offset: int, epoch: int) -> Image:
         """The Image after these records, of which `offset` is the last one's, and `epoch` its leader's.
 

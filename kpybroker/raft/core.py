@@ -1,130 +1,364 @@
-"""Raft as a function (KIP-595): what a node of the quorum does next, without clock, disk or network.
+"""Raft as a function (KIP-595, KIP-996): what a node of the quorum does next, without clock, disk or network.
 
 `step(state, event, now_ms, chance)` gives the next state and the effects that the shell carries out in their order:
-what persists comes first. One voter elects itself; epochs, votes and the ends that voters have on disk are shaped for
-many.
+what persists comes first. Followers pull: a voter's Fetch says up to where it has the log on disk, and the high
+watermark is what a majority has. Whether logs agree is `raft.divergence`'s part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any
 
-NOBODY: Final = -1
-ELECTION_TIMEOUT_MS = 1000
-"""Kafka's controller.quorum.election.timeout.ms."""
+from kpybroker.raft.state import (
+    NOBODY,
+    AnswerVote,
+    AskBegin,
+    AskEnd,
+    AskVote,
+    BeginAsked,
+    Commit,
+    Effect,
+    EndAsked,
+    Event,
+    Fetched,
+    Followed,
+    Lead,
+    LeaderGone,
+    LeaderTold,
+    Persist,
+    Resign,
+    Role,
+    Start,
+    State,
+    Synced,
+    Tick,
+    VoteAsked,
+    Voted,
+    VoteTold,
+)
 
-
-class Voted(NamedTuple):
-    """What must be on disk before anything else happens in an epoch: the contents of `quorum-state`."""
-
-    epoch: int = 0
-    leader_id: int = NOBODY
-    voted_id: int = NOBODY
-
-
-class State(NamedTuple):
-    """One node's view. `synced` says up to where each voter has the log on disk; it counts while this node leads."""
-
-    node_id: int
-    voters: tuple[int, ...]
-    voted: Voted = Voted()
-    votes: tuple[int, ...] = ()
-    synced: Mapping[int, int] | None = None
-    """None unless this node leads."""
-    epoch_start: int = 0
-    """Where the leader's own epoch begins: nothing commits by count before its first record has (Raft, 5.4.2)."""
-    high_watermark: int = 0
-    deadline_ms: int | None = None
-    """When an ElectionTimeout is due; None where nothing has to be waited for."""
-
-    @property
-    def is_leader(self) -> bool:
-        return self.synced is not None
+Stepped = tuple[State, list[Effect]]
 
 
-# Events
-
-
-class ElectionTimeout(NamedTuple):
-    """Nobody led for too long, or the node has just started. `end` is where its log ends."""
-
-    end: int
-
-
-class Synced(NamedTuple):
-    """A voter has the log on disk up to `end`."""
-
-    voter: int
-    end: int
-
-
-# Effects
-
-
-class Persist(NamedTuple):
-    """Write `quorum-state`, and sync it, before anything below happens."""
-
-    voted: Voted
-
-
-class Lead(NamedTuple):
-    """This node leads: append the LeaderChange record of the epoch."""
-
-    epoch: int
-    granting: tuple[int, ...]
-
-
-class Commit(NamedTuple):
-    """The high watermark has risen to `end`."""
-
-    end: int
-
-
-Event = ElectionTimeout | Synced
-Effect = Persist | Lead | Commit
-
-
-def step(state: State, event: Event, now_ms: int, chance: Random) -> tuple[State, list[Effect]]:
+def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
     """What happens next. Never fails: an event that does not apply changes nothing.
 
-    now_ms is only compared with deadlines given out here; chance spreads the deadlines of rival candidates.
+    now_ms is only compared with times given out here; chance spreads the deadlines of rival candidates.
     """
-    if isinstance(event, ElectionTimeout):
-        return _elect(state, event.end, now_ms, chance)
-    return _count(state, event)
+    return _STEPS[type(event)](state, event, now_ms, chance)
 
 
-def _elect(state: State, end: int, now_ms: int, chance: Random) -> tuple[State, list[Effect]]:
-    """Vote for oneself in a new epoch; where one's own vote is a majority, lead at once."""
-    if state.node_id not in state.voters or state.is_leader:
+# ---- time
+
+
+def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
+    """Go on where the disk says. A leader of old does not lead on: what it had told may be more than its disk has."""
+    if state.leader_id != NOBODY:
+        return _follow(state, state.epoch, state.leader_id, now_ms, chance)
+    if not state.is_voter:
         return state, []
-    epoch = state.voted.epoch + 1
-    votes = (state.node_id,)
-    if len(votes) <= len(state.voters) // 2:
-        again_ms = now_ms + ELECTION_TIMEOUT_MS + chance.randrange(ELECTION_TIMEOUT_MS)
-        voted = Voted(epoch, NOBODY, state.node_id)
-        return state._replace(voted=voted, votes=votes, deadline_ms=again_ms), [Persist(voted)]
-    voted = Voted(epoch, state.node_id, NOBODY)  # the vote and its success are one write
-    leader = state._replace(
-        voted=voted,
-        votes=votes,
-        synced=dict.fromkeys(state.voters, 0),
-        epoch_start=end,
-        deadline_ms=None,
+    if state.majority == 1:
+        return _stand(state, now_ms, chance)
+    wait_ms = chance.randrange(state.timing.spread_ms)  # pre-votes disturb nobody, so there is nothing to wait for
+    return state._replace(role=Role.UNATTACHED, deadline_ms=now_ms + wait_ms), []
+
+
+def _tick(state: State, event: Tick, now_ms: int, chance: Random) -> Stepped:
+    if state.deadline_ms is not None and state.deadline_ms <= now_ms:
+        if state.is_leader:
+            return _check_quorum(state, now_ms, chance)
+        if not state.is_voter:
+            return _attach(state, state.epoch, now_ms, chance)
+        if state.role is Role.PROSPECTIVE:
+            return _give_up(state, now_ms, chance)
+        return _wonder(state, now_ms, chance)
+    if state.retry_at_ms is not None and state.retry_at_ms <= now_ms:
+        if state.is_leader:
+            return _announce(state, now_ms)
+        return state._replace(retry_at_ms=now_ms + state.timing.retry_ms), _asks(state)
+    return state, []
+
+
+def _random_timeout_ms(state: State, now_ms: int, chance: Random) -> int:
+    timeout_ms = state.timing.election_timeout_ms
+    return now_ms + timeout_ms + chance.randrange(max(timeout_ms, 1))
+
+
+def _fetch_deadline_ms(state: State, now_ms: int, chance: Random) -> int:
+    return now_ms + state.timing.fetch_timeout_ms + chance.randrange(state.timing.spread_ms)
+
+
+# ---- elections
+
+
+def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
+    """Ask whether a candidacy would succeed, before disturbing anybody with a new epoch."""
+    if state.majority == 1:
+        return _stand(state, now_ms, chance)
+    asking = state._replace(
+        role=Role.PROSPECTIVE,
+        answers={state.node_id: True},
+        has_fetched=False,
+        deadline_ms=_random_timeout_ms(state, now_ms, chance),
+        retry_at_ms=now_ms + state.timing.retry_ms,
     )
-    return leader, [Persist(voted), Lead(epoch, votes)]
+    return asking, _asks(asking)
 
 
-def _count(state: State, event: Synced) -> tuple[State, list[Effect]]:
-    """The high watermark is what a majority has on disk, once that reaches into the leader's own epoch."""
-    if state.synced is None or event.voter not in state.synced:
+def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
+    """Vote for oneself in a new epoch; where one's own vote is a majority, lead at once."""
+    epoch = state.epoch + 1
+    candidate = state._replace(
+        voted=Voted(epoch, NOBODY, state.node_id),
+        role=Role.CANDIDATE,
+        answers={state.node_id: True},
+        has_fetched=False,
+        deadline_ms=_random_timeout_ms(state, now_ms, chance),
+        retry_at_ms=now_ms + state.timing.retry_ms,
+    )
+    if state.majority == 1:
+        return _lead(candidate, now_ms)  # the vote and its success are one write
+    return candidate, [Persist(candidate.voted), *_asks(candidate)]
+
+
+def _asks(state: State) -> list[Effect]:
+    """Ask those who have not answered in this round; who refused a pre-vote may since have lost the leader too."""
+    is_pre_vote = state.role is Role.PROSPECTIVE
+    return [
+        AskVote(voter, state.epoch, state.tail, is_pre_vote)
+        for voter in state.voters
+        if voter not in state.answers or (is_pre_vote and not state.answers[voter])
+    ]
+
+
+def _give_up(state: State, now_ms: int, chance: Random) -> Stepped:
+    """A pre-vote was not won: go back to the leader of the epoch, or wait until somebody stands."""
+    if state.leader_id != NOBODY:
+        return _follow(state, state.epoch, state.leader_id, now_ms, chance)
+    backoff_ms = 1 + chance.randrange(max(state.timing.election_backoff_max_ms, 1))
+    waiting = _out_of_office(state)._replace(role=Role.UNATTACHED, deadline_ms=now_ms + backoff_ms)
+    return waiting, []
+
+
+def _vote_asked(state: State, event: VoteAsked, now_ms: int, chance: Random) -> Stepped:
+    effects: list[Effect] = []
+    if event.epoch < state.epoch:
+        return state, [AnswerVote(granted=False)]
+    if event.epoch > state.epoch:
+        state, effects = _attach(state, event.epoch, now_ms, chance)
+    if event.tail < state.tail:
+        return state, [*effects, AnswerVote(granted=False)]
+    if event.is_pre_vote:
+        has_leader = state.is_leader or (state.role is Role.FOLLOWER and state.has_fetched)
+        return state, [*effects, AnswerVote(granted=not has_leader)]
+    if state.voted.leader_id != NOBODY or state.voted.voted_id not in (NOBODY, event.candidate):
+        return state, [*effects, AnswerVote(granted=False)]
+    voted = Voted(event.epoch, NOBODY, event.candidate)
+    granting = _out_of_office(state)._replace(
+        voted=voted,
+        role=Role.UNATTACHED,
+        deadline_ms=_random_timeout_ms(state, now_ms, chance) if state.is_voter else None,
+    )
+    return granting, [Persist(voted), AnswerVote(granted=True)]
+
+
+def _vote_told(state: State, event: VoteTold, now_ms: int, chance: Random) -> Stepped:
+    if event.epoch != state.epoch or not event.granted:
+        known = state
+        state, effects = _leader_told(state, LeaderTold(event.epoch, event.leader_id), now_ms, chance)
+        if state is not known or event.epoch != state.epoch:
+            return state, effects
+    asked = Role.PROSPECTIVE if event.is_pre_vote else Role.CANDIDATE
+    if state.role is not asked or event.voter not in state.voters:
         return state, []
-    synced = {**state.synced, event.voter: max(event.end, state.synced[event.voter])}
-    ends = sorted(synced.values(), reverse=True)
-    agreed = ends[len(ends) // 2]
+    counted = state._replace(answers={**state.answers, event.voter: event.granted})
+    granted = sum(counted.answers.values())
+    if granted >= state.majority:
+        return _stand(counted, now_ms, chance) if event.is_pre_vote else _lead(counted, now_ms)
+    if len(counted.answers) - granted > len(state.voters) - state.majority:
+        return _give_up(counted, now_ms, chance)
+    return counted, []
+
+
+# ---- following
+
+
+def _attach(state: State, epoch: int, now_ms: int, chance: Random) -> Stepped:
+    """An epoch whose leader is not known; a vote in it stays."""
+    voted = Voted(epoch, NOBODY, state.voted.voted_id if epoch == state.epoch else NOBODY)
+    waiting = _out_of_office(state)._replace(
+        voted=voted,
+        role=Role.UNATTACHED,
+        deadline_ms=_random_timeout_ms(state, now_ms, chance) if state.is_voter else None,
+    )
+    return waiting, [Persist(voted)]
+
+
+def _follow(state: State, epoch: int, leader_id: int, now_ms: int, chance: Random) -> Stepped:
+    voted = Voted(epoch, leader_id, state.voted.voted_id if epoch == state.epoch else NOBODY)
+    following = _out_of_office(state)._replace(
+        voted=voted,
+        role=Role.FOLLOWER,
+        deadline_ms=_fetch_deadline_ms(state, now_ms, chance),
+    )
+    return following, [Persist(voted)] if voted != state.voted else []
+
+
+def _out_of_office(state: State) -> State:
+    """Without what belongs to a role that ends."""
+    return state._replace(answers={}, has_fetched=False, synced=None, fetched_ms=None, retry_at_ms=None)
+
+
+def _leader_told(state: State, event: LeaderTold, now_ms: int, chance: Random) -> Stepped:
+    """Believe a later epoch, and in this one a leader where none was known."""
+    if event.epoch < state.epoch:
+        return state, []
+    if event.leader_id in (NOBODY, state.node_id):
+        return _attach(state, event.epoch, now_ms, chance) if event.epoch > state.epoch else (state, [])
+    if event.epoch > state.epoch or state.voted.leader_id == NOBODY:
+        return _follow(state, event.epoch, event.leader_id, now_ms, chance)
+    return state, []
+
+
+def _begin_asked(state: State, event: BeginAsked, now_ms: int, chance: Random) -> Stepped:
+    if event.epoch == state.epoch and event.leader_id == state.leader_id and state.role is Role.PROSPECTIVE:
+        return _follow(state, event.epoch, event.leader_id, now_ms, chance)  # it lives
+    return _leader_told(state, LeaderTold(event.epoch, event.leader_id), now_ms, chance)
+
+
+def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Stepped:
+    if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
+        return state, []
+    following = state._replace(has_fetched=True, deadline_ms=_fetch_deadline_ms(state, now_ms, chance))
+    committed = min(event.high_watermark, state.tail.end)
+    if committed <= state.high_watermark:
+        return following, []
+    return following._replace(high_watermark=committed), [Commit(committed)]
+
+
+def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -> Stepped:
+    """Do not wait for the fetch timeout: it is there for silence."""
+    if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
+        return state, []
+    soon_ms = now_ms + chance.randrange(state.timing.spread_ms)
+    return _hurry(state, soon_ms), []
+
+
+def _end_asked(state: State, event: EndAsked, now_ms: int, chance: Random) -> Stepped:
+    """The leader resigned: the best successor stands at once, the others give it time."""
+    effects: list[Effect] = []
+    if event.epoch > state.epoch:
+        state, effects = _follow(state, event.epoch, event.leader_id, now_ms, chance)
+    if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
+        return state, effects
+    place = len(event.successors)
+    if state.node_id in event.successors:
+        place = event.successors.index(state.node_id)
+    wait_ms = place * state.timing.retry_ms
+    return _hurry(state, now_ms + wait_ms), effects
+
+
+def _hurry(state: State, at_ms: int) -> State:
+    deadline_ms = at_ms if state.deadline_ms is None else min(at_ms, state.deadline_ms)
+    return state._replace(has_fetched=False, deadline_ms=deadline_ms)
+
+
+# ---- leading
+
+
+def _lead(state: State, now_ms: int) -> Stepped:
+    voted = Voted(state.epoch, state.node_id, NOBODY)
+    granting = tuple(voter for voter in state.voters if state.answers.get(voter))
+    alone = state.majority == 1
+    leader = _out_of_office(state)._replace(
+        voted=voted,
+        role=Role.LEADER,
+        synced=dict.fromkeys(state.voters, 0),
+        fetched_ms={},
+        led_since_ms=now_ms,
+        epoch_start=state.tail.end,
+        deadline_ms=None if alone else now_ms + state.timing.check_quorum_ms,
+    )
+    if len(state.voters) == 1:
+        return leader, [Persist(voted), Lead(voted.epoch, granting)]
+    leader, begins = _announce(leader, now_ms)
+    return leader, [Persist(voted), Lead(voted.epoch, granting), *begins]
+
+
+def _announce(state: State, now_ms: int) -> Stepped:
+    """Tell those who do not fetch: often at first, for an election goes on where a voter does not know its end."""
+    assert state.fetched_ms is not None
+    begin_ms = state.timing.begin_ms
+    is_new = now_ms - state.led_since_ms < state.timing.fetch_timeout_ms
+    quiet = [
+        voter
+        for voter in state.voters
+        if voter != state.node_id and (voter not in state.fetched_ms or now_ms - state.fetched_ms[voter] >= begin_ms)
+    ]
+    again_ms = now_ms + (state.timing.retry_ms if is_new else begin_ms)
+    return state._replace(retry_at_ms=again_ms), [AskBegin(voter, state.epoch) for voter in quiet]
+
+
+def _check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
+    """A leader that is cut off stops being one: others have elected theirs, or are about to."""
+    assert state.fetched_ms is not None
+    since_ms = now_ms - state.timing.check_quorum_ms
+    heard = sorted(
+        (state.fetched_ms.get(voter, state.led_since_ms) for voter in state.voters if voter != state.node_id),
+        reverse=True,
+    )
+    lasts_since_ms = heard[state.majority - 2]
+    if lasts_since_ms > since_ms:
+        return state._replace(deadline_ms=lasts_since_ms + state.timing.check_quorum_ms), []
+    return _resign(state, Resign(), now_ms, chance)
+
+
+def _resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
+    if state.synced is None:
+        return state, []
+    synced = state.synced
+    others = [voter for voter in state.voters if voter != state.node_id]
+    successors = tuple(sorted(others, key=lambda voter: -synced[voter]))
+    resigned = _out_of_office(state)._replace(role=Role.RESIGNED, deadline_ms=_random_timeout_ms(state, now_ms, chance))
+    return resigned, [AskEnd(voter, state.epoch, successors) for voter in others]
+
+
+def _synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
+    return _count(state, state.node_id, event.end)
+
+
+def _fetched(state: State, event: Fetched, now_ms: int, chance: Random) -> Stepped:
+    if state.fetched_ms is None or event.replica not in state.voters:
+        return state, []
+    heard = state._replace(fetched_ms={**state.fetched_ms, event.replica: now_ms})
+    return _count(heard, event.replica, event.end)
+
+
+def _count(state: State, voter: int, end: int) -> Stepped:
+    """The high watermark is what a majority has on disk, once that reaches into the leader's own epoch."""
+    if state.synced is None or voter not in state.synced or end <= state.synced[voter]:
+        return state, []
+    synced = {**state.synced, voter: end}
+    agreed = sorted(synced.values(), reverse=True)[state.majority - 1]
     counted = state._replace(synced=synced)
     if agreed <= state.high_watermark or agreed <= state.epoch_start:
         return counted, []
     return counted._replace(high_watermark=agreed), [Commit(agreed)]
+
+
+_STEPS: Mapping[type[Any], Callable[[State, Any, int, Random], Stepped]] = {
+    Start: _start,
+    Tick: _tick,
+    Synced: _synced,
+    Fetched: _fetched,
+    VoteAsked: _vote_asked,
+    VoteTold: _vote_told,
+    LeaderTold: _leader_told,
+    BeginAsked: _begin_asked,
+    EndAsked: _end_asked,
+    Followed: _followed,
+    LeaderGone: _leader_gone,
+    Resign: _resign,
+}

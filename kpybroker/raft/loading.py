@@ -1,4 +1,4 @@
-"""A metadata log at start: opened, replayed, and its voters learnt."""
+"""A metadata log at start: opened, checked against its snapshot, replayed; and what a leader writes into it first."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ from typing import Any
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.metadata.image import Image
-from kpybroker.raft.snapshots import Snapshots
+from kpybroker.raft.identity import METADATA_TOPIC_ID
+from kpybroker.raft.snapshots import Snapshot, Snapshots
+from kpybroker.raft.state import State, Tail, Timing, Voted
+from kpybroker.raft.voters import Voters
 from kpybroker.storage.checkpoint_files import PARTITION_METADATA, write_topic_id
-from kpybroker.storage.formatting import METADATA_TOPIC, encode_id
+from kpybroker.storage.formatting import METADATA_TOPIC, read_bootstrap
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import begin_anew
 from kpybroker.wire.batch import read_records, split
-from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, Row, control_record, read_control
+from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record, read_control
 from kpybroker.wire.stored import quorum as messages
-from kpybroker.wire.stored.metadata import FeatureLevelRecord, unframe_record
+from kpybroker.wire.stored.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    unframe_record,
+)
 from kpybroker.world import World
 
-METADATA_TOPIC_ID = bytes(15) + b"\x01"
 METADATA_VERSION = 30
 """4.3-IV0: the newest metadata.version whose records are known here."""
 FIRST_RECORDS = [FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)]
 """What a cluster begins with where no bootstrap.checkpoint says otherwise."""
 READ_BYTES = 1 << 20
+SCAN_BYTES = 1 << 20
 BATCH_LIMIT_BYTES = 8 << 20
 
 
-def open_log(world: World, config: BrokerConfig, path: str, snapshot_end: int) -> Log:
+async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot | None) -> Log:
     """The log, every batch behind the snapshot checked, and a torn tail cut. May wait for the disk. Raises Damage."""
     settings = LogSettings(
         segment_bytes=config.metadata_log_segment_bytes,
@@ -36,14 +45,56 @@ def open_log(world: World, config: BrokerConfig, path: str, snapshot_end: int) -
         retention_ms=-1,
         file_delete_delay_ms=0,
     )
+    snapshot_end = base.end if base is not None else 0
     log = Log.open(world, path, METADATA_TOPIC, 0, settings, clean=False, recovery_point=snapshot_end)
     if not world.disk.exists(f"{path}/{PARTITION_METADATA}"):
         write_topic_id(world.disk, path, METADATA_TOPIC_ID)
-    if log.end < snapshot_end:
-        begin_anew(log, snapshot_end)
     if log.start > snapshot_end:
         raise Damage(f"the log begins at offset {log.start}, and the newest readable snapshot ends at {snapshot_end}")
+    if base is not None and snapshot_end and not await _holds(log, base):
+        begin_at(log, Tail(base.epoch, base.end))
+    _believe_batches(log, Tail(base.epoch if base is not None else -1, snapshot_end))
     return log
+
+
+async def _holds(log: Log, base: Snapshot) -> bool:
+    """Whether the snapshot is of this log: it may have come from a leader, and the log be one that was given up."""
+    if log.end < base.end or log.start >= base.end:
+        return log.end >= base.end
+    last = base.end - 1
+    found = log.read(last, 1, upper=log.end, min_one=True)
+    if found is None:
+        found = await log.read_cold(last, 1, upper=log.end, min_one=True)
+    return bool(found) and split(found)[0].leader_epoch == base.epoch
+
+
+def begin_at(log: Log, snapshot: Tail) -> None:
+    """Forget the whole log: it goes on behind a snapshot. Raises OSError."""
+    begin_anew(log, snapshot.end)
+    log.epochs.cut_end(0)
+    log.epochs.assign(snapshot.epoch, snapshot.end)
+
+
+def _believe_batches(log: Log, snapshot: Tail) -> None:
+    """Take the epochs behind the snapshot from the batches.
+
+    The file of epochs may be of a moment before the crash that the log is not of: it is written apart, and an epoch
+    that the log does not have would make this node look better than it is in an election.
+    """
+    wanted = [entry for entry in log.epochs.entries if entry[1] < snapshot.end]
+    if snapshot.epoch > (wanted[-1][0] if wanted else -1) and snapshot.end > 0:
+        wanted.append((snapshot.epoch, snapshot.end))
+    for number in range(log.segments.number_for(snapshot.end), len(log.segments)):
+        walk = log.segments[number].walk(0, SCAN_BYTES)
+        for _, base_offset, _, _ in walk:
+            epoch = walk.header().leader_epoch
+            if base_offset >= snapshot.end and epoch > (wanted[-1][0] if wanted else -1):
+                wanted.append((epoch, base_offset))
+    if wanted != log.epochs.entries:
+        log.epochs.cut_end(0)
+        for epoch, start in wanted:
+            log.epochs.assign(epoch, start, save=False)
+        log.epochs.save_if_changed()
 
 
 async def replay_log(log: Log, image: Image, voters: Voters, snapshots: Snapshots) -> Image:
@@ -76,49 +127,38 @@ def check_level(image: Image, path: str) -> None:
         )
 
 
-class Voters:
-    """Who votes, as the log and its snapshots say (KIP-853), or by settings alone where they say nothing."""
+def records_to_begin_with(world: World, directory: str, image: Image) -> list[Any]:
+    """What a leader writes before anybody else may: the end of half a transaction, or a new cluster's features."""
+    if image.in_transaction:
+        return [AbortTransactionRecord(reason="The controller that began it is gone.")]
+    if image.features:
+        return []
+    known = read_bootstrap(world, directory)
+    records = FIRST_RECORDS if known is None else known
+    return [BeginTransactionRecord(name="Bootstrap records"), *records, EndTransactionRecord()]
 
-    def __init__(self, node_id: int, directory_id: bytes) -> None:
-        self._node_id = node_id
-        self._directory_id = directory_id
-        self._kraft_version = 0
-        self._voters: messages.VotersRecord | None = None
 
-    def learn(self, control: list[tuple[int, Any]]) -> None:
-        """Take in control records: type and message."""
-        for kind, message in control:
-            if kind == KRAFT_VERSION:
-                self._kraft_version = message.kraft_version
-            elif kind == KRAFT_VOTERS:
-                self._voters = message
+def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log) -> State:
+    """Of a node that has just opened its log. A log with later epochs than its vote has lost the vote's file."""
+    epoch = max(voted.epoch, image.epoch, log.epochs.latest)
+    return State(
+        config.node_id,
+        voters.ids,
+        Voted(epoch) if epoch > voted.epoch else voted,
+        timing=Timing(
+            config.controller_quorum_election_timeout_ms,
+            config.controller_quorum_election_backoff_max_ms,
+            config.controller_quorum_fetch_timeout_ms,
+        ),
+        high_watermark=0 if voters.are_alone else log.high_watermark,
+    )
 
-    @property
-    def kraft_version(self) -> int:
-        """1 where the log knows its voters (KIP-853)."""
-        return self._kraft_version
 
-    @property
-    def static(self) -> tuple[int, ...]:
-        """The voters of kraft.version 0; empty where the log knows its voters."""
-        return () if self._kraft_version else (self._node_id,)
-
-    def check(self, path: str) -> None:
-        """Raises ConfigError unless this node, with this directory, is the only voter."""
-        if self._voters is None:
-            return
-        found = [(voter.voter_id, encode_id(voter.voter_directory_id)) for voter in self._voters.voters]
-        here = (self._node_id, encode_id(self._directory_id))
-        if found != [here]:
-            shown = ", ".join(f"{node}-{directory}" for node, directory in found)
-            raise ConfigError(
-                f"the voters of {path} are {shown}, and this is {here[0]}-{here[1]}; this version serves a quorum of "
-                "one: start it on the directory that belongs to it"
-            )
-
-    def records(self) -> list[Row]:
-        """The control records that say it again; none for kraft.version 0."""
-        if self._voters is None:
-            return []
-        version = messages.KRaftVersionRecord(kraft_version=self._kraft_version)
-        return [control_record(KRAFT_VERSION, version), control_record(KRAFT_VOTERS, self._voters)]
+def leader_change(state: State, granting: tuple[int, ...]) -> Row:
+    """The first record of a leader's epoch."""
+    message = messages.LeaderChangeMessage(
+        leader_id=state.node_id,
+        voters=[messages.Voter(voter_id=voter) for voter in state.voters],
+        granting_voters=[messages.Voter(voter_id=voter) for voter in granting],
+    )
+    return control_record(LEADER_CHANGE, message)

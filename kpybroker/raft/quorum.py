@@ -1,14 +1,14 @@
 """The shell around `raft.core`: the log of `__cluster_metadata`, its snapshots, and the Image they make.
 
-A record is committed when a majority of voters, here the one, has it on disk. The Image is moved forward by what has
-committed, and told to whoever asked (`on_image`) before any answer of the controller leaves (`on_committed`).
+A record is committed when a majority of voters has it on disk. The Image is moved forward by what has committed, and
+told to whoever asked (`on_image`) before any answer of the controller leaves (`on_committed`). What the function wants
+done is done in its order: persisted, then sent, then answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,126 +16,202 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
-from kpybroker.raft import core
-from kpybroker.raft.loading import FIRST_RECORDS, Voters, check_level, open_log, replay_log
+from kpybroker.raft import state as raft
+from kpybroker.raft.addresses import Addresses
+from kpybroker.raft.answering import Answering
+from kpybroker.raft.asking import Asking
+from kpybroker.raft.core import step
+from kpybroker.raft.fetching import Fetching
+from kpybroker.raft.identity import Identity, listener_of
+from kpybroker.raft.loading import first_state, leader_change, records_to_begin_with
+from kpybroker.raft.metadata_log import MetadataLog
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
-from kpybroker.raft.snapshots import Snapshots
+from kpybroker.raft.voters import Voters
 from kpybroker.storage.directory import Directory
-from kpybroker.storage.formatting import METADATA_DIRECTORY, read_bootstrap
+from kpybroker.storage.formatting import METADATA_DIRECTORY
 from kpybroker.storage.log import Log
-from kpybroker.storage.retention import unlink_all
-from kpybroker.wire.batch import encode_batch, split
-from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record
-from kpybroker.wire.stored import quorum as messages
-from kpybroker.wire.stored.metadata import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    EndTransactionRecord,
-    frame_record,
-)
+from kpybroker.wire.snapshot import Row
+from kpybroker.wire.stored.metadata import frame_record
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-BATCH_LIMIT_BYTES = 8 << 20
-"""Kafka's limit for what one decision of the controller writes."""
+FAREWELL_S = 0.5
+"""How long a leader that stops waits for the others to hear of it."""
 
 
-class Pending(NamedTuple):
-    """Appended, not yet committed."""
+class Active(NamedTuple):
+    """The active controller, and where it listens for other nodes (its controller listener)."""
 
-    end: int
-    records: list[Any]
+    node_id: int
+    host: str
+    port: int
 
 
 class Quorum:
-    """The metadata log of this node, a StateLog for the controller. `start`, then use, then `close`."""
+    """The metadata log of this node, a StateLog for the controller. `start`, `run`, then use, then `close`."""
 
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
-        self._config = config
+        self.config = config
         self._directory = directory
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
-        self.image = Image()
-        """Of what has committed."""
-        self._on_image: Callable[[Image, Image], None] = _nobody_asks
         self._on_committed: list[Callable[[], None]] = []
-        self._on_damage: Callable[[str], None] = log.critical
-        self._pending: deque[Pending] = deque()
-        self._syncing: asyncio.Task[None] | None = None
-        self._snapshotting: asyncio.Task[None] | None = None
-        self._snapshots = Snapshots(world, config, self.path)
-        self._voters = Voters(directory.node_id, directory.directory_id)
-        self.log: Log
-        self.state: core.State
+        self._on_leadership: list[Callable[[], None]] = []
+        self._when_current: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._wake_is_due = False
+        self._in_office_from: int | None = None
+        """Where the log ended when this leader had written what it begins with."""
+        self._was_active = False
+        self._stops = False
+        """From now on only what is written already may still commit."""
+        self._has_ended = False
+        self.voters = Voters(config, directory.directory_id)
+        self.metadata = MetadataLog(world, config, self.path, self.voters)
+        self.metadata.on_applied = self._applied
+        self.metadata.on_synced = lambda end: self._take(raft.Synced(end))
+        self.addresses = Addresses(config)
+        self.identity = Identity(directory.cluster_id, directory.node_id, directory.directory_id, listener_of(config))
+        if self.identity.listener is not None:
+            self.addresses.learn([(directory.node_id, *self.identity.listener[1:])])
+        self.answering = Answering(world, self)
+        self._fetching = Fetching(world, self)
+        timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
+        self._asking = Asking(world.network, self.addresses, self.identity, timeout_ms, self._take)
+        self.state = raft.State(directory.node_id, ())
 
     # ---- start and stop
 
     async def start(self) -> None:
-        """Open the log, replay it, lead, and in a new directory write its first records; then all is committed.
+        """Open the log. A sole voter replays it, leads, and in a new directory writes its first records; then all is
+        committed. Where there are others, `run` goes on from here: what has committed is for them to say.
 
-        Raises ConfigError: the log cannot be read, is of a newer version, or has voters beside this node.
+        Raises ConfigError: the log cannot be read, is of a newer version, or names other voters.
         """
         try:
-            self._world.disk.mkdir(self.path)
-            base = self._snapshots.load_newest()
-            if base is not None:
-                self._voters.learn(base.control)
-                self.image = Image().apply(base.records, base.end - 1, base.epoch)
-            self.log = open_log(self._world, self._config, self.path, base.end if base else 0)
-            if base is None and self.log.end == 0 and not self._config.controller_quorum_voters:
-                raise Damage("there is neither a snapshot, as formatting leaves one, nor a log")
-            self.image = await replay_log(self.log, self.image, self._voters, self._snapshots)
-            check_level(self.image, self.path)
-            self._voters.check(self.path)
+            await self.metadata.open()
+            self.voters.check(self.path)
             voted = read_quorum_state(self._world, self.path)
-            epoch = max(voted.epoch, self.image.epoch, self.log.epochs.latest)
-            node_id = self._directory.node_id
-            self.state = core.State(node_id, (node_id,), core.Voted(epoch) if epoch > voted.epoch else voted)
-            self._step(core.ElectionTimeout(self.log.end))
-            self._begin_cluster()
-            await self.settle()
+            self.state = first_state(self.config, self.voters, voted, self.image, self.log)
+            if self.voters.are_alone:
+                self.step(raft.Start())
+                await self.settle()
         except (Damage, OSError) as reason:
             raise ConfigError(
                 f"the metadata log in {self.path} cannot be used: {reason}; {_way_out(reason)}"
             ) from reason
 
-    def _begin_cluster(self) -> None:
-        """What a leader writes before anybody else may: the end of half a transaction, the first features."""
-        if self.image.in_transaction:
-            self._write_data([AbortTransactionRecord(reason="The controller that began it is gone.")])
-        if not self.image.features:
-            known = read_bootstrap(self._world, self._directory.path)
-            records = FIRST_RECORDS if known is None else known
-            begin = BeginTransactionRecord(name="Bootstrap records")
-            self._write_data([begin, *records, EndTransactionRecord()])
+    def run(self) -> None:
+        """Take part in the quorum: others can reach this node from now on. Nothing to do for a sole voter."""
+        if not self.voters.are_alone:
+            self._fetching.start()
+            self._take(raft.Start())
 
     async def settle(self) -> None:
-        """Until everything appended has committed. Raises Damage where it never will."""
-        while self._syncing is not None:
-            await asyncio.shield(self._syncing)
-        if self.log.offline is not None:
-            raise Damage(self.log.offline)
+        """Until what was appended is on disk; for a sole voter it has committed then. Raises Damage."""
+        await self.metadata.settle()
+
+    async def resign(self) -> None:
+        """Let others lead, where this node does and there are any; it goes on answering."""
+        if self.state.is_leader and not self.voters.are_alone:
+            self._take(raft.Resign())
+            try:
+                async with asyncio.timeout(FAREWELL_S):
+                    await self._asking.finish()
+            except TimeoutError:
+                log.info("not every voter has heard that this node stops")
 
     async def close(self) -> None:
         """Sync what is written and close the files; a log that is damaged is only closed."""
-        while (task := self._syncing or self._snapshotting) is not None:
-            await asyncio.shield(task)
-        try:
-            self.log.close()
-        except Damage as damage:
-            log.error("the metadata log was not closed in order: %s", damage)
+        self._stops = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._fetching.close()
+        await self._asking.close()
+        await self.metadata.close()
+        self._has_ended = True
 
-    # ---- StateLog
+    # ---- who leads
 
     @property
     def epoch(self) -> int:
         return self.state.voted.epoch
 
     @property
+    def leader_id(self) -> int:
+        """The node that leads this epoch as far as this node knows; -1 for nobody."""
+        return self.state.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        """This node leads: it appends, and others fetch from it. The controller waits for `is_active`."""
+        return self.state.is_leader
+
+    @property
+    def is_active(self) -> bool:
+        """This node leads, and its Image has everything from before its epoch: its controller decides now."""
+        return self._in_office_from is not None and self.committed >= self._in_office_from
+
+    @property
+    def active_controller(self) -> Active | None:
+        """Whom to ask for what only the controller does; None while nobody leads, or its address is not known.
+
+        This node itself may be the one: ask `broker.controller` then, which refuses with NOT_CONTROLLER until active.
+        """
+        address = self.addresses.of(self.leader_id)
+        return None if address is None else Active(self.leader_id, *address)
+
+    @property
+    def is_current(self) -> bool:
+        """The Image has what the leader of this epoch had committed: all that was before its epoch, at least."""
+        return self.leader_id != raft.NOBODY and self.image.epoch == self.epoch and not self.metadata.is_reading
+
+    def when_current(self, callback: Callable[[], None]) -> None:
+        """Call once: now, or as soon as the Image is current."""
+        self._when_current.append(callback)
+        self._tell_if_current()
+
+    async def wait_until_current(self, timeout_ms: int) -> None:
+        """Until the Image is current. Raises ConfigError: nobody leads for so long."""
+        current = asyncio.Event()
+        self.when_current(current.set)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await current.wait()
+        except TimeoutError:
+            raise ConfigError(
+                f"node {self._directory.node_id} found no leader of the metadata quorum within {timeout_ms} ms; check "
+                "controller.quorum.voters, and that a majority of those nodes run"
+            ) from None
+
+    def _tell_if_current(self) -> None:
+        if self._when_current and self.is_current:
+            callbacks, self._when_current = self._when_current, []
+            for callback in callbacks:
+                callback()
+
+    def on_leadership(self, callback: Callable[[], None]) -> None:
+        """Call after every change of `leader_id`, `epoch` or `is_active`; never from inside a step of a Machine."""
+        self._on_leadership.append(callback)
+
+    # ---- StateLog
+
+    @property
+    def log(self) -> Log:
+        """The log itself."""
+        return self.metadata.log
+
+    @property
+    def image(self) -> Image:
+        """Of what has committed."""
+        return self.metadata.image
+
+    @property
     def kraft_version(self) -> int:
         """The level of the feature kraft.version; control records say it, so it is not in the Image."""
-        return self._voters.kraft_version
+        return self.voters.kraft_version
 
     @property
     def end(self) -> int:
@@ -144,28 +220,33 @@ class Quorum:
 
     @property
     def committed(self) -> int:
-        return self.state.high_watermark
+        """All records below have committed, and are in the Image."""
+        return self.metadata.applied
 
     @property
     def is_writing_snapshot(self) -> bool:
-        return self._snapshotting is not None
+        return self.metadata.is_writing_snapshot
 
     def on_committed(self, callback: Callable[[], None]) -> None:
         self._on_committed.append(callback)
 
     def on_image(self, callback: Callable[[Image, Image], None]) -> None:
         """Tell of every committed change: (the Image before, the Image after)."""
-        self._on_image = callback
+        self.metadata.on_image = callback
 
     def on_damage(self, callback: Callable[[str], None]) -> None:
         """Tell when the metadata log can no longer be written: this node cannot go on."""
-        self._on_damage = callback
+        self.metadata.on_damage = callback
+
+    def fail(self, why: str) -> None:
+        """This node cannot go on."""
+        self.metadata.fail(why)
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append as one batch; it commits when it is on disk. Raises KafkaError, and then nothing was appended; Damage.
+        """Append as one batch; it commits when a majority has it. Raises KafkaError, and then nothing was appended.
 
         NOT_CONTROLLER; INVALID_REQUEST for what no record can hold; POLICY_VIOLATION for more than fits into a batch:
-        what is decided at once is written at once.
+        what is decided at once is written at once. Raises Damage: the end.
         """
         if not self.state.is_leader or self.log.offline is not None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -175,7 +256,9 @@ class Quorum:
                     record.value = frame_record(record.message)
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-        self._write_data([record.message for record in records], [record.value or b"" for record in records])
+        rows: list[Row] = [(None, record.value) for record in records]
+        self.metadata.append(rows, [record.message for record in records], self.epoch, control=False)
+        self._wake_fetches()
         return self.log.end
 
     async def replay(self) -> AsyncIterator[Stored]:
@@ -185,97 +268,115 @@ class Quorum:
 
     # ---- the shell
 
-    def _step(self, event: core.Event) -> None:
-        self.state, effects = core.step(self.state, event, self._world.wall_ms(), self._world.random)
-        for effect in effects:
-            if isinstance(effect, core.Persist):
-                write_quorum_state(self._world, self.path, effect.voted, self._voters.static)
-            elif isinstance(effect, core.Lead):
-                self._begin_epoch(effect)
-            else:
-                self._commit(effect.end)
-
-    def _begin_epoch(self, lead: core.Lead) -> None:
-        """The epoch's first records: who leads, and at the very start of a log who votes."""
-        message = messages.LeaderChangeMessage(
-            leader_id=self.state.node_id,
-            voters=[messages.Voter(voter_id=voter) for voter in self.state.voters],
-            granting_voters=[messages.Voter(voter_id=voter) for voter in lead.granting],
-        )
-        rows = [control_record(LEADER_CHANGE, message)]
-        if self.log.end == 0:
-            rows += self._voters.records()
-        self._write(rows, [], control=True)
-
-    def _write_data(self, records: list[Any], frames: list[bytes] | None = None) -> None:
-        frames = frames or [frame_record(record) for record in records]
-        self._write([(None, frame) for frame in frames], records, control=False)
-
-    def _write(self, rows: list[Row], records: list[Any], *, control: bool) -> None:
-        """Append a batch; a sync is under way when this returns. One timestamp for all: Kafka reads no other."""
-        epoch, now_ms = self.epoch, self._world.wall_ms()
-        batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
-        if len(batch) > BATCH_LIMIT_BYTES:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"{len(rows)} metadata records at once are too many; ask for less at a time"
-            )
+    def _take(self, event: raft.Event) -> None:
+        """Step on something that nobody waits to be answered for."""
         try:
-            self.log.append(split(memoryview(batch)), epoch, now_ms, client=False)
-            self.log.flush()
-        except (Damage, KafkaError) as reason:
-            self._on_damage(str(reason))
-            raise Damage(str(reason)) from reason
-        self._pending.append(Pending(self.log.end, records))
-        self._snapshots.appended(0 if control else len(batch), now_ms)
-        if self._syncing is None:
-            self._syncing = asyncio.get_running_loop().create_task(self._sync())
-
-    async def _sync(self) -> None:
-        """Group commit: one fdatasync at a time, each for all that was appended before it began."""
-        try:
-            while self.log.synced_end < self.log.written_end:
-                await self.log.sync()
-                self._step(core.Synced(self.state.node_id, self.log.synced_end))
+            self.step(event)
         except Damage as damage:
-            self._on_damage(str(damage))
-        finally:
-            self._syncing = None
+            log.error("the quorum goes on without this node: %s", damage)
 
-    def _commit(self, end: int) -> None:
-        self.log.high_watermark = self.log.last_stable = end
-        before, records = self.image, []
-        while self._pending and self._pending[0].end <= end:
-            records += self._pending.popleft().records
-        self.image = before.apply(records, end - 1, self.epoch)
+    def step(self, event: raft.Event) -> bool:
+        """Let the function decide, and do what it says; whether a vote was granted. Raises Damage, the end."""
+        if self._has_ended or (self._stops and type(event) is not raft.Synced):
+            return False
+        before = self.state
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        self.state, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
+        try:
+            granted = self._carry_out(effects)
+        except (Damage, OSError) as reason:
+            self._has_ended = True  # what comes later would rest on what is not on disk
+            self.fail(str(reason))
+            raise Damage(str(reason)) from reason
+        if (before.role, before.voted) != (self.state.role, self.state.voted):
+            self._role_changed(before)
+        self._arm()
+        return granted
+
+    def _carry_out(self, effects: list[raft.Effect]) -> bool:
+        granted = False
+        for effect in effects:
+            match effect:
+                case raft.Persist():
+                    write_quorum_state(self._world, self.path, effect.voted, self.voters.static)
+                case raft.Lead():
+                    self._begin_epoch(effect)
+                case raft.Commit():
+                    self.metadata.commit(effect.end)
+                    self._wake_fetches()
+                case raft.AnswerVote():
+                    granted = effect.granted
+                case _:
+                    self._asking.ask(effect)
+        return granted
+
+    def _arm(self) -> None:
+        """Set the timer for the next Tick. One set for earlier stays: it looks again when it fires."""
+        wake_ms = self.state.wake_ms
+        if wake_ms is None or self._stops or (self._timer is not None and self._timer_ms <= wake_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer_ms = wake_ms
+        self._timer = loop.call_later(max(wake_ms / 1000 - loop.time(), 0.001), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._take(raft.Tick())
+
+    def _role_changed(self, before: raft.State) -> None:
+        state = self.state
+        if before.is_leader:
+            self._in_office_from = None
+            self.answering.reign_ended()
+        self._fetching.turn()
+        if (before.epoch, before.leader_id) != (state.epoch, state.leader_id) or before.is_leader:
+            log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
+            self._wake_fetches()
+            self._leadership_changed()
+
+    def _leadership_changed(self) -> None:
+        self._was_active = self.is_active
+        for callback in self._on_leadership:
+            callback()
+
+    def _begin_epoch(self, lead: raft.Lead) -> None:
+        """The epoch's first records: who leads, and at the very start of a log who votes."""
+        rows = [leader_change(self.state, lead.granting)]
+        if self.log.end == 0:
+            rows += self.voters.records()
+        self.metadata.append(rows, [], lead.epoch, control=True)
+        self._take_office()
+
+    def _take_office(self) -> None:
+        """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
+        if not self.state.is_leader or self._in_office_from is not None or self.committed < self.state.epoch_start:
+            return
+        records: list[Any] = records_to_begin_with(self._world, self._directory.path, self.image)
         if records:
-            self._on_image(before, self.image)
+            self.metadata.append([(None, frame_record(row)) for row in records], records, self.epoch, control=False)
+            self._wake_fetches()
+        self._in_office_from = self.log.end
+
+    def _applied(self) -> None:
+        """More has committed and is in the Image, which has been told: now answers may leave."""
+        self._take_office()
         for callback in self._on_committed:
             callback()
-        if self._snapshotting is None and self._snapshots.is_due() and not self.image.in_transaction:
-            self._snapshotting = asyncio.get_running_loop().create_task(self._snapshot())
+        if self.is_active != self._was_active:
+            self._leadership_changed()
+        self._tell_if_current()
 
-    async def _snapshot(self) -> None:
-        """Write a snapshot of what has committed, then let go what older snapshots and the log no longer need.
+    def _wake_fetches(self) -> None:
+        """Let parked fetches look again, once for all that happens in this turn of the loop."""
+        if not self._wake_is_due and not self.voters.are_alone:
+            self._wake_is_due = True
+            asyncio.get_running_loop().call_soon(self._wake_now)
 
-        A new segment begins here: a restart checks the log from the segment that the snapshot ends in.
-        """
-        try:
-            self.log.roll()
-            await self._snapshots.write(self.image, self._voters.records())
-            oldest = await self._snapshots.forget(self.log.size_bytes)
-            if oldest > self.log.start:
-                self.log.advance_start(oldest)
-                self.log.apply_retention(self._world.wall_ms())
-                gone = self.log.take_garbage()
-                await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone))
-        except (OSError, Damage, KafkaError) as error:
-            log.error("no metadata snapshot this time: %s", error)
-        finally:
-            self._snapshotting = None
-
-
-def _nobody_asks(before: Image, after: Image) -> None:
-    """The Image before a broker has joined."""
+    def _wake_now(self) -> None:
+        self._wake_is_due = False
+        self.answering.wake()
 
 
 def _way_out(reason: BaseException) -> str:

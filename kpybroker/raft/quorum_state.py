@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from kpybroker.errors import Damage
-from kpybroker.raft.core import Voted
+from kpybroker.raft.state import Voted
 from kpybroker.storage.directory import encode_id, read_whole, write_whole
 from kpybroker.world import World
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage
 from kpybroker.metadata.image import Image
+from kpybroker.raft.state import Tail
 from kpybroker.wire.snapshot import Row, decode_snapshot, encode_snapshot
 from kpybroker.world import World
 
@@ -48,6 +50,18 @@ class Snapshots:
         self._missing_bytes = 0
         """In the log, but in no snapshot."""
         self._missing_since_ms: int | None = None
+        self._known: list[Tail] = []
+        """Those on disk, the oldest first."""
+
+    @property
+    def oldest(self) -> Tail | None:
+        """Where the log may begin, for what is below is in a snapshot; None without any."""
+        return self._known[0] if self._known else None
+
+    @property
+    def newest(self) -> Tail | None:
+        """What a replica is given whose log ends too early."""
+        return self._known[-1] if self._known else None
 
     def names(self) -> list[tuple[int, int, str]]:
         """(end, epoch, file name), the oldest first."""
@@ -67,6 +81,7 @@ class Snapshots:
         for name in disk.list(self._path):
             if name.endswith(PARTIAL):
                 disk.unlink(f"{self._path}/{name}")
+        self._known = [Tail(epoch, end) for end, epoch, _ in self.names()]
         unreadable: Damage | None = None
         for end, epoch, name in reversed(self.names()):
             handle = disk.open(f"{self._path}/{name}")
@@ -101,7 +116,7 @@ class Snapshots:
         self._missing_bytes, self._missing_since_ms = 0, None
         disk = self._world.disk
         end, now_ms = image.offset + 1, self._world.wall_ms()
-        path = f"{self._path}/{end:020d}-{image.epoch:010d}{SUFFIX}"
+        path = self._name(Tail(image.epoch, end))
         handle = disk.open(path + PARTIAL, create=True)
         try:
             disk.truncate(handle, 0)
@@ -116,7 +131,48 @@ class Snapshots:
             disk.close(handle)
         disk.rename(path + PARTIAL, path)
         await disk.sync_directory(self._path)
+        self._note(Tail(image.epoch, end))
         log.info("wrote the metadata snapshot of offset %d, %d bytes", end, position)
+
+    def _note(self, snapshot: Tail) -> None:
+        self._known = sorted({*self._known, snapshot}, key=lambda known: known.end)
+
+    def _name(self, snapshot: Tail) -> str:
+        return f"{self._path}/{snapshot.end:020d}-{snapshot.epoch:010d}{SUFFIX}"
+
+    async def read(self, snapshot: Tail, position: int, max_bytes: int) -> tuple[int, bytes]:
+        """The file's size, and a piece of it. Raises KeyError for a snapshot that is not there (any more), OSError."""
+        if snapshot not in self._known:
+            raise KeyError(snapshot)
+        disk = self._world.disk
+        handle = disk.open(self._name(snapshot))
+        try:
+            size = disk.size(handle)
+            wanted = min(max_bytes, size - position) if position >= 0 else 0
+            return size, await disk.cold_read(handle, wanted, position) if wanted > 0 else b""
+        finally:
+            disk.close(handle)
+
+    async def receive(self, snapshot: Tail, pieces: AsyncIterator[bytes]) -> Snapshot:
+        """Keep a snapshot that another node gives, once it is whole and on disk. Raises OSError, Damage."""
+        disk = self._world.disk
+        path = self._name(snapshot)
+        handle = disk.open(path + PARTIAL, create=True)
+        position = 0
+        try:
+            disk.truncate(handle, 0)
+            async for piece in pieces:
+                position += disk.pwritev(handle, [piece], position)
+            await disk.sync(handle)
+            data = await disk.cold_read(handle, min(position, FILE_LIMIT_BYTES), 0)
+        finally:
+            disk.close(handle)
+        received = Snapshot(snapshot.end, snapshot.epoch, *decode_snapshot(data, path))
+        disk.rename(path + PARTIAL, path)
+        await disk.sync_directory(self._path)
+        self._note(snapshot)
+        log.info("received the metadata snapshot of offset %d, %d bytes", snapshot.end, position)
+        return received
 
     async def forget(self, log_bytes: int) -> int:
         """Unlink old snapshots, by size (the log counts) and age as metadata.max.retention.* say.
@@ -137,4 +193,5 @@ class Snapshots:
             await disk.off_loop(partial(disk.unlink, path))
             total -= sizes[oldest]
             del names[0]
+        self._known = [Tail(epoch, end) for end, epoch, _ in names]
         return names[0][0] if names else 0

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.partition import Partition, Waiter
 from kpybroker.storage.log import Log
+
+LAG_MAX_MS = 30_000
+
+
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 class Hosting:
@@ -22,6 +29,15 @@ class Hosting:
         """Partitions that belong here and could not be opened, and why."""
         self.flushing = False
         """A flush is under way: what is appended now is written before it ends."""
+        self.lag_max_ms = LAG_MAX_MS
+        """replica.lag.time.max.ms: how long a follower may not have caught up and still be in sync."""
+        self.now_ms: Callable[[], int] = _loop_ms
+        self.may_join: Callable[[int, int], bool] = lambda node_id, broker_epoch: True
+        """Whether a node can be in sync, as far as the metadata says, that fetched with a broker epoch (KIP-841)."""
+        self.propose: Callable[[Partition], None] = lambda partition: None
+        """Ask the controller for what the partition has proposed."""
+        self.exists: Callable[[str, int], bool] = lambda topic, index: False
+        """Whether there is such a partition anywhere in the cluster."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._partitions.values()))
@@ -51,6 +67,8 @@ class Hosting:
             why = self.offline.get((topic, index))
             if why is not None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
+            if self.exists(topic, index):
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.leader_id != self.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,7 +1,7 @@
 """A Log with leadership: epoch, in-sync replicas, waiters (DESIGN: concept 6).
 
-A broker of one is a leader whose in-sync set is itself: the high watermark is the end of what is written, or of what is
-synced where `kpybroker.fsync` is `always`.
+A leader without other replicas is alone in sync: the high watermark is the end of what is written, or of what is synced
+where `kpybroker.fsync` is `always`. With others it is what all who may be in sync have; see `followers`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.replication.followers import Follower, Followers
 from kpybroker.storage.log import Appended, Log
 
 if TYPE_CHECKING:
@@ -41,10 +43,13 @@ class Partition:
         "_dirty",
         "_hosting",
         "_produces",
+        "_produces_here",
         "_sync",
         "acknowledgement",
+        "epoch_start",
         "fetch_forms",
         "fetches",
+        "followers",
         "index",
         "is_internal",
         "isr",
@@ -53,6 +58,7 @@ class Partition:
         "log",
         "offline",
         "on_advance",
+        "partition_epoch",
         "replicas",
         "topic",
         "topic_id",
@@ -67,8 +73,13 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.leader_id = -1
         self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.epoch_start = 0
+        """The end of the log when this broker took the lead."""
         self.isr: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
+        self.followers: Followers | None = None
+        """The other replicas, while this broker leads; nobody, while it follows; None where it is the only one."""
         self.offline: str | None = None
         """Why this partition serves nothing, once damage or deletion took it away."""
         self.fetches: dict[Waiter, None] = {}
@@ -76,6 +87,8 @@ class Partition:
         self.on_advance: Callable[[], None] | None = None
         """Called when the high watermark moved: the coordinator whose state this log is."""
         self._produces: deque[tuple[int, Waiter]] = deque()
+        self._produces_here: deque[tuple[int, Waiter]] = deque()
+        """Those with acks=1 that wait for this log alone; used where there are other replicas."""
         self._dirty = False
         self.acknowledgement: tuple[int, int, Any] = (-1, -1, None)
         """Version, log start and form of the response to a Produce; see `handlers.produce`."""
@@ -91,16 +104,53 @@ class Partition:
     def take_lead(self) -> None:
         """Begin the epoch: as the only in-sync replica, everything that is here has committed."""
         self.log.begin_epoch(self.leader_epoch)
+        self.epoch_start = self.log.end
         if self.log.settings.fsync_always:
             self._start_sync()
         self.advance()
 
-    def become(self, image: PartitionImage) -> None:
-        """Take over what the metadata says: leader, epoch, replicas, in-sync set."""
-        self.leader_id = image.leader
-        self.leader_epoch = image.leader_epoch
-        self.isr = tuple(image.isr)
-        self.replicas = tuple(image.replicas)
+    @property
+    def leads(self) -> bool:
+        """This broker leads the partition."""
+        return self.leader_id == self._hosting.node_id
+
+    def become(self, image: PartitionImage) -> bool:
+        """Take over what the metadata says: leader, epoch, replicas, in-sync set; whether a reign began or ended.
+
+        Who waits for what only a leader does is told, and looks again.
+        """
+        if image.partition_epoch <= self.partition_epoch and image.leader_epoch == self.leader_epoch:
+            return False
+        led, has_new_leader = self.leads, image.leader_epoch != self.leader_epoch
+        if self._dirty and has_new_leader:
+            self.flush()
+        self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
+        self.partition_epoch = image.partition_epoch
+        self.isr, self.replicas = tuple(image.isr), tuple(image.replicas)
+        if led and not self.leads:
+            self._wake_all()
+        self._count_replicas(has_new_leader)
+        if self.leads and has_new_leader:
+            self.take_lead()
+        elif self.leads:
+            self.advance()
+        return has_new_leader and (led or self.leads)
+
+    def _count_replicas(self, has_new_leader: bool) -> None:
+        hosting, known = self._hosting, self.followers
+        if known is not None and has_new_leader:
+            hosting.woken.extend(known.fetches)
+        if self.leads and self.replicas == (hosting.node_id,):
+            self.followers = None
+            if self._produces_here:
+                self._produces = deque(sorted((*self._produces, *self._produces_here), key=itemgetter(0)))
+                self._produces_here.clear()
+            return
+        if has_new_leader or known is None:
+            self.followers = Followers(hosting.node_id, hosting.lag_max_ms, hosting.may_join)
+        assert self.followers is not None
+        if self.leads:
+            self.followers.take(self.replicas, self.isr, hosting.now_ms())
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuse a client whose metadata is older or newer than ours (KIP-320); -1 is not checked."""
@@ -116,6 +166,8 @@ class Partition:
 
     def require_in_sync(self, min_isr: int) -> None:
         """Before an append with acks=all. Raises NOT_ENOUGH_REPLICAS."""
+        if self.followers is not None:
+            min_isr = self.followers.required(min_isr)
         if len(self.isr) < min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in sync, min.insync.replicas is {min_isr}"
@@ -180,6 +232,8 @@ class Partition:
         """Move the high watermark as far as the in-sync replicas allow, and wake who waited for it."""
         storage = self.log
         end = self.committable_end
+        if self.followers is not None:
+            end = self._agreed_end(self.followers, end)
         if end <= storage.high_watermark:
             return
         storage.high_watermark = end
@@ -193,11 +247,59 @@ class Partition:
         if self.on_advance is not None:
             self.on_advance()
 
+    def _agreed_end(self, followers: Followers, own_end: int) -> int:
+        """What all who may be in sync have; who waits for this log alone is woken. -1 where this broker follows."""
+        if not self.leads:
+            return -1
+        woken = self._hosting.woken
+        while self._produces_here and self._produces_here[0][0] <= own_end:
+            woken.append(self._produces_here.popleft()[1])
+        if own_end > followers.woken_at:
+            followers.woken_at = own_end
+            woken.extend(followers.fetches)
+        return followers.agreed_end(own_end, self.log.settings.min_insync_replicas, self._hosting.now_ms())
+
+    def fetched_by(self, follower: Follower, offset: int, log_start: int, broker_epoch: int) -> None:
+        """A follower asks from `offset` on, within the log and of the same history: it may bring on what others wait
+        for, and may be in sync by it."""
+        followers = self.followers
+        assert followers is not None, "who is alone has no followers"
+        follower.fetched(offset, log_start, broker_epoch, self.committable_end, self._hosting.now_ms())
+        self._propose(followers, followers.with_caught_up(follower, self.log.high_watermark, self.epoch_start))
+        self.advance()
+
+    def drop_lagging(self) -> None:
+        """Propose to go on without those who have not caught up for replica.lag.time.max.ms."""
+        if self.followers is not None and self.leads and self.offline is None:
+            now_ms = self._hosting.now_ms()
+            self._propose(self.followers, self.followers.without_lagging(self.committable_end, now_ms))
+            self.advance()  # one that was waited for may count no more
+
+    def _propose(self, followers: Followers, isr: tuple[int, ...] | None) -> None:
+        if isr is not None:
+            log.info("%r: in sync %s, to be %s", self, self.isr, isr)
+            followers.proposed = isr
+            self._hosting.propose(self)
+
     def when_committed(self, end: int, waiter: Waiter) -> None:
         """Settle the waiter once the high watermark reaches `end`."""
-        if len(self._produces) >= WAITERS_LIMIT:
+        self._wait(self._produces, end, waiter)
+
+    def when_written(self, end: int, waiter: Waiter) -> None:
+        """Settle the waiter once this log is as far, and as durable as the settings demand."""
+        self._wait(self._produces if self.followers is None else self._produces_here, end, waiter)
+
+    def _wait(self, waiting: deque[tuple[int, Waiter]], end: int, waiter: Waiter) -> None:
+        if len(waiting) >= WAITERS_LIMIT:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many produces wait for this partition")
-        self._produces.append((end, waiter))
+        waiting.append((end, waiter))
+
+    @property
+    def refusal(self) -> KafkaError | None:
+        """Why it is in vain to wait for this partition; None where it is not."""
+        if self.offline is not None:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+        return None if self.leads else KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fail(self, why: str) -> None:
         """Go offline; everybody who waits is told."""
@@ -214,6 +316,9 @@ class Partition:
 
     def _wake_all(self) -> None:
         woken = self._hosting.woken
-        woken.extend(waiter for _, waiter in self._produces)
-        self._produces.clear()
+        for waiting in (self._produces, self._produces_here):
+            woken.extend(waiter for _, waiter in waiting)
+            waiting.clear()
         woken.extend(self.fetches)
+        if self.followers is not None:
+            woken.extend(self.followers.fetches)

@@ -45,6 +45,26 @@ class Want:
         self.partition: Partition | None = None
         """Found on the last look; looked up again when it is no longer led here."""
 
+    def renew(self, want: Want) -> None:
+        """What a later fetch of the session asks of the same partition."""
+        self.fetch_offset = want.fetch_offset
+        self.max_bytes = want.max_bytes
+        self.leader_epoch = want.leader_epoch
+
+
+class ReplicaWant(Want):
+    """What a follower asks, and what it tells of its own log by it."""
+
+    __slots__ = ("last_fetched_epoch", "log_start")
+
+    last_fetched_epoch: int
+    log_start: int
+
+    def renew(self, want: Want) -> None:
+        assert isinstance(want, ReplicaWant), "a session is a consumer's or a replica's"
+        super().renew(want)
+        self.last_fetched_epoch, self.log_start = want.last_fetched_epoch, want.log_start
+
 
 Wanted = tuple[str | bytes, int]
 """A topic's name, or its id from Fetch 13 on, and a partition's index."""
@@ -67,9 +87,7 @@ class Session:
             if known is None:
                 self.wants[key] = want
                 continue
-            known.fetch_offset = want.fetch_offset
-            known.max_bytes = want.max_bytes
-            known.leader_epoch = want.leader_epoch
+            known.renew(want)
         for key in forgotten:
             self.wants.pop(key, None)
 

@@ -34,10 +34,12 @@ class PartitionLog:
         self._partition.on_advance = callback
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append as one batch and write it. Raises NOT_COORDINATOR where the partition is not led here any more."""
+        """Append as one batch and write it. Raises NOT_ENOUGH_REPLICAS, NOT_COORDINATOR where it is not led here."""
         partition = self._partition
-        if partition.leader_id != partition.node_id:
+        if not partition.leads:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if partition.followers is not None:
+            partition.require_in_sync(partition.log.settings.min_insync_replicas)
         now_ms = self._world.wall_ms()
         batch = encode_batch(
             [Record(0, record.timestamp_ms, record.key, record.value) for record in records], timestamp_ms=now_ms

@@ -20,6 +20,7 @@ from kpybroker.server.writing import write_all
 
 if TYPE_CHECKING:
     from kpybroker.server.dispatch import Known
+    from kpybroker.server.door import Door
     from kpybroker.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         "_view",
         "_waits_for_memory",
         "_writing_paused",
+        "door",
         "host",
         "known",
         "number",
@@ -71,8 +73,9 @@ class Connection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, door: Door) -> None:
         self._server = server
+        self.door = door
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = self._position = 0
@@ -183,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._closing
             or self._writing_paused
             or len(self._replies) >= REPLIES_LIMIT
-            or not self._server.serving
+            or not self.door.is_open
         )
 
     def _has_runnable_frame(self) -> bool:
@@ -195,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
     def _run_frames(self) -> None:
         view, end, position = self._view, self._filled, self._position
         server, replies = self._server, self._replies
-        limit, dispatch = server.frame_limit_bytes, server.dispatch
+        limit, dispatch, is_open = server.frame_limit_bytes, server.dispatch, self.door.is_open
         while end - position >= 4:
             if (
                 self._blocker is not None
@@ -203,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
                 or self._writing_paused
                 or len(replies) >= REPLIES_LIMIT
                 or self._owed_bytes > OWED_LIMIT_BYTES
-                or not server.serving
+                or not is_open
             ):
                 return
             size = _SIZE(view, position)[0]

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.call import Call, Encoded, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.handlers.answering import answer, handler_of, refused
+from kpybroker.handlers.envelope import forwardable
+from kpybroker.server.door import CONTROLLER
+from kpybroker.server.forwarding import forwarding
 from kpybroker.wire import api as api_table
 from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 from kpybroker.wire.frame import encode_response, parse_request_header
@@ -34,14 +38,13 @@ PRODUCE, FETCH = 0, 1
 class Route:
     """One row of the table, bound to its handler on first use; `count` requests have taken it."""
 
-    __slots__ = ("api", "count", "handle", "refuse")
+    __slots__ = ("api", "count", "handle")
 
     def __init__(self, api: api_table.Api) -> None:
-        module = importlib.import_module(f"kpybroker.handlers.{api.module}")
+        handle = handler_of(api).handle
         self.api = api
         self.count = 0
-        self.handle: Callable[[Broker, Call, Any], Any] = module.handle
-        self.refuse: Callable[[Any, KafkaError], Any] | None = getattr(module, "refuse", None)
+        self.handle: Callable[[Broker, Call, Any], Any] = forwarding(api, handle) if forwardable(api) else handle
 
 
 class Known(NamedTuple):
@@ -62,6 +65,12 @@ class Dispatcher:
         self.routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    async def answer_here(self, name: str, request: Any) -> Any:
+        """What this node's own parts ask of it as the active controller: no connection, and nothing is forwarded."""
+        api = api_table.by_name[name]
+        call = Call(api.key, api.max, None, "127.0.0.1", 0, side=CONTROLLER)
+        return await answer(self._broker, api, call, request)
+
     def run(self, connection: Connection, frame: memoryview) -> None:
         """Handle one request frame. Raises MalformedFrame."""
         key_and_version, correlation_id = _HEAD(frame)
@@ -81,11 +90,11 @@ class Dispatcher:
             if type(result) is types.CoroutineType:
                 result = self._drive(connection, route, request, result)
         except KafkaError as refusal:
-            result = _refusal(route, request, refusal)
+            result = refused(route.api, request, refusal)
         except MalformedFrame:
             raise
         except Damage as damage:
-            result = _refusal(route, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
+            result = refused(route.api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
         except Exception:
             log.exception("bug in the handler of %s, called by %s", route.api.name, connection.peer)
             connection.close()
@@ -100,8 +109,11 @@ class Dispatcher:
         """Read a whole header, and remember what it says: a connection sends the same ones again and again."""
         header, body_at = parse_request_header(frame)
         api = api_table.by_key.get(header.api_key)
-        if api is None:
-            raise MalformedFrame(f"api key {header.api_key} is not served")
+        door = connection.door
+        if api is None or door.side not in api.listens.value:
+            raise MalformedFrame(
+                f"api key {header.api_key} is not served to those who come to listener {door.listener}"
+            )
         version = header.api_version
         if not api.min <= version <= api.max:
             self._refuse_version(connection, api, version, header.correlation_id)
@@ -109,7 +121,7 @@ class Dispatcher:
         route = self.routes.get(api.key)
         if route is None:
             route = self.routes[api.key] = Route(api)
-        call = Call(api.key, version, header.client_id, connection.host, connection.number)
+        call = Call(api.key, version, header.client_id, connection.host, connection.number, door.listener, door.side)
         parse: Callable[[memoryview, int], Any] = parser(api.request, version)
         if api.key == PRODUCE and version >= FIRST_FLEXIBLE_PRODUCE:
             parse = RepeatingProduce(parse)
@@ -138,9 +150,9 @@ class Dispatcher:
             if error is None:
                 reply.complete(finished.result())
             elif isinstance(error, KafkaError):
-                reply.complete(_refusal(route, request, error))
+                reply.complete(refused(route.api, request, error))
             elif isinstance(error, Damage):
-                reply.complete(_refusal(route, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))))
+                reply.complete(refused(route.api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))))
             elif isinstance(error, MalformedFrame):
                 connection.refuse_frame(str(error))
             else:
@@ -188,18 +200,6 @@ def _buffers(api: api_table.Api, version: int, correlation_id: int, response: An
         head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id)
         return [head + b"\0" + response if flexible else head + response]
     return encode_response(correlation_id, api, version, response)
-
-
-def _refusal(route: Route, request: Any, refusal: KafkaError) -> Any:
-    if route.refuse is not None:
-        return route.refuse(request, refusal)
-    response = route.api.response()
-    if not hasattr(response, "error_code"):
-        raise refusal
-    response.error_code = int(refusal.code)
-    if hasattr(response, "error_message"):
-        response.error_message = refusal.message
-    return response
 
 
 async def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:

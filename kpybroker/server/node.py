@@ -7,7 +7,8 @@ import logging
 
 from kpybroker.broker import Broker
 from kpybroker.config import BrokerConfig, Endpoint
-from kpybroker.errors import ConfigError
+from kpybroker.errors import ConfigError, KafkaError
+from kpybroker.server.door import BROKER, CONTROLLER
 from kpybroker.server.server import Server
 from kpybroker.world import World
 
@@ -37,12 +38,18 @@ class Node:
         server = Server(broker)
         started = False
         try:
-            listening = [await _listen(server, endpoint) for endpoint in config.listeners]
+            for endpoint in config.controller_listeners:
+                await _listen(server, endpoint, CONTROLLER)
+            listening = [await _listen(server, endpoint, BROKER) for endpoint in config.listeners]
+            await broker.enter_quorum()
             advertised = tuple(
                 _advertise(wanted, port) for wanted, port in zip(config.advertised_listeners, listening, strict=True)
             )
-            await broker.join(advertised)
+            if advertised:
+                await broker.join(advertised)
             started = True
+        except KafkaError as refusal:
+            raise ConfigError(f"the controller does not take this broker: {refusal}") from refusal
         finally:
             if not started:
                 await server.stop()
@@ -52,19 +59,22 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        first = self.advertised[0]
+        """Host and port of the first listener for clients; of a node without any, of its controller listener."""
+        first = (self.advertised or self.broker.config.controller_listeners)[0]
         host = f"[{first.host}]" if ":" in first.host else first.host
         return f"{host}:{first.port}"
 
     async def stop(self) -> None:
         """Answer what can be answered, write what is queued, leave the mark of a clean shutdown."""
+        await self.broker.leave()
+        await self.broker.quorum.resign()
         await self.server.stop()
         await self.broker.close()
 
 
-async def _listen(server: Server, endpoint: Endpoint) -> int:
+async def _listen(server: Server, endpoint: Endpoint, side: str) -> int:
     try:
-        return await server.start(endpoint.host, endpoint.port)
+        return await server.start(endpoint.host, endpoint.port, endpoint.name, side)
     except OSError as error:
         where = f"{endpoint.host or '*'}:{endpoint.port}"
         raise ConfigError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import Reply
 from kpybroker.server import dispatch
 from kpybroker.server.connection import Connection
+from kpybroker.server.door import BROKER, CONTROLLER, Door
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -43,6 +44,7 @@ class Server:
         self._unflushed: list[Connection] = []
         self._flush_is_due = False
         self._dispatcher = dispatch.Dispatcher(broker)
+        broker.answer_here(self._dispatcher.answer_here)
         self.dispatch = self._dispatcher.run
         self.encode: Callable[[Reply], Sequence[Any]] = dispatch.encode
         self._connections: dict[int, Connection] = {}
@@ -53,8 +55,7 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
         self._stopping = False
-        self.serving = False
-        """False until the broker is registered: requests that come earlier wait for the doors to open."""
+        self._doors: list[Door] = []
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -62,9 +63,14 @@ class Server:
         """Monotonic seconds."""
         return self._loop.time()
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. Raises OSError."""
-        listener = await self.broker.world.network.listen(lambda: Connection(self), host, port)
+    async def start(self, host: str, port: int, listener_name: str = "PLAINTEXT", side: str = BROKER) -> int:
+        """Listen; returns the port. Raises OSError.
+
+        Other nodes are served at once; clients when the broker is registered and the doors open.
+        """
+        door = Door(listener_name, side, is_open=side == CONTROLLER)
+        self._doors.append(door)
+        listener = await self.broker.world.network.listen(lambda: Connection(self, door), host, port)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._swept_at = self.now
@@ -73,7 +79,8 @@ class Server:
 
     def open_the_doors(self) -> None:
         """Serve from now on, those first who came while the broker started."""
-        self.serving = True
+        for door in self._doors:
+            door.is_open = True
         for connection in self.connections():
             connection.go_on()
 
@@ -154,6 +161,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         if self._connections.pop(connection.number, None) is None:
             return
+        self.broker.presence.closed(connection.number)
         left = self._per_host[connection.host] - 1
         if left:
             self._per_host[connection.host] = left

@@ -92,7 +92,7 @@ def _open_all(world: World, paths: Sequence[str], node_id: int, wanted: Format, 
             f"{paths[0]} is empty, and the metadata log belongs there; name the directory that has "
             f"{METADATA_DIRECTORY} first in log.dirs, or restore it"
         )
-    cluster_id = cluster_id or encode_id(random_id(world.random))
+    cluster_id = cluster_id or wanted.new_cluster_id or encode_id(random_id(world.random))
     made = []
     for number, (path, lock, directory) in enumerate(zip(paths, locks, found, strict=True)):
         if directory is None:

@@ -72,13 +72,14 @@ class LeaderEpochs:
             return -1, -1
         return (self.entries[above - 1][0] if above else epoch), self.entries[above][1]
 
-    def cut_end(self, offset: int) -> None:
+    def cut_end(self, offset: int, *, save: bool = True) -> None:
         """Forget epochs that began at or after `offset`."""
         kept = [entry for entry in self.entries if entry[1] < offset]
         if len(kept) != len(self.entries):
             self.entries = kept
             self._changed()
-            self.save()
+            if save:
+                self.save()
 
     def cut_start(self, offset: int) -> None:
         """Forget epochs that ended at or before `offset`; the one in force there now begins there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 from collections.abc import Mapping
 from random import Random
 from typing import Any, NamedTuple
@@ -40,12 +41,14 @@ class Format(NamedTuple):
     """With what an empty directory is formatted.
 
     voter: the controller endpoint (name, host, port) of the one voter, written down as `--standalone` does; None where
-    controller.quorum.voters names the voters (kraft.version 0). cluster_id: None for a new one.
+    controller.quorum.voters names the voters (kraft.version 0). cluster_id: of every directory, formatted already or
+    not; None for any. new_cluster_id: where no directory has one; None for one that is drawn.
     """
 
     features: Mapping[str, int]
     voter: tuple[str, str, int] | None
     cluster_id: str | None = None
+    new_cluster_id: str | None = None
 
 
 def encode_id(raw: bytes) -> str:
@@ -100,6 +103,23 @@ def format_directory(
     meta = f"node.id={node_id}\ndirectory.id={encode_id(directory_id)}\nversion=1\ncluster.id={cluster_id}\n"
     write_whole(world, f"{path}/{META_PROPERTIES}", meta.encode())
     world.disk.sync_directory_blocking(path)
+    _sync_names_above(world, path)
+
+
+NOT_OURS = (errno.EACCES, errno.EPERM, errno.EINVAL)
+"""Of directories above: one that may not be read, or is of a kind that has no disk (/proc), was not made by us."""
+
+
+def _sync_names_above(world: World, path: str) -> None:
+    """The directory's own name, and those of parents that were made with it, must survive a power loss too."""
+    while (path := path.rpartition("/")[0]) != "":
+        try:
+            world.disk.sync_directory_blocking(path)
+        except OSError as error:
+            if error.errno in NOT_OURS:
+                return
+            raise
+    world.disk.sync_directory_blocking("/")
 
 
 def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, int]) -> list[Row]:

@@ -233,7 +233,7 @@ class Log(ReadSide):
         """The end of the log with it."""
         if batch.leader_epoch != self.epochs.noted:
             if not self.made:
-                self._make()
+                self.make()
             self.epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
             self.epochs.noted = self.epochs.latest
         self.segments.active.add(batch, self._settings.index_interval_bytes)
@@ -243,8 +243,8 @@ class Log(ReadSide):
         end = self.end = batch.base_offset + batch.last_offset_delta + 1
         return end
 
-    def _make(self) -> None:
-        """Raises OSError."""
+    def make(self) -> None:
+        """Make the directory that is not there yet. Raises OSError."""
         self.world.disk.mkdir(self.directory)
         if self.topic_id is not None:
             write_topic_id(self.world.disk, self.directory, self.topic_id)
@@ -324,11 +324,15 @@ class Log(ReadSide):
             raise Damage(self.offline)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget everything at and after `offset`; the leader never had it. Raises Damage."""
+        """Forget everything at and after `offset`; the leader never had it. Raises Damage.
+
+        Also an epoch that began at the end: whoever led in it may not have written anything.
+        """
         self.flush()
-        if offset >= self.end:
-            return
         try:
+            if offset >= self.end:
+                self.epochs.cut_end(self.end, save=self.made)
+                return
             self.changed = True
             truncate(self, offset)
         except OSError as error:

@@ -30,6 +30,14 @@ class RunsOn(Enum):
     CONTROLLER = "the active controller"
 
 
+class Listens(Enum):
+    """On which listeners the requests are taken, as Kafka's schemas say it."""
+
+    BROKER = frozenset({"broker"})
+    CONTROLLER = frozenset({"controller"})
+    BOTH = frozenset({"broker", "controller"})
+
+
 class Api(NamedTuple):
     """One row. min and max are the versions served; flexible is the first with header v2 and tagged fields (KIP-482).
 
@@ -43,6 +51,7 @@ class Api(NamedTuple):
     flexible: int
     audience: Audience
     runs_on: RunsOn
+    listens: Listens
     advertise_from: int | None = None
     note: str = ""
 
@@ -72,49 +81,75 @@ def _messages(api: Api) -> Any:
     return importlib.import_module(f"kpybroker.wire.rpc.{api.module}")
 
 
-CLIENT = Audience.CLIENT
+CLIENT, BROKER = Audience
 ANY, CONTROLLER = RunsOn
+ON_BROKER, ON_CONTROLLER, ON_BOTH = Listens
 
 # fmt: off
-#        key  name                    versions  flexible  audience  runs on
+#        key  name                    versions  flexible  audience  runs on     listens
 API = [
-    Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY, advertise_from=0,
+    Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY,        ON_BROKER, advertise_from=0,
           note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
-    Api(   1, "Fetch",                    4, 18,   12,    CLIENT,   ANY),
-    Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY),
-    Api(   3, "Metadata",                 0, 13,    9,    CLIENT,   ANY,
+    Api(   1, "Fetch",                    4, 18,   12,    CLIENT,   ANY,        ON_BOTH),
+    Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY,        ON_BROKER),
+    Api(   3, "Metadata",                 0, 13,    9,    CLIENT,   ANY,        ON_BROKER,
           note="v0: no topics means all; from v1 null means all"),
-    Api(   8, "OffsetCommit",             2, 10,    8,    CLIENT,   ANY),
-    Api(   9, "OffsetFetch",              1, 10,    6,    CLIENT,   ANY),
-    Api(  10, "FindCoordinator",          0,  6,    3,    CLIENT,   ANY),
-    Api(  11, "JoinGroup",                0,  9,    6,    CLIENT,   ANY),
-    Api(  12, "Heartbeat",                0,  4,    4,    CLIENT,   ANY),
-    Api(  13, "LeaveGroup",               0,  5,    4,    CLIENT,   ANY),
-    Api(  14, "SyncGroup",                0,  5,    4,    CLIENT,   ANY),
-    Api(  15, "DescribeGroups",           0,  6,    5,    CLIENT,   ANY),
-    Api(  16, "ListGroups",               0,  5,    3,    CLIENT,   ANY),
-    Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,
+    Api(   8, "OffsetCommit",             2, 10,    8,    CLIENT,   ANY,        ON_BROKER),
+    Api(   9, "OffsetFetch",              1, 10,    6,    CLIENT,   ANY,        ON_BROKER),
+    Api(  10, "FindCoordinator",          0,  6,    3,    CLIENT,   ANY,        ON_BROKER),
+    Api(  11, "JoinGroup",                0,  9,    6,    CLIENT,   ANY,        ON_BROKER),
+    Api(  12, "Heartbeat",                0,  4,    4,    CLIENT,   ANY,        ON_BROKER),
+    Api(  13, "LeaveGroup",               0,  5,    4,    CLIENT,   ANY,        ON_BROKER),
+    Api(  14, "SyncGroup",                0,  5,    4,    CLIENT,   ANY,        ON_BROKER),
+    Api(  15, "DescribeGroups",           0,  6,    5,    CLIENT,   ANY,        ON_BROKER),
+    Api(  16, "ListGroups",               0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
+    Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,        ON_BOTH,
           note="the response header stays v0, and an unknown version is answered in v0 (KIP-511)"),
-    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER),
-    Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER),
-    Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY),
-    Api(  22, "InitProducerId",           0,  5,    2,    CLIENT,   ANY,
+    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY,        ON_BROKER),
+    Api(  22, "InitProducerId",           0,  5,    2,    CLIENT,   ANY,        ON_BROKER,
           note="idempotent producers only; v6 (KIP-939) is unstable in Kafka 4.3 and not advertised there either"),
-    Api(  23, "OffsetForLeaderEpoch",     2,  4,    4,    CLIENT,   ANY),
-    Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY),
-    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER),
-    Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY),
-    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER),
-    Api(  42, "DeleteGroups",             0,  2,    2,    CLIENT,   ANY),
-    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER),
-    Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY),
-    Api(  60, "DescribeCluster",          0,  2,    0,    CLIENT,   ANY),
-    Api(  61, "DescribeProducers",        0,  0,    0,    CLIENT,   ANY),
-    Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,
+    Api(  23, "OffsetForLeaderEpoch",     2,  4,    4,    CLIENT,   ANY,        ON_BROKER),
+    Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY,        ON_BOTH),
+    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY,        ON_BROKER),
+    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  42, "DeleteGroups",             0,  2,    2,    CLIENT,   ANY,        ON_BROKER),
+    Api(  43, "ElectLeaders",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  45, "AlterPartitionReassignments", 0, 1,  0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  46, "ListPartitionReassignments", 0, 0,   0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY,        ON_BROKER),
+    Api(  52, "Vote",                     0,  2,    0,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  53, "BeginQuorumEpoch",         0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  54, "EndQuorumEpoch",           0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  55, "DescribeQuorum",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  56, "AlterPartition",           2,  3,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  57, "UpdateFeatures",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  58, "Envelope",                 0,  0,    0,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  59, "FetchSnapshot",            0,  1,    0,    BROKER,   ANY,        ON_CONTROLLER),
+    Api(  60, "DescribeCluster",          0,  2,    0,    CLIENT,   ANY,        ON_BOTH),
+    Api(  61, "DescribeProducers",        0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
+    Api(  62, "BrokerRegistration",       0,  4,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  63, "BrokerHeartbeat",          0,  2,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  64, "UnregisterBroker",         0,  0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  67, "AllocateProducerIds",      0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,
           note="v0 is ListClientMetricsResources and asks for those only (KIP-1142)"),
-    Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY),
+    Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
 ]
+
+DECLARED = [
+    Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  80, "AddRaftVoter",             0,  1,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  81, "RemoveRaftVoter",          0,  0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  82, "UpdateRaftVoter",          0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+]
+"""Rows whose messages are declared and that nobody answers yet: neither dispatched nor advertised. A row that gets its
+handler moves up."""
 # fmt: on
 
 by_key = {api.key: api for api in API}
-by_name = {api.name: api for api in API}
+by_name = {api.name: api for api in (*API, *DECLARED)}

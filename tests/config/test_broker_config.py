@@ -36,7 +36,7 @@ STATIC = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
 }
-OURS = {"group.initial.rebalance.delay.ms"}
+OURS = {"group.initial.rebalance.delay.ms", "broker.session.timeout.ms"}
 """Defaults of ours where Kafka has others."""
 
 
@@ -195,10 +195,24 @@ def test_listeners() -> None:
         ),
         ({"node.id": "-1"}, "node.id"),
         ({"node.id": "1", "broker.id": "2"}, "contradicts"),
-        ({"process.roles": "broker"}, "add controller"),
+        ({"process.roles": "broker"}, "name the controllers"),
+        ({"process.roles": "controller"}, "for clients, and process.roles lacks broker"),
+        ({"process.roles": "broker", "controller.quorum.voters": "1@h:1"}, "process.roles lacks controller"),
+        (
+            {
+                "process.roles": "broker",
+                "controller.quorum.voters": "2@h:1",
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            },
+            "a listener of controllers",
+        ),
         ({"process.roles": "boss"}, "broker, controller"),
         ({"log.dirs": "a,,b"}, "log.dirs"),
-        ({"controller.quorum.voters": "1@h:1,2@h:2"}, "a quorum of one"),
+        ({"controller.quorum.voters": "1@h:1,2@h:2"}, "no listener for them"),
+        ({"controller.quorum.voters": "1@h:1,1@h:2"}, "named twice"),
+        ({"controller.quorum.voters": "1@h:1,2@h:1"}, "the same address"),
+        ({"controller.quorum.voters": ",".join(f"{n}@h:{n}" for n in range(1, 17))}, "at most 15"),
+        ({"controller.quorum.bootstrap.servers": "h"}, "write host:port"),
         ({"controller.quorum.voters": "7@h:1"}, "node.id=1 is not a voter"),
         ({"controller.quorum.voters": "h:1"}, "id@host:port"),
         ({"num.partitions": "many"}, "Not a number of type INT"),
@@ -215,3 +229,21 @@ def test_what_cannot_be_used_is_refused_by_name(settings: dict[str, str], said: 
 
 def test_broker_id_is_the_old_name_of_node_id() -> None:
     assert BrokerConfig.parse({"broker.id": "7"}).node_id == 7
+
+
+def test_a_cluster_has_three_kinds_of_nodes() -> None:
+    voters = {"controller.quorum.voters": "1@a:19093,2@b:19093,3@[::1]:19093"}
+    both = BrokerConfig.parse({**voters, "node.id": "1", "listeners": "PLAINTEXT://:9092,CONTROLLER://:19093"})
+    assert [(voter.node_id, voter.host, voter.port) for voter in both.controller_quorum_voters] == [
+        (1, "a", 19093),
+        (2, "b", 19093),
+        (3, "::1", 19093),
+    ]
+    alone = BrokerConfig.parse(
+        {**voters, "node.id": "2", "process.roles": "controller", "listeners": "CONTROLLER://:19093"}
+    )
+    assert alone.listeners == alone.advertised_listeners == ()
+    broker = BrokerConfig.parse({**voters, "node.id": "7", "process.roles": "broker"})
+    assert broker.controller_listeners == ()
+    seeking = {"node.id": "8", "process.roles": "broker", "controller.quorum.bootstrap.servers": "a:1, b:2"}
+    assert BrokerConfig.parse(seeking).controller_quorum_bootstrap_servers == (("a", 1), ("b", 2))

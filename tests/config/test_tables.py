@@ -20,8 +20,8 @@ from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_K
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent.parent / "kpybroker"
 DEFINITIONS = json.loads((HERE / "definitions-4.3.1.json").read_text())
-OUR_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
-"""Where we differ on purpose: the first join does not wait."""
+OUR_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "broker.session.timeout.ms": "3000"}
+"""Where we differ on purpose: the first join does not wait, and a silent broker is missed sooner."""
 TABLES: Mapping[str, Mapping[str, ConfigKey]] = {
     "broker": BROKER_KEYS,
     "topic": TOPIC_KEYS,
@@ -82,7 +82,6 @@ def _attributes_read() -> set[str]:
 DERIVED = {"broker_id": "node_id", "log_dir": "log_dirs", "cleanup_policy": "compacted", "fsync": "fsync_always"}
 """Settings that are read under another name."""
 READ_BY_THE_VIEW = {
-    "controller.listener.names",
     "listener.security.protocol.map",
     "process.roles",
     "controller.quorum.voters",

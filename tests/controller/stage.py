@@ -6,9 +6,10 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.controller.commands import BrokerEndpoint, BrokerHeartbeat, Command, RegisterBroker
+from kpybroker.controller.commands import BrokerEndpoint, BrokerHeartbeat, BrokerLost, Command, RegisterBroker
+from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
-from kpybroker.controller.state import ControllerState
+from kpybroker.controller.state import ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored, Ticket
 from kpybroker.metadata.image import Image
@@ -21,6 +22,7 @@ class Stage:
     """One controller and its log. `ask` gives the answer or raises the refusal."""
 
     def __init__(self, brokers: int = 1, **settings: str) -> None:
+        self.now_ms = NOW_MS
         self.log: list[Stored] = []
         config = BrokerConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
         self.machine = ControllerMachine(config, Random(7), lambda: len(self.log))
@@ -33,7 +35,7 @@ class Stage:
         return self.machine.state
 
     def ask(self, command: Command) -> Any:
-        outcome = self.machine.decide(Ticket(1000), command, NOW_MS)
+        outcome = self.machine.decide(Ticket(1000), command, self.now_ms)
         for record in outcome.records:
             record.offset = len(self.log)
             record.value = stored.frame_record(record.message)
@@ -57,13 +59,19 @@ class Stage:
             return refusal.code, refusal.message
         return result.error_code, result.error_message
 
+    def partition(self, topic: str = "t", index: int = 0) -> PartitionState:
+        return self.state.topics[topic].partitions[index]
+
     def join(self, node_id: int, rack: str | None = None, incarnation: int = 1, previous_epoch: int = -1) -> None:
+        """Register and be unfenced. Of an earlier incarnation the controller has seen the connection end."""
+        if node_id in self.epochs:
+            self.ask(BrokerLost(node_id, self.epochs[node_id]))
         self.epochs[node_id] = self.ask(
             RegisterBroker(
                 node_id=node_id,
                 incarnation_id=bytes([node_id, incarnation]) + bytes(14),
                 endpoints=(BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9000 + node_id),),
-                features=(("metadata.version", 30, 30),),
+                features=tuple((name, *levels) for name, levels in SUPPORTED_FEATURES.items()),
                 rack=rack,
                 log_dirs=(bytes([node_id]) * 16,),
                 previous_epoch=previous_epoch,

@@ -68,6 +68,26 @@ def test_an_empty_partition(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
+@pytest.mark.parametrize(
+    ("version", "code"), [(11, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
+)
+def test_a_leader_that_does_not_know_the_latest_offset_says_so(
+    version: int, code: ErrorCode, with_broker: WithBroker
+) -> None:
+    """After a crash with fsync=always, the end is known again when it has been synced; until then nothing goes back."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await fill(peer)
+        partition = node.broker.hosting.find("t", 0)
+        assert partition is not None
+        partition.epoch_start = partition.log.high_watermark + 1
+        assert (await ask(peer, LATEST, version))[0] == code
+        assert (await ask(peer, NOW_MS, version))[0] == code
+        assert await ask(peer, EARLIEST, version) == (0, 0, -1)
+
+    with_broker(scenario)
+
+
 def test_refusals(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await fill(peer)

@@ -8,9 +8,11 @@ from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.rpc import create_partitions, delete_topics, metadata
+from kpybroker.wire.rpc import create_partitions, delete_topics, describe_topic_partitions, metadata
 from tests.asking import make
 from tests.conftest import WithBroker
+from tests.handlers.strangers import live_stranger
+from tests.handlers.test_alter_partition import make_topic
 
 ROW = api_table.by_name["Metadata"]
 EVERY = range(ROW.min, ROW.max + 1)
@@ -173,5 +175,30 @@ def test_internal_topics_are_marked(with_broker: WithBroker) -> None:
         for version in EVERY[1:]:
             answer = (await told(peer, about("__consumer_offsets"), version))["__consumer_offsets"]
             assert (answer.error_code, answer.is_internal) == (0, True)
+
+    with_broker(scenario)
+
+
+def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with live_stranger(node) as stranger:
+            await make_topic(peer, 2)
+            partition = (await describe(peer)).topics[0].partitions[0]
+            assert (partition.error_code, partition.leader_id, partition.offline_replicas) == (0, 2, [])
+            await stranger.beat(want_fence=True)
+            told = await describe(peer)
+            partition = told.topics[0].partitions[0]
+            assert node.broker.image.topics["t"].partitions[0].leader == 2, "on paper: it is the only replica"
+            assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+            assert (partition.replica_nodes, partition.offline_replicas) == ([2], [2])
+            assert [broker.node_id for broker in told.brokers] == [1]
+            asked = describe_topic_partitions.Request(topics=[describe_topic_partitions.TopicRequest(name="t")])
+            pages = await peer.ask("DescribeTopicPartitions", asked)
+            (shown,) = pages.topics[0].partitions
+            assert (shown.error_code, shown.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+    async def describe(peer: Peer) -> metadata.Response:
+        told: metadata.Response = await peer.ask("Metadata", metadata.Request(topics=None))
+        return told
 
     with_broker(scenario)

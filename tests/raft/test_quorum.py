@@ -16,7 +16,8 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
-from kpybroker.raft.quorum import BATCH_LIMIT_BYTES, Quorum
+from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES
+from kpybroker.raft.quorum import Quorum
 from kpybroker.storage.directory import METADATA_DIRECTORY, Format, open_directories
 from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control

@@ -6,7 +6,7 @@ import importlib
 import re
 from typing import Any
 
-from kpybroker.wire.api import API
+from kpybroker.wire.api import API, DECLARED
 
 STORED = {
     "metadata": r"\w+Record",
@@ -30,8 +30,8 @@ def _stored() -> dict[str, Any]:
     return found
 
 
-MESSAGES: dict[str, Any] = {f"{api.name}Request": api.request for api in API}
-MESSAGES |= {f"{api.name}Response": api.response for api in API}
+MESSAGES: dict[str, Any] = {f"{api.name}Request": api.request for api in (*API, *DECLARED)}
+MESSAGES |= {f"{api.name}Response": api.response for api in (*API, *DECLARED)}
 MESSAGES |= _stored()
 
 

@@ -25,7 +25,8 @@ CODES = {
     "uuid": "16s",
 }
 RENAMED = {"RegisteredVoter": "Voter", "QuorumVoter": "Voter", "CurrentTaskIds": "TaskIds"}
-"""Structures of ours whose name Kafka gives to several."""
+"""Structures of ours whose name Kafka gives to several. One of a response that shares its name with one of the request
+ends in Reply here."""
 
 Schema = dict[str, Any]
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*')
@@ -96,7 +97,7 @@ def described(piece: pieces.Piece) -> Any:
         return ("records" if piece.view else "bytes", piece.compact, piece.nullable)
     if isinstance(piece, pieces.Array):
         return ("array", piece.compact, piece.nullable, described(piece.element))
-    name = RENAMED.get(piece.cls.__name__, piece.cls.__name__)
+    name = RENAMED.get(piece.cls.__name__, piece.cls.__name__).removesuffix("Reply")
     members = [(each, described(member)) for each, member in piece.members]
     tagged = [(each.tag, each.name, described(each.piece)) for each in piece.tagged or ()]
     return ("struct", name, members, tagged, piece.tagged is not None, piece.nullable)

@@ -14,6 +14,7 @@ from tests.wire import interpreted
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 BY_MODULE = {api.module: api for api in API}
+BY_MODULE["api_versions_at_controller"] = BY_MODULE["api_versions"]
 FILES = sorted(GOLDEN.glob("*.json"))
 
 

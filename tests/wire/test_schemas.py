@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from kpybroker.wire.api import API, NEVER
+from kpybroker.wire.api import API, DECLARED, NEVER
 from kpybroker.wire.layout import fields_of, layout
 from kpybroker.wire.message import Part
 from tests.wire.messages import MESSAGES, VERSIONS, versions
@@ -67,10 +67,11 @@ def test_defaults_are_those_of_the_schema(name: str) -> None:
     assert_defaults(MESSAGES[name], schema["fields"], common, name)
 
 
-@pytest.mark.parametrize("api", API, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", [*API, *DECLARED], ids=lambda api: api.name)
 def test_table_agrees_with_the_declarations(api: Any) -> None:
     request, response = schemas()[f"{api.name}Request"], schemas()[f"{api.name}Response"]
     assert request["apiKey"] == response["apiKey"] == api.key
     assert {api.min, api.max} <= set(versions(api.request)) & set(versions(api.response))
+    assert api.listens.value == set(request["listeners"])
     first = None if api.flexible == NEVER else api.flexible
     assert api.request._flexible == api.response._flexible == first

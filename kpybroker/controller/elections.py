@@ -1,0 +1,100 @@
+"""Elections that somebody asks for (ElectLeaders, KIP-460), and those that come with time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kpybroker.controller.commands import ElectionType, ElectLeaders, PartitionResult
+from kpybroker.controller.leadership import Election, PartitionChange, Wanted
+from kpybroker.controller.rules import Rules
+from kpybroker.controller.state import NO_LEADER, ControllerState, PartitionState
+from kpybroker.errors import ErrorCode, KafkaError
+
+BALANCED_AT_ONCE_MAX = 1000
+"""Kafka's limit of leaders that go home in one step."""
+
+
+def elect_leaders(
+    state: ControllerState, rules: Rules, command: ElectLeaders
+) -> tuple[list[Any], list[PartitionResult]]:
+    """Decide each partition by itself. Raises INVALID_REQUEST for a kind of election that is not known."""
+    if command.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {command.election_type}.")
+    preferred = command.election_type == ElectionType.PREFERRED
+    records: dict[tuple[str, int], Any] = {}
+    results = []
+    for topic, index in asked_partitions(state, command.partitions):
+        try:
+            record = None if (topic, index) in records else _elect(state, rules, topic, index, preferred=preferred)
+        except KafkaError as refusal:
+            results.append(PartitionResult(topic, index, refusal.code, refusal.message))
+            continue
+        if record is not None:
+            records[topic, index] = record
+            results.append(PartitionResult(topic, index))
+    return list(records.values()), results
+
+
+def asked_partitions(
+    state: ControllerState, asked: tuple[tuple[str, tuple[int, ...]], ...] | None
+) -> Iterator[tuple[str, int]]:
+    """(topic, index) of those that are asked for, or of all there are."""
+    if asked is None:
+        for topic in state.topics.values():
+            for index in topic.partitions:
+                yield topic.name, index
+        return
+    for name, indexes in asked:
+        for index in indexes:
+            yield name, index
+
+
+def _elect(state: ControllerState, rules: Rules, name: str, index: int, *, preferred: bool) -> Any:
+    topic = state.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    partition = topic.partitions.get(index)
+    if partition is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    if partition.leader == partition.replicas[0] if preferred else _has_leader(state, partition):
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+    election = Election.PREFERRED if preferred else Election.UNCLEAN
+    record = PartitionChange(state, rules, topic, state.active).record(index, Wanted(election=election))
+    if record is None or (preferred and record.leader != partition.replicas[0]):
+        missing = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        raise KafkaError(missing)
+    return record
+
+
+def _has_leader(state: ControllerState, partition: PartitionState) -> bool:
+    return partition.leader != NO_LEADER and state.active(partition.leader)
+
+
+def elect_uncleanly(state: ControllerState, rules: Rules) -> list[Any]:
+    """Leaders for partitions that have none, in topics that allow it."""
+    records: list[Any] = []
+    for topic in state.topics.values():
+        leaderless = [index for index, partition in topic.partitions.items() if partition.leader == NO_LEADER]
+        if leaderless and rules.unclean(topic.name):
+            change = PartitionChange(state, rules, topic, state.active)
+            found = (change.record(index, Wanted(election=Election.UNCLEAN)) for index in leaderless)
+            records += [record for record in found if record is not None]
+    return records
+
+
+def balance_leaders(state: ControllerState, rules: Rules) -> list[Any]:
+    """Preferred leaders for partitions that others lead, as many as one step may move."""
+    records: list[Any] = []
+    for topic in state.topics.values():
+        change = PartitionChange(state, rules, topic, state.active)
+        for index, partition in topic.partitions.items():
+            first = partition.replicas[0]
+            if partition.leader in (first, NO_LEADER) or first not in partition.isr or not state.active(first):
+                continue
+            record = change.record(index, Wanted(election=Election.PREFERRED))
+            if record is not None:
+                records.append(record)
+            if len(records) >= BALANCED_AT_ONCE_MAX:
+                return records
+    return records

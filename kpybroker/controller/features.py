@@ -1,0 +1,83 @@
+"""UpdateFeatures: other finalized levels, as far as every registered broker can go (KIP-584, KIP-778)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.controller.commands import FeatureUpdate, ResourceType, UpdateFeatures, UpgradeType
+from kpybroker.controller.rules import ELR_FEATURE
+from kpybroker.controller.state import ControllerState
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.stored import metadata as stored
+
+SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"metadata.version": (30, 30), "kraft.version": (0, 1), ELR_FEATURE: (0, 1)}
+)
+"""By name, the range of levels that this version of kpybroker can run at."""
+OF_THE_QUORUM = "kraft.version"
+MIN_ISR = "min.insync.replicas"
+
+
+def update_features(state: ControllerState, config: BrokerConfig, command: UpdateFeatures) -> tuple[list[Any], None]:
+    """Decide all updates together. Raises INVALID_UPDATE_VERSION, INVALID_REQUEST."""
+    twice = [name for name, times in Counter(update.name for update in command.updates).items() if times > 1]
+    if twice:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The feature {twice[0]} is named twice.")
+    records: list[Any] = []
+    for update in command.updates:
+        now = state.features.get(update.name, 0)
+        _check(state, update, now)
+        if update.level == now:
+            continue
+        records.append(stored.FeatureLevelRecord(name=update.name, feature_level=update.level))
+        if update.name == ELR_FEATURE:
+            records += _switch_elr(state, config, update.level)
+    return ([] if command.validate_only else records), None
+
+
+def _check(state: ControllerState, update: FeatureUpdate, now: int) -> None:
+    name, level = update.name, update.level
+    if update.upgrade_type not in tuple(UpgradeType):
+        raise _refused(update, f"the upgrade type {update.upgrade_type} is not known.")
+    if name == OF_THE_QUORUM:
+        raise _refused(update, "it changes with the quorum, which this version does not do while it runs.")
+    low, high = SUPPORTED_FEATURES.get(name, (0, 0))
+    if name not in SUPPORTED_FEATURES:
+        raise _refused(update, "the controller does not support this feature.")
+    if not low <= level <= high:
+        raise _refused(update, f"the controller supports versions {low} to {high}.")
+    if level < now and update.upgrade_type == UpgradeType.UPGRADE:
+        raise _refused(update, "a lower version needs the upgrade type to be set to either safe or unsafe downgrade.")
+    if level > now and update.upgrade_type != UpgradeType.UPGRADE:
+        raise _refused(update, "a higher version cannot be a downgrade.")
+    for node_id, broker in state.brokers.items():
+        ranges = {known: (lowest, highest) for known, lowest, highest in broker.features}
+        lowest, highest = ranges.get(name, (0, 0))
+        if not lowest <= level <= highest:
+            raise _refused(update, f"broker {node_id} supports versions {lowest} to {highest}.")
+
+
+def _switch_elr(state: ControllerState, config: BrokerConfig, level: int) -> list[Any]:
+    """With eligible leader replicas, min.insync.replicas decides elections: it must be the same on all nodes."""
+    if not level:
+        return [stored.ClearElrRecord()]
+    records: list[Any] = []
+    if MIN_ISR not in state.settings(ResourceType.BROKER, ""):
+        value = config.text(MIN_ISR)
+        records.append(
+            stored.ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=value)
+        )
+    for (kind, name), settings in state.configs.items():
+        if kind == ResourceType.BROKER and name and MIN_ISR in settings:
+            records.append(stored.ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR, value=None))
+    return records
+
+
+def _refused(update: FeatureUpdate, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {update.level} for feature {update.name}: {why}"
+    )

@@ -1,0 +1,206 @@
+"""Who leads a partition: the one way from what is wanted of a partition to the record that makes it so.
+
+Sources: KIP-455 (reassignment), KIP-704 (leader recovery), KIP-966 (eligible leader replicas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from kpybroker.controller.rules import Rules
+from kpybroker.controller.state import NO_LEADER, NO_LEADER_CHANGE, ControllerState, PartitionState, TopicState
+from kpybroker.wire.primitives import ZERO_UUID
+from kpybroker.wire.stored import metadata as stored
+
+RECOVERED, RECOVERING = 0, 1
+NOT_SAID = -1
+
+
+class Election(Enum):
+    """How far an election may go."""
+
+    ONLINE = "the present leader, or another one that is live and in sync"
+    PREFERRED = "the first replica if it can lead, else as ONLINE"
+    UNCLEAN = "as ONLINE, else any live replica: acknowledged records may be lost"
+
+
+class Wanted(NamedTuple):
+    """What a partition is to become; None leaves a thing as it is."""
+
+    isr: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    recovery: int | None = None
+    election: Election = Election.ONLINE
+    lost_its_log: int | None = None
+    """A broker that did not stop cleanly: what it had may be incomplete (KIP-966)."""
+
+
+@dataclass(slots=True)
+class _Target:
+    """A partition on its way to what it becomes."""
+
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    removing: tuple[int, ...]
+    adding: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known: tuple[int, ...]
+    recovery: int
+    leader: int
+
+
+class PartitionChange:
+    """Makes the change records of one topic's partitions. `live` says who may lead."""
+
+    def __init__(self, state: ControllerState, rules: Rules, topic: TopicState, live: Callable[[int], bool]) -> None:
+        self._state = state
+        self._topic = topic
+        self._live = live
+        self._elr = rules.eligible_leader_replicas
+        self._min_isr = rules.min_isr(topic.name) if self._elr else 1
+
+    def record(self, index: int, wanted: Wanted) -> Any | None:
+        """The PartitionChangeRecord that makes it so, with the election it calls for; None where nothing changes."""
+        now = self._topic.partitions[index]
+        target = _Target(
+            isr=now.isr if wanted.isr is None else wanted.isr,
+            replicas=now.replicas if wanted.replicas is None else wanted.replicas,
+            removing=now.removing_replicas if wanted.removing is None else wanted.removing,
+            adding=now.adding_replicas if wanted.adding is None else wanted.adding,
+            elr=(),
+            last_known=(),
+            recovery=now.leader_recovery_state if wanted.recovery is None else wanted.recovery,
+            leader=now.leader,
+        )
+        _complete_reassignment(target)
+        if self._elr:
+            target.elr = self._eligible(now, target, wanted.lost_its_log)
+            target.last_known = now.last_known_elr
+        elif not target.isr:
+            # the last one in sync stays: only it is known to have everything
+            target.isr = tuple(node_id for node_id in now.isr if node_id in target.replicas)
+        is_clean = self._elect(now, target, wanted.election)
+        if not is_clean:
+            target.elr = target.last_known = ()  # their logs and the new leader's may differ
+        elif self._elr:
+            self._note_eligible(now, target, wanted.lost_its_log)
+        return self._difference(index, now, target)
+
+    def _eligible(self, now: PartitionState, target: _Target, lost_its_log: int | None) -> tuple[int, ...]:
+        """Those who had everything that was acknowledged while too few were in sync, and are not in sync any more."""
+        if len(target.isr) >= min(self._min_isr, len(target.replicas)):
+            return ()
+        return tuple(
+            node_id
+            for node_id in target.replicas
+            if (node_id in now.isr or node_id in now.eligible_leader_replicas)
+            and node_id not in target.isr
+            and node_id != lost_its_log
+        )
+
+    def _note_eligible(self, now: PartitionState, target: _Target, lost_its_log: int | None) -> None:
+        target.elr = self._eligible(now, target, lost_its_log)
+        if len(target.isr) >= min(self._min_isr, len(target.replicas)):
+            target.last_known = ()
+        elif not target.isr and now.leader != NO_LEADER:
+            target.last_known = (now.leader,)
+
+    def _elect(self, now: PartitionState, target: _Target, election: Election) -> bool:
+        """Whether nothing acknowledged can be lost by it."""
+        chosen = self._clean_leader(now, target, election)
+        if chosen is not None:
+            target.leader = chosen
+            if chosen not in target.isr:
+                target.isr = (chosen,)  # from the eligible ones: whoever else is in sync must show it again
+            return True
+        chosen = self._unclean_leader(target, election)
+        if chosen is None:
+            target.leader = NO_LEADER
+            return True
+        target.leader = chosen
+        target.isr = (chosen,)
+        target.recovery = RECOVERING
+        return False
+
+    def _clean_leader(self, now: PartitionState, target: _Target, election: Election) -> int | None:
+        in_sync = [node_id for node_id in target.replicas if node_id in target.isr and self._live(node_id)]
+        if election is Election.PREFERRED and in_sync and in_sync[0] == target.replicas[0]:
+            return in_sync[0]
+        if now.leader in in_sync:
+            return now.leader
+        if in_sync:
+            return in_sync[0]
+        return next((node_id for node_id in target.replicas if node_id in target.elr and self._live(node_id)), None)
+
+    def _unclean_leader(self, target: _Target, election: Election) -> int | None:
+        if self._elr and not target.isr and not target.elr and len(target.last_known) == 1:
+            # nobody is known to have everything; who led last has most of it (balanced recovery)
+            (last,) = target.last_known
+            if last in target.replicas and self._live(last):
+                return last
+        if election is Election.UNCLEAN:
+            return next((node_id for node_id in target.replicas if self._live(node_id)), None)
+        return None
+
+    def _difference(self, index: int, now: PartitionState, target: _Target) -> Any | None:
+        record = stored.PartitionChangeRecord(partition_id=index, topic_id=self._topic.topic_id)
+        if target.isr != now.isr:
+            record.isr = list(target.isr)
+        if target.replicas != now.replicas:
+            record.replicas = list(target.replicas)
+            record.directories = directories(self._state, now, target.replicas)
+        if target.removing != now.removing_replicas:
+            record.removing_replicas = list(target.removing)
+        if target.adding != now.adding_replicas:
+            record.adding_replicas = list(target.adding)
+        if target.elr != now.eligible_leader_replicas:
+            record.eligible_leader_replicas = list(target.elr)
+        if target.last_known != now.last_known_elr:
+            record.last_known_elr = list(target.last_known)
+        if target.recovery != now.leader_recovery_state:
+            record.leader_recovery_state = target.recovery
+        dropped = any(node_id not in target.replicas for node_id in now.replicas)
+        if target.leader != now.leader or (dropped and target.leader != NO_LEADER):
+            record.leader = target.leader  # a replica that is let go must not fetch on in the old epoch
+        return record if _says_something(record) else None
+
+
+def _complete_reassignment(target: _Target) -> None:
+    """A move ends when all who were added are in sync, and somebody who stays is."""
+    if not (target.adding or target.removing):
+        return
+    staying = tuple(node_id for node_id in target.isr if node_id not in target.removing)
+    if staying and all(node_id in target.isr for node_id in target.adding):
+        target.replicas = tuple(node_id for node_id in target.replicas if node_id not in target.removing)
+        target.isr = staying
+        target.removing = target.adding = ()
+
+
+def _says_something(record: stored.PartitionChangeRecord) -> bool:
+    lists = (
+        record.isr,
+        record.replicas,
+        record.removing_replicas,
+        record.adding_replicas,
+        record.eligible_leader_replicas,
+        record.last_known_elr,
+    )
+    changes = any(each is not None for each in lists)
+    return changes or record.leader != NO_LEADER_CHANGE or record.leader_recovery_state != NOT_SAID
+
+
+def directory_of(state: ControllerState, node_id: int) -> bytes:
+    """The log directory of a replica that a broker gets; zero where it has several and says so later (KIP-858)."""
+    broker = state.brokers.get(node_id)
+    return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else ZERO_UUID
+
+
+def directories(state: ControllerState, now: PartitionState, replicas: Sequence[int]) -> list[bytes]:
+    """The directories of these replicas: known ones stay."""
+    known = dict(zip(now.replicas, now.directories, strict=False))
+    return [known.get(node_id) or directory_of(state, node_id) for node_id in replicas]

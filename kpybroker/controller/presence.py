@@ -1,0 +1,122 @@
+"""Notices early that a broker's process has ended: its connection closed, and nobody listens any more where it did.
+
+Sessions notice a silent death after seconds; a closed connection says it at once, but a false alarm can cost records
+that were acknowledged with acks=1. So a broker is fenced early only when its connection to this controller has closed
+and dialling its registered listener is refused twice, a moment apart; a time-out proves nothing. And never more than
+one broker within a second: if many seem to be gone at once, something else is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from kpybroker.controller.active import Controller
+from kpybroker.controller.commands import BrokerEndpoint, BrokerLost
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+BETWEEN_DIALS_MS = 20
+DIALS_MAX = 5
+BETWEEN_FENCINGS_MS = 1000
+DIAL_TIMEOUT_MS = 1000
+CHECKS_MAX = 1000
+"""Brokers looked for at once; more are left to their sessions."""
+
+
+class Incarnation(NamedTuple):
+    """A broker in one of its lives."""
+
+    node_id: int
+    epoch: int
+
+
+class Presence:
+    """Looks for brokers whose connection ended, while this node is the active controller."""
+
+    def __init__(self, world: World, controller: Controller, node_id: int) -> None:
+        self._network = world.network
+        self._controller = controller
+        self._node_id = node_id
+        self._connections: dict[int, Incarnation] = {}
+        """Connection's number -> who sends heartbeats on it."""
+        self._checks: dict[Incarnation, asyncio.Task[None]] = {}
+        self._next_fencing = 0.0
+        """Not before this time of the loop."""
+        controller.on_term(self._begin_term)
+
+    def heard(self, connection: int, node_id: int, epoch: int) -> None:
+        """A heartbeat came on a connection."""
+        self._connections[connection] = Incarnation(node_id, epoch)
+
+    def closed(self, connection: int) -> None:
+        """A connection has ended."""
+        who = self._connections.pop(connection, None)
+        if who is None or not self._controller.is_active or who in self._connections.values():
+            return
+        self._controller.tell(BrokerLost(*who))
+        self._look_for(who)
+
+    def stop(self) -> None:
+        """Look for nobody any more."""
+        for task in self._checks.values():
+            task.cancel()
+
+    def _begin_term(self) -> None:
+        """A new controller has seen no connection close: it looks once for everybody who should be there."""
+        for node_id, broker in self._controller.machine.state.brokers.items():
+            if not broker.fenced and node_id != self._node_id:
+                self._look_for(Incarnation(node_id, broker.epoch))
+
+    def _look_for(self, who: Incarnation) -> None:
+        if who not in self._checks and len(self._checks) < CHECKS_MAX:
+            task = self._checks[who] = asyncio.get_running_loop().create_task(self._check(who))
+            task.add_done_callback(lambda _: self._checks.pop(who, None))
+
+    async def _check(self, who: Incarnation) -> None:
+        loop = asyncio.get_running_loop()
+        while (endpoint := self._registered(who)) is not None:
+            if not await self._refused_twice(endpoint):
+                return
+            wait_s = self._next_fencing - loop.time()
+            if wait_s <= 0:
+                break
+            await asyncio.sleep(wait_s)  # and look again: the next second is another one
+        if self._registered(who) is None:
+            return
+        self._next_fencing = loop.time() + BETWEEN_FENCINGS_MS / 1000
+        log.warning("broker %d has ended: its connection closed, and its listener refuses; it is fenced", who.node_id)
+        self._controller.tell(BrokerLost(*who, dead=True))
+
+    def _registered(self, who: Incarnation) -> BrokerEndpoint | None:
+        """Where a broker that is still taken to live should listen; None where there is nothing left to notice."""
+        if not self._controller.is_active:
+            return None
+        broker = self._controller.machine.state.brokers.get(who.node_id)
+        if broker is None or broker.epoch != who.epoch or broker.fenced or who in self._connections.values():
+            return None
+        return broker.endpoints[0] if broker.endpoints else None
+
+    async def _refused_twice(self, endpoint: BrokerEndpoint) -> bool:
+        """Whether two dials in a row are refused. A process that ends may close its listener after its connections."""
+        refused_before = False
+        for _ in range(DIALS_MAX):
+            refused = await self._refused(endpoint)
+            if refused and refused_before:
+                return True
+            refused_before = refused
+            await asyncio.sleep(BETWEEN_DIALS_MS / 1000)
+        return False
+
+    async def _refused(self, endpoint: BrokerEndpoint) -> bool:
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
+                transport, _ = await self._network.connect(asyncio.Protocol, endpoint.host, endpoint.port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        transport.close()
+        return False

@@ -1,0 +1,31 @@
+"""The settings that elections and in-sync sets go by: of a topic, else of the cluster, else of this node's file."""
+
+from __future__ import annotations
+
+from kpybroker.config import BrokerConfig
+from kpybroker.config.log_settings import LogSettings
+from kpybroker.controller.commands import ResourceType
+from kpybroker.controller.state import ControllerState
+
+ELR_FEATURE = "eligible.leader.replicas.version"
+
+
+class Rules:
+    """Looks at the state as it is now; made for one command. `config` has the cluster's dynamic settings in it."""
+
+    def __init__(self, config: BrokerConfig, state: ControllerState) -> None:
+        self.config = config
+        self._state = state
+        self.eligible_leader_replicas = state.features.get(ELR_FEATURE, 0) >= 1
+        """Whether replicas that left the in-sync set below min.insync.replicas may still be elected (KIP-966)."""
+
+    def min_isr(self, topic: str) -> int:
+        """Below so many in sync, nothing is acknowledged with acks=all."""
+        return self._settings(topic).min_insync_replicas
+
+    def unclean(self, topic: str) -> bool:
+        """Whether a replica that lacks acknowledged records may lead when no other can."""
+        return self._settings(topic).unclean_leader_election_enable
+
+    def _settings(self, topic: str) -> LogSettings:
+        return self.config.log_settings(self._state.settings(ResourceType.TOPIC, topic))

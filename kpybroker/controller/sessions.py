@@ -1,0 +1,84 @@
+"""Who has been heard of lately. Soft state: a new controller starts with a full session for every broker (KIP-631)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kpybroker.controller.state import ControllerState
+
+UNKNOWN = -1
+
+
+class Sessions:
+    """Sessions of registered brokers, live or fenced. Times are wall-clock milliseconds.
+
+    applied: how far the metadata is known to be applied at a node, by other means than its heartbeats.
+    """
+
+    def __init__(self, timeout_ms: int, applied: Callable[[int], int] | None = None) -> None:
+        self._applied = applied
+        self._timeout_ms = timeout_ms
+        self._ends_ms: dict[int, int] = {}
+        self._let_go: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+        self.shutdown_offsets: dict[int, int] = {}
+        """Brokers in controlled shutdown -> the offset that everybody must have applied before they may go."""
+
+    def touch(self, node_id: int, now_ms: int, metadata_offset: int = UNKNOWN) -> None:
+        """A broker has been heard of, and has applied the metadata so far."""
+        ends_ms = self._ends_ms[node_id] = now_ms + self._timeout_ms
+        self._offsets[node_id] = max(metadata_offset, self._offsets.get(node_id, UNKNOWN))
+        if any(each_ms > ends_ms for each_ms in self._ends_ms.values()):  # the clock was set back
+            self._ends_ms = {each: min(each_ms, ends_ms) for each, each_ms in self._ends_ms.items()}
+
+    def let_go(self, node_id: int) -> None:
+        """The incarnation is gone, or thought to be: another one need not wait. It is fenced in its own time."""
+        self._let_go[node_id] = self._ends_ms.get(node_id, 0)
+
+    def end(self, node_id: int) -> None:
+        """The broker is gone, or has been let go: the next incarnation need not wait."""
+        self._ends_ms.pop(node_id, None)
+        self._let_go.pop(node_id, None)
+        self._offsets.pop(node_id, None)
+        self.shutdown_offsets.pop(node_id, None)
+
+    def holds(self, node_id: int, now_ms: int) -> bool:
+        """Whether the present incarnation has been heard of within a session."""
+        end_ms = self._ends_ms.get(node_id, now_ms)
+        return end_ms > now_ms and self._let_go.get(node_id) != end_ms
+
+    def begin(self, state: ControllerState, now_ms: int) -> None:
+        """A full session for every live broker that has none: this controller has not waited for it yet."""
+        for node_id, broker in state.brokers.items():
+            if not broker.fenced and node_id not in self._ends_ms:
+                self._ends_ms[node_id] = now_ms + self._timeout_ms
+
+    def renew_all(self, now_ms: int) -> None:
+        """A full session for all: it was this node that heard nobody."""
+        for node_id in self._ends_ms:
+            self._ends_ms[node_id] = now_ms + self._timeout_ms
+
+    def expired(self, state: ControllerState, now_ms: int) -> list[int]:
+        """Live brokers whose session is over."""
+        return [node_id for node_id, end_ms in self._live(state) if end_ms <= now_ms]
+
+    def next_end_ms(self, state: ControllerState) -> int | None:
+        """When the first session of a live broker ends."""
+        return min((end_ms for _, end_ms in self._live(state)), default=None)
+
+    def _live(self, state: ControllerState) -> list[tuple[int, int]]:
+        brokers = state.brokers
+        return [
+            (node_id, end_ms)
+            for node_id, end_ms in self._ends_ms.items()
+            if node_id in brokers and not brokers[node_id].fenced
+        ]
+
+    def applied_by_all(self, state: ControllerState, leaving: int) -> int:
+        """The metadata offset that every broker which may lead has told of; `leaving` does not count."""
+        offsets = (self._offset(each) for each in state.brokers if each != leaving and state.active(each))
+        return min(offsets, default=(1 << 63) - 1)
+
+    def _offset(self, node_id: int) -> int:
+        told = self._offsets.get(node_id, UNKNOWN)
+        return told if self._applied is None else max(told, self._applied(node_id))

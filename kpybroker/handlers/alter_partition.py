@@ -1,0 +1,68 @@
+"""AlterPartition (56): the leader of partitions proposes other in-sync sets (KIP-497).
+
+v3 carries the broker epoch of each member (KIP-903); in v2 the controller takes them to be the present ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import AlterPartition, IsrResult, ProposedIsr
+from kpybroker.wire.rpc.alter_partition import (
+    PartitionData,
+    PartitionDataReply,
+    Request,
+    Response,
+    TopicDataReply,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+TIMEOUT_MS = 10_000
+ANY_EPOCH = -1
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Each partition as it now is, or why its proposal was refused. Raises STALE_BROKER_EPOCH."""
+    proposals = tuple(
+        _proposal(topic.topic_id, partition, call.version) for topic in request.topics for partition in topic.partitions
+    )
+    results = await broker.controller.ask(
+        AlterPartition(request.broker_id, request.broker_epoch, proposals), TIMEOUT_MS
+    )
+    told = iter(results)
+    return Response(
+        topics=[
+            TopicDataReply(topic_id=topic.topic_id, partitions=[_told(next(told)) for _ in topic.partitions])
+            for topic in request.topics
+        ]
+    )
+
+
+def _proposal(topic_id: bytes, partition: PartitionData, version: int) -> ProposedIsr:
+    if version >= 3:  # the same set in another field, not a field that is missing
+        isr = tuple((member.broker_id, member.broker_epoch) for member in partition.new_isr_with_epochs)
+    else:
+        isr = tuple((node_id, ANY_EPOCH) for node_id in partition.new_isr)
+    return ProposedIsr(
+        topic_id,
+        partition.partition_index,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        isr,
+        partition.leader_recovery_state,
+    )
+
+
+def _told(result: IsrResult) -> PartitionDataReply:
+    return PartitionDataReply(
+        partition_index=result.partition,
+        error_code=result.error_code,
+        leader_id=result.leader,
+        leader_epoch=result.leader_epoch,
+        isr=list(result.isr),
+        leader_recovery_state=result.leader_recovery_state,
+        partition_epoch=result.partition_epoch,
+    )

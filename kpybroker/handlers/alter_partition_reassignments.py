@@ -1,0 +1,49 @@
+"""AlterPartitionReassignments (45): begin to move partitions, or call a move off (KIP-455).
+
+v1 may forbid that the number of replicas changes (KIP-860).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import AlterReassignments, Reassignment
+from kpybroker.wire.rpc.alter_partition_reassignments import (
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """What became of each partition's wish; the moves themselves go on afterwards."""
+    wanted = tuple(
+        Reassignment(topic.name, each.partition_index, None if each.replicas is None else tuple(each.replicas))
+        for topic in request.topics
+        for each in topic.partitions
+    )
+    command = AlterReassignments(wanted, request.allow_replication_factor_change)
+    told = iter(await broker.controller.ask(command, request.timeout_ms))
+    return Response(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=result.partition,
+                        error_code=result.error_code,
+                        error_message=result.error_message,
+                    )
+                    for result in (next(told) for _ in topic.partitions)
+                ],
+            )
+            for topic in request.topics
+        ],
+    )

@@ -1,0 +1,32 @@
+"""BrokerHeartbeat (63): a registered broker is alive, and says what it wants (KIP-631).
+
+Directories that are offline (v1) or cordoned (v2) change nothing: a broker has one, and ends with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import BrokerHeartbeat
+from kpybroker.wire.rpc.broker_heartbeat import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+TIMEOUT_MS = 5000
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """How the controller sees the broker now. Raises STALE_BROKER_EPOCH."""
+    command = BrokerHeartbeat(
+        request.broker_id,
+        request.broker_epoch,
+        want_fence=request.want_fence,
+        want_shut_down=request.want_shut_down,
+        metadata_offset=request.current_metadata_offset,
+    )
+    told = await broker.controller.ask(command, TIMEOUT_MS)
+    if call.connection:
+        broker.presence.heard(call.connection, request.broker_id, request.broker_epoch)
+    return Response(is_caught_up=told.caught_up, is_fenced=told.fenced, should_shut_down=told.should_shut_down)

@@ -1,0 +1,36 @@
+"""BrokerRegistration (62): a broker introduces itself to the active controller (KIP-631).
+
+v2 directories (KIP-858); v3 the epoch of the broker's last clean stop (KIP-966); v4 features whose minimum is 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import BrokerEndpoint, RegisterBroker
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc.broker_registration import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+TIMEOUT_MS = 10_000
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """The broker's epoch. Raises INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, ..."""
+    if request.cluster_id != broker.cluster_id:
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    if request.is_migrating_zk_broker or request.broker_id < 0 or not request.listeners:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    command = RegisterBroker(
+        node_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        endpoints=tuple(BrokerEndpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners),
+        features=tuple((f.name, f.min_supported_version, f.max_supported_version) for f in request.features),
+        rack=request.rack,
+        log_dirs=tuple(request.log_dirs),
+        previous_epoch=request.previous_broker_epoch,
+    )
+    return Response(broker_epoch=await broker.controller.ask(command, TIMEOUT_MS))

@@ -1,0 +1,59 @@
+"""ElectLeaders (43): preferred leaders, or any leader at all (KIP-460). v0 knows preferred ones only; v2 flexible."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller import commands
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc.elect_leaders import PartitionResult, ReplicaElectionResult, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """What became of each partition; asked for all, of those that needed an election."""
+    command = commands.ElectLeaders(request.election_type, _asked(request))
+    return _response(await broker.controller.ask(command, request.timeout_ms), shows_all=command.partitions is not None)
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """v0 has the code with each partition only."""
+    response = _response(
+        [
+            commands.PartitionResult(topic, index, refusal.code, refusal.message)
+            for topic, indexes in _asked(request) or ()
+            for index in indexes
+        ],
+        shows_all=True,
+    )
+    response.error_code = int(refusal.code)
+    return response
+
+
+def _asked(request: Request) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+    if request.topic_partitions is None:
+        return None
+    return tuple((each.topic, tuple(each.partitions)) for each in request.topic_partitions)
+
+
+def _response(results: list[commands.PartitionResult], *, shows_all: bool) -> Response:
+    """Of all partitions there are, those that needed no election are left out."""
+    return Response(
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic,
+                partition_result=[
+                    PartitionResult(
+                        partition_id=each.partition, error_code=each.error_code, error_message=each.error_message
+                    )
+                    for each in of_topic
+                    if shows_all or each.error_code is not ErrorCode.ELECTION_NOT_NEEDED
+                ],
+            )
+            for topic, of_topic in groupby(results, key=lambda each: each.topic)
+        ]
+    )

@@ -1,0 +1,16 @@
+"""EndQuorumEpoch (54): the leader of the quorum resigns (KIP-595)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.wire.rpc.end_quorum_epoch import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Stand for election, in the order the leader wishes."""
+    return broker.quorum.answering.epoch_ended(request)

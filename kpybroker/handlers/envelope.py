@@ -1,0 +1,60 @@
+"""Envelope (58): a client's request that another node forwards to the active controller (KIP-590).
+
+The request inside is a whole frame without its size, the response too. What the envelope itself refuses is for the
+node that sent it; what the request inside is refused with is for the client.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Call, Encoded
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.answering import answer
+from kpybroker.wire.api import Api, Listens, RunsOn, by_key
+from kpybroker.wire.frame import encode_response, parse_request_header
+from kpybroker.wire.message import parse
+from kpybroker.wire.rpc.envelope import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+_SIZE_BYTES = 4
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """The answer to the request inside. Raises NOT_CONTROLLER, and INVALID_REQUEST for what is not forwarded."""
+    if not broker.controller.is_active:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)
+    header, body_at = parse_request_header(request.request_data)
+    api = by_key.get(header.api_key)
+    if api is None or not forwardable(api) or not api.min <= header.api_version <= api.max:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    version = header.api_version
+    inner = parse(api.request, version, request.request_data, body_at)
+    asker = Call(api.key, version, header.client_id, _host(request.client_host_address), call.connection)
+    told = await answer(broker, api, asker, inner)
+    if not broker.controller.is_active and _says_not_controller(told):
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # lost on the way: the sender asks the next one
+    assert not isinstance(told, Encoded)
+    frame = b"".join(encode_response(header.correlation_id, api, version, told))
+    return Response(response_data=frame[_SIZE_BYTES:])
+
+
+def forwardable(api: Api) -> bool:
+    """Whether any node takes the request, and the active controller does the work."""
+    return api.runs_on is RunsOn.CONTROLLER and api.listens is Listens.BOTH
+
+
+def _says_not_controller(told: Any) -> bool:
+    codes = [getattr(told, "error_code", 0)]
+    for name in ("topics", "results", "responses"):
+        codes += [getattr(each, "error_code", 0) for each in getattr(told, name, None) or ()]
+    return ErrorCode.NOT_CONTROLLER in codes
+
+
+def _host(address: bytes) -> str:
+    if len(address) not in (4, 16):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return str(ip_address(address))

@@ -1,0 +1,16 @@
+"""FetchSnapshot (59): a piece of a metadata snapshot, from the leader of the quorum (KIP-630)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.wire.rpc.fetch_snapshot import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """At most controller.quorum.fetch.snapshot.max.bytes from a position on."""
+    return await broker.quorum.answering.snapshot_piece(request)

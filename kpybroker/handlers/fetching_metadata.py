@@ -1,0 +1,102 @@
+"""The Fetch of `__cluster_metadata` by replicas of the quorum (KIP-595): `handlers/fetch.py` hands it over.
+
+A fetch waits for records, or for a high watermark that its sender does not know yet (KIP-1166).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call, Reply
+from kpybroker.raft.answering import Answering
+from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+WAIT_MAX_MS = 10_000
+
+
+class MetadataFetchReply(Reply):
+    """A fetch that waits for news, for its time to end, or for a cold read."""
+
+    __slots__ = ("_answering", "_request", "_task", "_timer")
+
+    def __init__(self, answering: Answering, request: Request) -> None:
+        super().__init__()
+        self._answering = answering
+        self._request = request
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def park(self, wait_ms: int) -> None:
+        """Wait for news, or for so long."""
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_out)
+        self._answering.park(self.look_again)
+
+    def look_again(self) -> None:
+        """There may be news, or this node leads no more."""
+        if self.done or self._task is not None:
+            return
+        row, has_records = self._answering.row_for(self._request)
+        if not has_records or self._answering.is_news(self._request):
+            self._answer(row, has_records)
+
+    def give_way(self) -> None:
+        """The node stops: clients that a fetch gives way to do not come to a controller."""
+        self._time_out()
+
+    def _time_out(self) -> None:
+        if not self.done and self._task is None:
+            self._answer(*self._answering.row_for(self._request))
+
+    def _answer(self, row: PartitionData, has_records: bool) -> None:
+        if has_records and not self._answering.read(self._request, row):
+            self._task = asyncio.get_running_loop().create_task(self._bring(row))
+            return
+        self._finish(row)
+
+    async def _bring(self, row: PartitionData) -> None:
+        """Read off the loop what is not in the page cache."""
+        await self._answering.read_cold(self._request, row)
+        self._finish(row)
+
+    def _finish(self, row: PartitionData) -> None:
+        self._release()
+        self.complete(respond(self._answering, self._request, row))
+
+    def _release(self) -> None:
+        self._answering.unpark(self.look_again)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def abandon(self) -> None:
+        self.done = True
+        self._release()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
+    """Answer at once where there is news, or nothing to wait for. Raises INCONSISTENT_CLUSTER_ID."""
+    answering = broker.quorum.answering
+    row, has_records = answering.row_for(request)
+    if has_records:
+        answering.count(request, replica_id)
+        row, has_records = answering.row_for(request)  # the high watermark may have risen by it
+    wait_ms = min(request.max_wait_ms, WAIT_MAX_MS)
+    if not has_records or (answering.is_news(request) and answering.read(request, row)):
+        return respond(answering, request, row)
+    reply = MetadataFetchReply(answering, request)
+    reply.park(wait_ms if wait_ms > 0 else 0)
+    if answering.is_news(request):
+        reply.look_again()
+    return reply
+
+
+def respond(answering: Answering, request: Request, row: PartitionData) -> Response:
+    """The response of one row, with the leader's address for who asked somebody else."""
+    topic = request.topics[0]
+    told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
+    return Response(responses=[told], node_endpoints=answering.fetch_endpoints())

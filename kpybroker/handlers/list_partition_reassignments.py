@@ -1,0 +1,45 @@
+"""ListPartitionReassignments (46): which partitions are being moved (KIP-455)?"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import ListReassignments
+from kpybroker.wire.rpc.list_partition_reassignments import (
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """Those among the asked ones, or all; what is not there or does not move is left out."""
+    asked = request.topics
+    command = ListReassignments(
+        None if asked is None else tuple((topic.name, tuple(topic.partition_indexes)) for topic in asked)
+    )
+    found = await broker.controller.ask(command, request.timeout_ms)
+    return Response(
+        error_message=None,
+        topics=[
+            OngoingTopicReassignment(
+                name=name,
+                partitions=[
+                    OngoingPartitionReassignment(
+                        partition_index=each.partition,
+                        replicas=list(each.replicas),
+                        adding_replicas=list(each.adding),
+                        removing_replicas=list(each.removing),
+                    )
+                    for each in of_topic
+                ],
+            )
+            for name, of_topic in groupby(found, key=lambda each: each.topic)
+        ],
+    )

@@ -1,0 +1,20 @@
+"""UnregisterBroker (64): forget a broker that is not coming back (KIP-631)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import UnregisterBroker
+from kpybroker.wire.rpc.unregister_broker import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+TIMEOUT_MS = 30_000
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """Raises BROKER_ID_NOT_REGISTERED."""
+    await broker.controller.ask(UnregisterBroker(request.broker_id), TIMEOUT_MS)
+    return Response(error_message=None)

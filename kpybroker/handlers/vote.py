@@ -1,0 +1,16 @@
+"""Vote (52): a voter of the quorum answers a candidate (KIP-595); v1 directory ids (KIP-853), v2 pre-vote (KIP-996)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.wire.rpc.vote import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """The vote is on disk when it is told."""
+    return broker.quorum.answering.vote_asked(request)

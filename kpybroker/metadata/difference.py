@@ -1,0 +1,21 @@
+"""What differs between two Images, where no records say it: a snapshot took the place of a log."""
+
+from __future__ import annotations
+
+from kpybroker.metadata.image import Image
+from kpybroker.metadata.parts import Changes
+
+
+def with_changes(before: Image, after: Image) -> Image:
+    """`after`, with what differs from `before` in its `changes`. Costs a look at every topic and every setting."""
+    removed = tuple(
+        topic for name, topic in before.topics.items() if (now := after.topics.get(name)) is None or now.id != topic.id
+    )
+    topics = tuple(name for name, topic in after.topics.items() if before.topics.get(name) != topic)
+    configs = tuple(
+        key
+        for key in dict.fromkeys([*before.configs, *after.configs])
+        if before.configs.get(key) != after.configs.get(key)
+    )
+    after.changes = Changes(removed, topics, configs)
+    return after

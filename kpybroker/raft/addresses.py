@@ -1,0 +1,44 @@
+"""Who votes, and where the nodes of the quorum listen: settings, then what the nodes tell of one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kpybroker.config import BrokerConfig
+
+KNOWN_MAX = 1000
+
+
+class Address(NamedTuple):
+    """A controller listener."""
+
+    host: str
+    port: int
+
+
+class Addresses:
+    """Node ids and addresses of the quorum's controllers."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._known = {voter.node_id: Address(voter.host, voter.port) for voter in config.controller_quorum_voters}
+        self._bootstrap = [Address(*server) for server in config.controller_quorum_bootstrap_servers]
+        self._next = 0
+
+    def of(self, node_id: int) -> Address | None:
+        """Where a node listens; None where nobody has said it."""
+        return self._known.get(node_id)
+
+    def learn(self, told: Iterable[tuple[int, str, int]]) -> None:
+        """Take in what a response said of leaders: node id, host, port."""
+        for node_id, host, port in told:
+            if node_id >= 0 and host and port and (node_id in self._known or len(self._known) < KNOWN_MAX):
+                self._known[node_id] = Address(host, port)
+
+    def anybody(self) -> Address | None:
+        """One of those who may know the leader, each in its turn."""
+        candidates = [*self._known.values(), *self._bootstrap]
+        if not candidates:
+            return None
+        self._next += 1
+        return candidates[self._next % len(candidates)]

@@ -1,0 +1,360 @@
+"""What a node of the quorum answers to the others: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot,
+DescribeQuorum (KIP-595, KIP-630, KIP-836). Handlers give the request and send what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.raft import state as raft
+from kpybroker.raft.divergence import Diverges, NeedsSnapshot, compare
+from kpybroker.raft.followed import Followed
+from kpybroker.raft.identity import METADATA_TOPIC_ID
+from kpybroker.raft.state import Tail
+from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.wire.rpc import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch, fetch_snapshot, vote
+
+if TYPE_CHECKING:
+    from kpybroker.raft.quorum import Quorum
+    from kpybroker.world import World
+
+OBSERVERS_MAX = 1000
+OBSERVER_SESSION_MS = 300_000
+"""A replica that has not fetched for so long is not shown any more (Kafka's value)."""
+
+
+class Progress(NamedTuple):
+    """How far a replica is, in wall-clock milliseconds."""
+
+    end: int
+    fetched_ms: int
+    caught_up_ms: int
+    directory_id: bytes
+
+
+class Answering:
+    """The side of the quorum that is asked."""
+
+    def __init__(self, world: World, quorum: Quorum) -> None:
+        self._world = world
+        self._quorum = quorum
+        self._limit_bytes = quorum.config.fetch_max_bytes
+        self._replicas: dict[int, Progress] = {}
+        """Of those who fetched in this epoch, while this node leads."""
+        self._parked: dict[Callable[[], None], None] = {}
+        self.followed = Followed()
+
+    # ---- elections
+
+    def vote_asked(self, request: vote.Request) -> vote.Response:
+        """Grant or refuse; what is granted is on disk when this returns. Raises KafkaError for the whole request."""
+        asked = self._the_partition(request)
+        quorum = self._quorum
+        if request.voter_id not in (-1, quorum.identity.node_id):
+            return self._voted(granted=False, error=ErrorCode.INVALID_VOTER_KEY)
+        newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own has no records yet
+        if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0:
+            return self._voted(granted=False, error=ErrorCode.INVALID_REQUEST)
+        if asked.replica_epoch < quorum.epoch:
+            return self._voted(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
+        if quorum.identity.node_id not in quorum.state.voters or asked.replica_id not in quorum.state.voters:
+            return self._voted(granted=False)
+        tail = Tail(asked.last_offset_epoch, asked.last_offset)
+        granted = quorum.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote))
+        return self._voted(granted=bool(granted))
+
+    def _voted(self, *, granted: bool, error: ErrorCode = ErrorCode.NONE) -> vote.Response:
+        row = vote.PartitionDataReply(
+            error_code=error, leader_id=self._quorum.leader_id, leader_epoch=self._quorum.epoch, vote_granted=granted
+        )
+        return vote.Response(
+            topics=[vote.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])],
+            node_endpoints=self._endpoints(vote.NodeEndpoint),
+        )
+
+    def epoch_begun(self, request: begin_quorum_epoch.Request) -> begin_quorum_epoch.Response:
+        """A leader tells of itself. Raises KafkaError for the whole request."""
+        told = self._the_partition(request)
+        self._learn(request, told.leader_id)
+        error = self._check_told(told)
+        if not error:
+            self._quorum.step(raft.BeginAsked(told.leader_id, told.leader_epoch))
+        answer: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, error)
+        return answer
+
+    def epoch_ended(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
+        """A leader resigns. Raises KafkaError for the whole request."""
+        told = self._the_partition(request)
+        self._learn(request, told.leader_id)
+        error = self._check_told(told)
+        if not error:
+            named = [candidate.candidate_id for candidate in told.preferred_candidates]
+            successors = tuple(named or told.preferred_successors)
+            self._quorum.step(raft.EndAsked(told.leader_id, told.leader_epoch, successors))
+        answer: end_quorum_epoch.Response = self._acknowledged(end_quorum_epoch, error)
+        return answer
+
+    def _check_told(self, told: Any) -> ErrorCode:
+        state = self._quorum.state
+        if told.leader_epoch < state.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if told.leader_id not in state.voters:
+            return ErrorCode.INCONSISTENT_VOTER_SET
+        known = self._quorum.leader_id
+        if told.leader_epoch == state.epoch and known not in (raft.NOBODY, told.leader_id):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
+
+    def _learn(self, request: Any, leader_id: int) -> None:
+        wanted = self._quorum.config.controller_listener_names
+        for endpoint in request.leader_endpoints:
+            if endpoint.name in wanted:
+                self._quorum.addresses.learn([(leader_id, endpoint.host, endpoint.port)])
+
+    def _acknowledged(self, messages: Any, error: ErrorCode) -> Any:
+        row = messages.PartitionDataReply(
+            error_code=error, leader_id=self._quorum.leader_id, leader_epoch=self._quorum.epoch
+        )
+        return messages.Response(
+            topics=[messages.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])],
+            node_endpoints=self._endpoints(messages.NodeEndpoint),
+        )
+
+    # ---- replication
+
+    def row_for(self, request: fetch.Request) -> tuple[fetch.PartitionData, bool]:
+        """The row of the metadata log without its records, and whether it may have some: the logs agree.
+
+        Raises INCONSISTENT_CLUSTER_ID for the whole request.
+        """
+        self._check_cluster(request)
+        wanted = request.topics[0].partitions[0]
+        quorum = self._quorum
+        row = fetch.PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=-1,
+            log_start_offset=-1,
+            current_leader=fetch.LeaderIdAndEpoch(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
+            aborted_transactions=None,
+            records=b"",
+        )
+        row.error_code = self._check_leader(wanted.current_leader_epoch)
+        if row.error_code:
+            return row, False
+        row.high_watermark = row.last_stable_offset = quorum.state.high_watermark
+        row.log_start_offset = quorum.log.start
+        fetched = Tail(wanted.last_fetched_epoch, wanted.fetch_offset)
+        outcome = compare(
+            quorum.log.epochs.entries, quorum.log.start, quorum.log.end, quorum.metadata.snapshots.oldest, fetched
+        )
+        newest = quorum.metadata.snapshots.newest
+        if isinstance(outcome, NeedsSnapshot) and newest is not None:
+            row.snapshot_id = fetch.SnapshotId(end_offset=newest.end, epoch=newest.epoch)
+            return row, False
+        if isinstance(outcome, Diverges):
+            row.diverging_epoch = fetch.EpochEndOffset(epoch=outcome.epoch, end_offset=outcome.end)
+            return row, False
+        if isinstance(outcome, NeedsSnapshot):
+            row.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return row, False
+        return row, True
+
+    def count(self, request: fetch.Request, replica_id: int) -> None:
+        """Count what a fetch that agrees says of its replica; the high watermark may rise. Once for each request."""
+        wanted = request.topics[0].partitions[0]
+        quorum, now_ms = self._quorum, self._world.wall_ms()
+        before = self._replicas.get(replica_id)
+        is_caught_up = wanted.fetch_offset >= quorum.log.end
+        caught_up_ms = now_ms if is_caught_up else (before.caught_up_ms if before is not None else -1)
+        if before is not None or len(self._replicas) < OBSERVERS_MAX:
+            self._replicas[replica_id] = Progress(
+                wanted.fetch_offset, now_ms, caught_up_ms, wanted.replica_directory_id
+            )
+        quorum.step(raft.Fetched(replica_id, wanted.fetch_offset))
+        self.followed.note(replica_id, min(wanted.high_watermark, wanted.fetch_offset))
+
+    def is_news(self, request: fetch.Request) -> bool:
+        """There are records for this fetch, or a higher high watermark than it knows (KIP-1166)."""
+        wanted = request.topics[0].partitions[0]
+        quorum = self._quorum
+        return bool(wanted.fetch_offset < quorum.log.written_end or wanted.high_watermark < quorum.state.high_watermark)
+
+    def read(self, request: fetch.Request, row: fetch.PartitionData) -> bool:
+        """Put records, or why there are none, into a row that may have some; False where that would take a while."""
+        wanted, storage = request.topics[0].partitions[0], self._quorum.log
+        size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
+        try:
+            found = storage.read(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
+        except KafkaError as refusal:
+            self._unreadable(row, refusal)
+            return True
+        if found is None:
+            return False
+        row.records = found if isinstance(found, bytes) else memoryview(found)
+        return True
+
+    async def read_cold(self, request: fetch.Request, row: fetch.PartitionData) -> None:
+        """The same, off the loop."""
+        wanted, storage = request.topics[0].partitions[0], self._quorum.log
+        size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
+        try:
+            found = await storage.read_cold(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
+        except KafkaError as refusal:
+            self._unreadable(row, refusal)
+            return
+        if self._check_leader(wanted.current_leader_epoch):  # the log may have been cut meanwhile
+            row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return
+        row.records = found if isinstance(found, bytes) else memoryview(found)
+
+    def _unreadable(self, row: fetch.PartitionData, refusal: KafkaError) -> None:
+        row.error_code = refusal.code
+        if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self._quorum.fail(str(refusal))
+
+    async def snapshot_piece(self, request: fetch_snapshot.Request) -> fetch_snapshot.Response:
+        """A piece of a snapshot. Raises KafkaError for the whole request."""
+        wanted = self._the_partition(request)
+        quorum = self._quorum
+        asked = Tail(wanted.snapshot_id.epoch, wanted.snapshot_id.end_offset)
+        row = fetch_snapshot.PartitionSnapshotReply(
+            snapshot_id=fetch_snapshot.SnapshotId(end_offset=asked.end, epoch=asked.epoch),
+            current_leader=fetch_snapshot.LeaderIdAndEpoch(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
+            unaligned_records=b"",
+        )
+        row.error_code = self._check_leader(wanted.current_leader_epoch)
+        if not row.error_code:
+            quorum.step(raft.Fetched(request.replica_id, 0))  # it is there, and has nothing new to say
+            try:
+                limit_bytes = min(request.max_bytes, quorum.config.controller_quorum_fetch_snapshot_max_bytes)
+                row.size, found = await quorum.metadata.snapshots.read(asked, wanted.position, limit_bytes)
+                row.position, row.unaligned_records = wanted.position, found
+                if not found:
+                    row.error_code = ErrorCode.POSITION_OUT_OF_RANGE
+            except (KeyError, OSError):
+                row.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+        return fetch_snapshot.Response(
+            topics=[fetch_snapshot.TopicSnapshotReply(name=METADATA_TOPIC, partitions=[row])],
+            node_endpoints=self._endpoints(fetch_snapshot.NodeEndpoint),
+        )
+
+    def park(self, look_again: Callable[[], None]) -> None:
+        """Call when there may be news for a fetch: records, a higher high watermark, another leader."""
+        self._parked[look_again] = None
+
+    def unpark(self, look_again: Callable[[], None]) -> None:
+        """It does not wait any more."""
+        self._parked.pop(look_again, None)
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        for look_again in list(self._parked):
+            look_again()
+
+    def reign_ended(self) -> None:
+        """What was known of replicas was known by a leader."""
+        self._replicas.clear()
+        self.followed.forget_all()
+
+    # ---- description
+
+    def describe(self) -> describe_quorum.Response:
+        """Who leads, and how far everybody is; only the leader knows. Raises NOT_LEADER_OR_FOLLOWER."""
+        quorum, now_ms = self._quorum, self._world.wall_ms()
+        if not quorum.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        row = describe_quorum.PartitionDataReply(
+            error_message=None,
+            leader_id=quorum.leader_id,
+            leader_epoch=quorum.epoch,
+            high_watermark=quorum.state.high_watermark,
+            current_voters=[self._replica(voter, now_ms) for voter in quorum.state.voters],
+            observers=[
+                self._replica(replica, now_ms)
+                for replica, progress in self._replicas.items()
+                if replica not in quorum.state.voters and now_ms - progress.fetched_ms < OBSERVER_SESSION_MS
+            ],
+        )
+        topic = describe_quorum.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])
+        return describe_quorum.Response(error_message=None, topics=[topic], nodes=self._nodes())
+
+    def _replica(self, replica: int, now_ms: int) -> describe_quorum.ReplicaState:
+        quorum = self._quorum
+        if replica == quorum.identity.node_id:
+            return describe_quorum.ReplicaState(
+                replica_id=replica,
+                replica_directory_id=quorum.identity.directory_id,
+                log_end_offset=quorum.log.end,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+        progress = self._replicas.get(replica)
+        if progress is None:
+            return describe_quorum.ReplicaState(replica_id=replica, log_end_offset=-1)
+        return describe_quorum.ReplicaState(
+            replica_id=replica,
+            replica_directory_id=progress.directory_id,
+            log_end_offset=progress.end,
+            last_fetch_timestamp=progress.fetched_ms,
+            last_caught_up_timestamp=progress.caught_up_ms,
+        )
+
+    def _nodes(self) -> list[describe_quorum.Node]:
+        name = self._quorum.config.controller_listener_names[0]
+        known = [(voter, self._quorum.addresses.of(voter)) for voter in self._quorum.state.voters]
+        return [
+            describe_quorum.Node(
+                node_id=voter,
+                listeners=[describe_quorum.Listener(name=name, host=address.host, port=address.port)],
+            )
+            for voter, address in known
+            if address is not None
+        ]
+
+    # ---- what all of them check
+
+    def _check_cluster(self, request: Any) -> None:
+        if request.cluster_id is not None and request.cluster_id != self._quorum.identity.cluster_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"this node is of cluster {self._quorum.identity.cluster_id}, not of {request.cluster_id}",
+            )
+
+    def _the_partition(self, request: Any) -> Any:
+        """What is asked of the one partition there is. Raises INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        self._check_cluster(request)
+        rows = [
+            (topic.name if hasattr(topic, "name") else topic.topic_name, partition)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        if len(rows) != 1 or rows[0][0] != METADATA_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC}-0 alone is kept by the quorum")
+        return rows[0][1]
+
+    def _check_leader(self, epoch: int) -> ErrorCode:
+        state = self._quorum.state
+        if epoch < state.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch > state.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if state.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _endpoints(self, kind: Any) -> list[Any]:
+        address = self._quorum.addresses.of(self._quorum.leader_id)
+        if address is None:
+            return []
+        return [kind(node_id=self._quorum.leader_id, host=address.host, port=address.port)]
+
+    def fetch_endpoints(self) -> list[fetch.NodeEndpoint]:
+        """Where the leader listens, for who asked somebody else."""
+        return self._endpoints(fetch.NodeEndpoint)
+
+
+def is_of_the_quorum(request: fetch.Request) -> bool:
+    """A Fetch of the metadata log, by id (v13) or by name."""
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return False
+    topic = request.topics[0]
+    return bool(topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC)

@@ -1,0 +1,129 @@
+"""What a node asks the voters: Vote, BeginQuorumEpoch, EndQuorumEpoch, each over a connection of its own per voter.
+
+A question that is not answered in time is dropped: `raft.core` asks again while it matters. A later question to the
+same voter takes the place of an earlier one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.peer import Peer
+from kpybroker.raft import state as raft
+from kpybroker.raft.addresses import Addresses
+from kpybroker.raft.identity import Identity
+from kpybroker.wire.api import by_name
+from kpybroker.world import Network
+
+log = logging.getLogger(__name__)
+
+LOST = (OSError, MalformedFrame, KafkaError, TimeoutError)
+"""What may become of a question on its way: no connection, a reply that is none, a refusal, silence."""
+
+Question = raft.AskVote | raft.AskBegin | raft.AskEnd
+VOTE = by_name["Vote"]
+PRE_VOTE_VERSION = 2
+
+
+class Asking:
+    """Carries questions to other voters, and their answers to `step`."""
+
+    def __init__(
+        self,
+        network: Network,
+        addresses: Addresses,
+        identity: Identity,
+        timeout_ms: int,
+        step: Callable[[raft.Event], Any],
+    ) -> None:
+        self._network = network
+        self._addresses = addresses
+        self._identity = identity
+        self._timeout_s = timeout_ms / 1000
+        self._step = step
+        self._peers: dict[int, Peer] = {}
+        self._under_way: dict[int, tuple[Question, asyncio.Task[None]]] = {}
+
+    def ask(self, question: Question) -> None:
+        """Send a question, unless the same one waits for its answer."""
+        earlier = self._under_way.get(question.to)
+        if earlier is not None:
+            if earlier[0] == question:
+                return
+            earlier[1].cancel()
+        task = asyncio.get_running_loop().create_task(self._carry(question))
+        self._under_way[question.to] = question, task
+
+    async def finish(self) -> None:
+        """Until what is under way is answered or given up."""
+        await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Give up what is under way, and close the connections."""
+        tasks = [task for _, task in self._under_way.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for peer in self._peers.values():
+            peer.close()
+
+    async def _carry(self, question: Question) -> None:
+        event: raft.Event | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                event = await self._exchange(question)
+        except LOST as reason:
+            log.debug("%s was not answered: %s", question, reason)
+            peer = self._peers.pop(question.to, None)
+            if peer is not None:
+                peer.close()
+        finally:
+            if self._under_way.get(question.to, (None,))[0] is question:
+                del self._under_way[question.to]
+        if event is not None:
+            self._step(event)
+
+    async def _exchange(self, question: Question) -> raft.Event | None:
+        address = self._addresses.of(question.to)
+        if address is None:
+            return None
+        peer = self._peers.get(question.to)
+        if peer is None or not peer.is_open:
+            peer = await Peer.dial(self._network, *address, client_id=self._identity.client_id)
+            self._peers[question.to] = peer
+            await peer.negotiate()
+        match question:
+            case raft.AskVote():
+                return await self._vote(peer, question)
+            case raft.AskBegin():
+                told = await peer.ask("BeginQuorumEpoch", self._identity.begin(question))
+            case raft.AskEnd():
+                told = await peer.ask("EndQuorumEpoch", self._identity.end(question))
+        self._addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
+        answer = _partition(told)
+        return None if answer is None else raft.LeaderTold(answer.leader_epoch, answer.leader_id)
+
+    async def _vote(self, peer: Peer, question: raft.AskVote) -> raft.Event | None:
+        """A voter before KIP-996 knows no pre-vote: it is taken to agree, as Kafka does."""
+        if question.is_pre_vote and peer.best_version(VOTE) < PRE_VOTE_VERSION:
+            return raft.VoteTold(question.to, question.epoch, raft.NOBODY, True, True)
+        told = await peer.ask("Vote", self._identity.vote(question))
+        self._addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
+        answer = _partition(told)
+        if answer is None:
+            return None
+        return raft.VoteTold(
+            question.to, answer.leader_epoch, answer.leader_id, answer.vote_granted, question.is_pre_vote
+        )
+
+
+def _partition(told: Any) -> Any:
+    """The answer about the one partition; None where the request as a whole was refused."""
+    if told.error_code:
+        log.warning("a voter refuses this node with error code %d", told.error_code)
+        return None
+    return next((partition for topic in told.topics for partition in topic.partitions), None)

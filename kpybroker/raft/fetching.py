@@ -1,0 +1,220 @@
+"""The follower's side of replication: fetch from the leader, append, sync, fetch again (KIP-595); snapshots (KIP-630).
+
+A Fetch from an offset says that all before it is on this node's disk, so none leaves before that is so. One request is
+under way at a time, on a connection of its own; a new leader ends the connection to the old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.peer import Peer
+from kpybroker.raft import state as raft
+from kpybroker.raft.addresses import Address
+from kpybroker.raft.asking import LOST
+from kpybroker.raft.divergence import Diverges
+from kpybroker.raft.state import Role, Tail
+from kpybroker.wire.batch import Batch, split
+
+if TYPE_CHECKING:
+    from kpybroker.raft.quorum import Quorum
+    from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+WAIT_MS = 500
+"""How long a leader may keep a fetch that finds nothing (Kafka's value)."""
+REFUSALS = 2
+"""So many closed ports in a row mean that the leader's process has ended."""
+
+
+class Source(NamedTuple):
+    """Whom to fetch from, in which epoch; node id -1 for somebody who may know the leader."""
+
+    node_id: int
+    epoch: int
+    address: Address
+
+
+class Fetching:
+    """One task that runs while the node follows, or looks for a leader."""
+
+    def __init__(self, world: World, quorum: Quorum) -> None:
+        self._world = world
+        self._quorum = quorum
+        self._config = quorum.config
+        self._patience_s = self._config.controller_quorum_request_timeout_ms / 1000
+        self._peer: Peer | None = None
+        self._source: Source | None = None
+        self._refusals = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; `turn` says when there is something to do."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._hang_up()
+
+    def turn(self) -> None:
+        """Role, epoch or leader have changed: do not wait for an answer that does not matter any more."""
+        self._changed.set()
+        if self._source is not None and not self._matters(self._source):
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+        self._peer = self._source = None
+
+    def _matters(self, source: Source) -> bool:
+        state = self._quorum.state
+        if source.node_id == raft.NOBODY:
+            return state.role is Role.UNATTACHED and not state.is_voter
+        return state.role is Role.FOLLOWER and (state.leader_id, state.epoch) == (source.node_id, source.epoch)
+
+    def _next_source(self) -> Source | None:
+        """The leader; an observer without one asks anybody. None where there is nothing to fetch."""
+        if self._source is not None:
+            return self._source
+        state = self._quorum.state
+        if state.role is Role.FOLLOWER:
+            address = self._quorum.addresses.of(state.leader_id)
+            return None if address is None else Source(state.leader_id, state.epoch, address)
+        if state.is_voter:
+            return None
+        anybody = self._quorum.addresses.anybody()
+        return None if anybody is None else Source(raft.NOBODY, state.epoch, anybody)
+
+    async def _run(self) -> None:
+        """Until cancelled, or the node cannot go on."""
+        while True:
+            self._changed.clear()
+            source = self._next_source()
+            if source is None:
+                await self._changed.wait()
+                continue
+            try:
+                await self._fetch_once(source)
+                self._refusals = 0
+            except LOST as reason:
+                log.debug("fetching from %s: %s", source, reason)
+                self._hang_up()
+                self._count_refusals(source, isinstance(reason, ConnectionRefusedError))
+                await asyncio.sleep(self._config.controller_quorum_retry_backoff_ms / 1000)
+            except Damage as damage:
+                self._quorum.fail(str(damage))
+                return
+
+    def _count_refusals(self, source: Source, is_refusal: bool) -> None:
+        self._refusals = self._refusals + 1 if is_refusal else 0
+        if self._refusals >= REFUSALS:
+            self._refusals = 0
+            self._quorum.step(raft.LeaderGone(source.node_id, source.epoch))
+
+    async def _fetch_once(self, source: Source) -> None:
+        """One Fetch and what comes of it. Raises one of LOST, Damage."""
+        quorum = self._quorum
+        await quorum.metadata.synced()
+        if not self._matters(source):
+            return
+        async with asyncio.timeout(self._patience_s):
+            peer = await self._connect(source)
+            request = quorum.identity.fetch(
+                quorum.state.epoch,
+                quorum.metadata.tail,
+                log_start=quorum.log.start,
+                high_watermark=quorum.state.high_watermark,
+                wait_ms=WAIT_MS,
+                max_bytes=self._config.controller_quorum_fetch_max_bytes,
+            )
+            told = await peer.ask("Fetch", request)
+        quorum.addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
+        if told.error_code:
+            raise _refusal(told.error_code)
+        row = next((row for topic in told.responses for row in topic.partitions), None)
+        if row is None:
+            raise MalformedFrame("a Fetch was answered without its partition")
+        if row.current_leader is not None:
+            quorum.step(raft.LeaderTold(row.current_leader.leader_epoch, row.current_leader.leader_id))
+        if row.error_code:
+            raise _refusal(row.error_code)
+        if self._matters(source) and source.node_id != raft.NOBODY:
+            await self._take(source, row)
+
+    async def _connect(self, source: Source) -> Peer:
+        if self._peer is None or not self._peer.is_open:
+            self._hang_up()
+            client_id = self._quorum.identity.client_id
+            peer = await Peer.dial(self._world.network, *source.address, client_id=client_id)
+            self._peer, self._source = peer, source
+            await peer.negotiate()
+        return self._peer
+
+    async def _take(self, source: Source, row: Any) -> None:
+        """What the leader of this epoch has answered."""
+        quorum = self._quorum
+        agreed = 0
+        if row.diverging_epoch is not None and row.diverging_epoch.end_offset >= 0:
+            quorum.metadata.truncate(Diverges(row.diverging_epoch.epoch, row.diverging_epoch.end_offset))
+        elif row.snapshot_id is not None and row.snapshot_id.end_offset >= 0:
+            await self._fetch_snapshot(source, Tail(row.snapshot_id.epoch, row.snapshot_id.end_offset))
+        else:
+            if row.records:
+                quorum.metadata.append_fetched(_sound(split(row.records), quorum.log.end))
+            agreed = row.high_watermark
+        quorum.step(raft.Followed(source.node_id, source.epoch, agreed))
+
+    async def _fetch_snapshot(self, source: Source, snapshot: Tail) -> None:
+        log.info("the leader's log begins too late; fetching its snapshot of offset %d", snapshot.end)
+        received = await self._quorum.metadata.snapshots.receive(snapshot, self._pieces(source, snapshot))
+        if self._matters(source):
+            self._quorum.metadata.install(received)
+
+    async def _pieces(self, source: Source, snapshot: Tail) -> AsyncIterator[bytes]:
+        """The snapshot's bytes in order; each piece shows that the leader lives."""
+        quorum, position, size = self._quorum, 0, 1
+        while position < size:
+            async with asyncio.timeout(self._patience_s):
+                peer = await self._connect(source)
+                request = quorum.identity.fetch_snapshot(
+                    source.epoch, snapshot, position, self._config.controller_quorum_fetch_snapshot_max_bytes
+                )
+                told = await peer.ask("FetchSnapshot", request)
+            piece = next((piece for topic in told.topics for piece in topic.partitions), None)
+            if told.error_code or piece is None or piece.error_code:
+                raise _refusal(told.error_code or (piece.error_code if piece is not None else -1))
+            found = bytes(piece.unaligned_records or b"")
+            if piece.position != position or not found:
+                raise MalformedFrame(f"a snapshot's piece of {len(found)} bytes from {piece.position}, not {position}")
+            quorum.step(raft.Followed(source.node_id, source.epoch, 0))
+            if not self._matters(source):
+                raise ConnectionError("the leader has changed")
+            position, size = position + len(found), piece.size
+            yield found
+
+
+def _refusal(code: int) -> KafkaError:
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        known = ErrorCode.UNKNOWN_SERVER_ERROR
+    return KafkaError(known, f"the leader answered with error code {code}")
+
+
+def _sound(batches: list[Batch], end: int) -> list[Batch]:
+    """Batches that follow on a log's end, whole. Raises MalformedFrame."""
+    for batch in batches:
+        if batch.base_offset != end or not batch.crc_ok():
+            raise MalformedFrame(f"a batch from offset {batch.base_offset} where {end} is next, or damaged on its way")
+        end = batch.next_offset
+    return batches

@@ -1,0 +1,141 @@
+"""Who this node is to the others of the quorum, and the requests it sends them, with Kafka's fields filled in."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from random import Random
+from typing import Any, NamedTuple
+
+from kpybroker.config import BrokerConfig
+from kpybroker.raft import state as raft
+from kpybroker.storage.formatting import METADATA_TOPIC, Format, encode_id, random_id
+from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
+
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+FINALIZED_AT_FORMAT = {"metadata.version": 30}
+
+
+class Identity(NamedTuple):
+    """`listener`: name, host and port of this node's controller listener; None for one that has none."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+    listener: tuple[str, str, int] | None
+
+    @property
+    def client_id(self) -> str:
+        return f"raft-client-{self.node_id}"
+
+    def vote(self, question: raft.AskVote) -> vote.Request:
+        """A Vote of one partition."""
+        asked = vote.PartitionData(
+            replica_epoch=question.epoch,
+            replica_id=self.node_id,
+            replica_directory_id=self.directory_id,
+            last_offset_epoch=question.tail.epoch,
+            last_offset=question.tail.end,
+            pre_vote=question.is_pre_vote,
+        )
+        topic = vote.TopicData(topic_name=METADATA_TOPIC, partitions=[asked])
+        return vote.Request(cluster_id=self.cluster_id, voter_id=question.to, topics=[topic])
+
+    def begin(self, question: raft.AskBegin) -> begin_quorum_epoch.Request:
+        """A BeginQuorumEpoch that says where this node listens."""
+        told = begin_quorum_epoch.PartitionData(leader_id=self.node_id, leader_epoch=question.epoch)
+        return begin_quorum_epoch.Request(
+            cluster_id=self.cluster_id,
+            voter_id=question.to,
+            topics=[begin_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[told])],
+            leader_endpoints=self._endpoints(begin_quorum_epoch.LeaderEndpoint),
+        )
+
+    def end(self, question: raft.AskEnd) -> end_quorum_epoch.Request:
+        """An EndQuorumEpoch with the successors in the order wished for."""
+        told = end_quorum_epoch.PartitionData(
+            leader_id=self.node_id,
+            leader_epoch=question.epoch,
+            preferred_successors=list(question.successors),
+            preferred_candidates=[end_quorum_epoch.ReplicaInfo(candidate_id=node) for node in question.successors],
+        )
+        return end_quorum_epoch.Request(
+            cluster_id=self.cluster_id,
+            topics=[end_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[told])],
+            leader_endpoints=self._endpoints(end_quorum_epoch.LeaderEndpoint),
+        )
+
+    def _endpoints(self, kind: Any) -> list[Any]:
+        if self.listener is None:
+            return []
+        name, host, port = self.listener
+        return [kind(name=name, host=host, port=port)]
+
+    def fetch(
+        self, epoch: int, tail: raft.Tail, *, log_start: int, high_watermark: int, wait_ms: int, max_bytes: int
+    ) -> fetch.Request:
+        """A Fetch of what comes behind `tail`; it waits where the leader has nothing newer than this node knows."""
+        wanted = fetch.FetchPartition(
+            current_leader_epoch=epoch,
+            fetch_offset=tail.end,
+            last_fetched_epoch=tail.epoch,
+            log_start_offset=log_start,
+            partition_max_bytes=max_bytes,
+            replica_directory_id=self.directory_id,
+            high_watermark=high_watermark,
+        )
+        return fetch.Request(
+            cluster_id=self.cluster_id,
+            replica_id=self.node_id,
+            replica_state=fetch.ReplicaState(replica_id=self.node_id),
+            max_wait_ms=wait_ms,
+            max_bytes=max_bytes,
+            topics=[fetch.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[wanted])],
+        )
+
+    def fetch_snapshot(self, epoch: int, snapshot: raft.Tail, position: int, max_bytes: int) -> fetch_snapshot.Request:
+        """A FetchSnapshot of what comes from `position` on."""
+        wanted = fetch_snapshot.PartitionSnapshot(
+            current_leader_epoch=epoch,
+            snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot.end, epoch=snapshot.epoch),
+            position=position,
+            replica_directory_id=self.directory_id,
+        )
+        return fetch_snapshot.Request(
+            cluster_id=self.cluster_id,
+            replica_id=self.node_id,
+            max_bytes=max_bytes,
+            topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=[wanted])],
+        )
+
+
+def wanted_format(config: BrokerConfig) -> Format:
+    """With what this node formats an empty directory.
+
+    A controller that no setting names as a voter is the one voter, and is written down as such (kraft.version 1).
+    """
+    voter = None
+    if "controller" in config.process_roles and not config.controller_quorum_voters:
+        voter = listener_of(config) or ("CONTROLLER", "127.0.0.1", 0)
+    return Format(FINALIZED_AT_FORMAT, voter, config.cluster_id, _new_cluster_id(config))
+
+
+def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
+    """Where other nodes reach this one's controller: as controller.quorum.voters has it, else as it listens."""
+    for voter in config.controller_quorum_voters:
+        if voter.node_id == config.node_id and config.controller_listener_names:
+            return config.controller_listener_names[0], voter.host, voter.port
+    for endpoint in config.controller_listeners:
+        return endpoint.name, endpoint.host or "127.0.0.1", endpoint.port
+    return None
+
+
+def _new_cluster_id(config: BrokerConfig) -> str | None:
+    """The id of a cluster that nobody has formatted: all who name the same voters come to the same one.
+
+    None where no voters are named.
+    """
+    voters = sorted(config.controller_quorum_voters)
+    if not voters:
+        return None
+    seed = sha256(",".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters).encode()).digest()
+    return encode_id(random_id(Random(int.from_bytes(seed))))

@@ -1,0 +1,241 @@
+"""The log of `__cluster_metadata` on this node: appended to, synced, cut, replaced by a snapshot, replayed.
+
+Who may do which of it, and when, is the quorum's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.metadata.difference import with_changes
+from kpybroker.metadata.image import Image
+from kpybroker.raft.divergence import Diverges, truncation
+from kpybroker.raft.loading import begin_at, check_level, open_log, replay_log
+from kpybroker.raft.replay import Pending, Replay, pending_of
+from kpybroker.raft.snapshots import Snapshot, Snapshots
+from kpybroker.raft.state import Tail
+from kpybroker.raft.voters import Voters
+from kpybroker.storage.log import Log
+from kpybroker.storage.retention import unlink_all
+from kpybroker.wire.batch import Batch, encode_batch, split
+from kpybroker.wire.snapshot import Row
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+BATCH_LIMIT_BYTES = 8 << 20
+"""Kafka's limit for what one decision of the controller writes."""
+
+
+class MetadataLog:
+    """Log, snapshots and Image in one directory. `open`, then use, then `close`."""
+
+    def __init__(self, world: World, config: BrokerConfig, path: str, voters: Voters) -> None:
+        self._world = world
+        self._config = config
+        self._path = path
+        self._voters = voters
+        self._syncing: asyncio.Task[None] | None = None
+        self._snapshotting: asyncio.Task[None] | None = None
+        self.snapshots = Snapshots(world, config, path)
+        self.log: Log
+        self.on_image: Callable[[Image, Image], None] = _nobody_asks
+        self.on_applied: Callable[[], None] = lambda: None
+        """Called when more has been applied."""
+        self.on_synced: Callable[[int], None] = lambda end: None
+        """Called when everything below an offset is on disk."""
+        self.on_damage: Callable[[str], None] = log.critical
+        self._replay = Replay(self._image_changed, self._applied, self.fail)
+
+    @property
+    def image(self) -> Image:
+        """Of what has committed."""
+        return self._replay.image
+
+    @property
+    def applied(self) -> int:
+        """All records below have committed, and are in the Image."""
+        return self._replay.applied
+
+    @property
+    def tail(self) -> Tail:
+        """Where the log ends, and the epoch of its last record."""
+        return Tail(max(self.log.epochs.latest, 0), self.log.end)
+
+    @property
+    def is_reading(self) -> bool:
+        """What has committed is still being read back."""
+        return self._replay.is_reading
+
+    @property
+    def is_writing_snapshot(self) -> bool:
+        return self._snapshotting is not None
+
+    # ---- start and stop
+
+    async def open(self) -> None:
+        """Load and recover. A sole voter's log counts whole; of another's only the snapshot, until others say more.
+
+        Raises Damage, OSError, ConfigError.
+        """
+        self._world.disk.mkdir(self._path)
+        base = self.snapshots.load_newest()
+        image = Image()
+        if base is not None:
+            self._voters.learn(base.control)
+            image = image.apply(base.records, base.end - 1, base.epoch)
+        self.log = await open_log(self._world, self._config, self._path, base)
+        if base is None and self.log.end == 0 and self._voters.should_be_in_the_log:
+            raise Damage("there is neither a snapshot, as formatting leaves one, nor a log")
+        if self._voters.are_alone:
+            image = await replay_log(self.log, image, self._voters, self.snapshots)
+        else:
+            await self.log.sync()
+        check_level(image, self._path)
+        self._replay.begin(image, self.log)
+        self.log.high_watermark = self.log.last_stable = min(self.applied, self.log.end)
+
+    async def settle(self) -> None:
+        """Until what was appended is on disk. Raises Damage where it never will be."""
+        while self._syncing is not None:
+            await asyncio.shield(self._syncing)
+        if self.log.offline is not None:
+            raise Damage(self.log.offline)
+
+    async def synced(self) -> None:
+        """Until everything in the log is on disk, whoever appended it. Raises Damage."""
+        self._sync_soon()
+        await self.settle()
+
+    async def close(self) -> None:
+        """Sync what is written and close the files; a log that is damaged is only closed."""
+        while (task := self._syncing or self._snapshotting) is not None:
+            await asyncio.shield(task)
+        await self._replay.stop()
+        try:
+            self.log.close()
+        except Damage as damage:
+            log.error("the metadata log was not closed in order: %s", damage)
+
+    def fail(self, why: str) -> None:
+        """The log can no longer be written or read: this node cannot go on."""
+        self.on_damage(why)
+
+    # ---- changes
+
+    def append(self, rows: list[Row], records: Sequence[Any], epoch: int, *, control: bool) -> None:
+        """Append a batch of this node's own; a sync is under way when this returns. Raises POLICY_VIOLATION, Damage.
+
+        One timestamp for all: Kafka reads no other.
+        """
+        now_ms, base = self._world.wall_ms(), self.log.end
+        batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
+        if len(batch) > BATCH_LIMIT_BYTES:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{len(rows)} metadata records at once are too many; ask for less at a time"
+            )
+        try:
+            self.log.append(split(memoryview(batch)), epoch, now_ms, client=False)
+            self.log.flush()
+        except (Damage, KafkaError) as reason:
+            self.fail(str(reason))
+            raise Damage(str(reason)) from reason
+        self._replay.appended(Pending(base, self.log.end, epoch, list(records)))
+        self.snapshots.appended(0 if control else len(batch), now_ms)
+        self._sync_soon()
+
+    def append_fetched(self, batches: list[Batch]) -> None:
+        """Append a leader's batches, which follow on the log's end. Raises Damage."""
+        pending = [pending_of(batch) for batch in batches]
+        try:
+            self.log.append_replicated(batches)
+            self.log.flush()
+        except (KafkaError, OSError) as error:
+            raise Damage(str(error)) from error
+        for batch, row in zip(batches, pending, strict=True):
+            self._replay.appended(row)
+            self.snapshots.appended(0 if batch.is_control else batch.size_bytes, batch.max_timestamp)
+        self._sync_soon()
+
+    def truncate(self, told: Diverges) -> None:
+        """Forget what the leader never had. Raises Damage: it lacks what has committed, or the disk fails."""
+        end = truncation(self.log.epochs.entries, self.log.end, told)
+        if end < self.applied or end < self.log.high_watermark:
+            raise Damage(
+                f"the leader of the quorum lacks metadata that had committed: its epoch {told.epoch} ended at "
+                f"{told.end}, and up to {self.log.high_watermark} was known here; was a voter's directory replaced?"
+            )
+        log.warning("cutting the metadata log from offset %d to %d, as its leader says", self.log.end, end)
+        self.log.truncate_to(end)
+        self._replay.cut(self.log.end)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Let a snapshot take the place of the log. Raises Damage."""
+        if snapshot.end <= self.applied:
+            return
+        image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
+        check_level(image, self._path)
+        self._voters.learn(snapshot.control)
+        try:
+            begin_at(self.log, Tail(snapshot.epoch, snapshot.end))
+        except OSError as error:
+            raise self.log.fail(error) from error
+        self._replay.restart(image)
+
+    def commit(self, end: int) -> None:
+        """The high watermark is at `end`."""
+        self.log.high_watermark = self.log.last_stable = end
+        self._replay.commit(end)
+
+    # ---- what follows from them
+
+    def _image_changed(self, before: Image, after: Image) -> None:
+        self.on_image(before, after)
+
+    def _applied(self) -> None:
+        self.on_applied()
+        if self._snapshotting is None and self.snapshots.is_due() and not self.image.in_transaction:
+            self._snapshotting = asyncio.get_running_loop().create_task(self._snapshot())
+
+    def _sync_soon(self) -> None:
+        if self._syncing is None and self.log.synced_end < self.log.written_end:
+            self._syncing = asyncio.get_running_loop().create_task(self._sync())
+
+    async def _sync(self) -> None:
+        """Group commit: one fdatasync at a time, each for all that was appended before it began."""
+        try:
+            while self.log.synced_end < self.log.written_end:
+                await self.log.sync()
+                self.on_synced(self.log.synced_end)
+        except Damage as damage:
+            self.fail(str(damage))
+        finally:
+            self._syncing = None
+
+    async def _snapshot(self) -> None:
+        """Write a snapshot of what has committed, then let go what older snapshots and the log no longer need.
+
+        A new segment begins here: a restart checks the log from the segment that the snapshot ends in.
+        """
+        try:
+            self.log.roll()
+            await self.snapshots.write(self.image, self._voters.records())
+            oldest = await self.snapshots.forget(self.log.size_bytes)
+            if oldest > self.log.start:
+                self.log.advance_start(oldest)
+                self.log.apply_retention(self._world.wall_ms())
+                gone = self.log.take_garbage()
+                await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone))
+        except (OSError, Damage, KafkaError) as error:
+            log.error("no metadata snapshot this time: %s", error)
+        finally:
+            self._snapshotting = None
+
+
+def _nobody_asks(before: Image, after: Image) -> None:
+    """The Image before a broker has joined."""

@@ -1,0 +1,167 @@
+"""From the log to the Image: what has committed is applied, in order, once, and told to whoever follows the metadata.
+
+What this node appends itself, or fetches while it runs, is applied from memory. What lies between the newest snapshot
+and the log's end at a start is read back from the log once it is known to have committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kpybroker.errors import Damage, KafkaError, MalformedFrame
+from kpybroker.metadata.image import Image
+from kpybroker.storage.log import Log
+from kpybroker.wire.batch import Batch, read_records, split
+from kpybroker.wire.stored.metadata import unframe_record
+
+READ_BYTES = 1 << 20
+
+
+class Pending(NamedTuple):
+    """A batch in the log that has not been applied; no records for control batches."""
+
+    base: int
+    end: int
+    epoch: int
+    records: list[Any]
+
+
+def pending_of(batch: Batch) -> Pending:
+    """What a batch holds. Raises Damage for records that cannot be read."""
+    records: list[Any] = []
+    try:
+        if not batch.is_control:
+            records = [unframe_record(record.value or b"") for record in read_records(batch)]
+    except (KafkaError, MalformedFrame) as error:
+        raise Damage(f"the metadata batch from offset {batch.base_offset} cannot be read: {error}") from error
+    return Pending(batch.base_offset, batch.next_offset, batch.leader_epoch, records)
+
+
+class Replay:
+    """The Image of what has committed.
+
+    on_image: called for each change with the Images before and after. on_applied: called after, also where only the
+    offset moved. on_damage: the log has what cannot be applied; nothing is applied any more.
+    """
+
+    def __init__(
+        self, on_image: Callable[[Image, Image], None], on_applied: Callable[[], None], on_damage: Callable[[str], None]
+    ) -> None:
+        self.image = Image()
+        self._log: Log
+        self._on_image = on_image
+        self._on_applied = on_applied
+        self._on_damage = on_damage
+        self._pending: deque[Pending] = deque()
+        self._committed = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._is_broken = False
+
+    @property
+    def applied(self) -> int:
+        """All records below are in the Image."""
+        return self.image.offset + 1
+
+    @property
+    def is_reading(self) -> bool:
+        """What has committed is still being read back from the log."""
+        return self._reading is not None
+
+    def begin(self, image: Image, log: Log) -> None:
+        """Go on from an Image: that of the newest snapshot, or of more where there is nobody to ask."""
+        self.image, self._log = image, log
+        self._committed = self.applied
+
+    def appended(self, pending: Pending) -> None:
+        """The log has grown by a batch."""
+        self._pending.append(pending)
+
+    def cut(self, end: int) -> None:
+        """The log was truncated to `end`; what has been applied is below."""
+        assert end >= self.applied, "what has committed is never cut"
+        while self._pending and self._pending[-1].end > end:
+            self._pending.pop()
+
+    def restart(self, image: Image) -> None:
+        """A snapshot takes the place of the log."""
+        self._pending.clear()
+        before, self.image = self.image, image
+        self._committed = max(self._committed, self.applied)
+        self._on_image(before, image)
+        self._on_applied()
+
+    def commit(self, end: int) -> None:
+        """The high watermark is at `end`: apply up to there, at once where the records are in memory."""
+        self._committed = max(end, self._committed)
+        if self._reading is not None or self._is_broken:
+            return
+        if self._is_in_memory():
+            self._take_pending()
+        elif self.applied < self._committed:
+            self._reading = asyncio.get_running_loop().create_task(self._read_back())
+
+    async def stop(self) -> None:
+        """End what is under way; nothing is applied any more."""
+        self._is_broken = True
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _is_in_memory(self) -> bool:
+        return bool(self._pending) and self._pending[0].base <= self.applied
+
+    def _take_pending(self) -> None:
+        records: list[Any] = []
+        end, epoch = self.applied, self.image.epoch
+        while self._pending and self._pending[0].end <= self._committed:
+            taken = self._pending.popleft()
+            records += taken.records
+            end, epoch = taken.end, taken.epoch
+        self._apply(records, end, epoch)
+
+    def _apply(self, records: list[Any], end: int, epoch: int) -> None:
+        before = self.image
+        if end <= self.applied:
+            return
+        try:
+            self.image = before.apply(records, end - 1, epoch)
+        except Damage as damage:
+            self._is_broken = True
+            self._on_damage(str(damage))
+            return
+        if records:
+            self._on_image(before, self.image)
+        self._on_applied()
+
+    async def _read_back(self) -> None:
+        try:
+            while self.applied < self._committed and not self._is_broken and not self._is_in_memory():
+                await self._read_some()
+        except (Damage, KafkaError) as damage:
+            self._is_broken = True
+            self._on_damage(str(damage))
+        finally:
+            self._reading = None
+        self.commit(self._committed)
+        self._on_applied()  # once more, for who waits until nothing is left to read
+
+    async def _read_some(self) -> None:
+        """Apply what one read gives: whole batches, and never past what has committed."""
+        begin, upper = self.applied, self._committed
+        found = self._log.read(begin, READ_BYTES, upper=upper, min_one=True)
+        if found is None:
+            found = await self._log.read_cold(begin, READ_BYTES, upper=upper, min_one=True)
+        if self.applied != begin:  # a snapshot was quicker
+            return
+        records: list[Any] = []
+        end, epoch = begin, self.image.epoch
+        for batch in split(found):
+            taken = pending_of(batch)
+            records += taken.records
+            end, epoch = taken.end, taken.epoch
+        while self._pending and self._pending[0].end <= end:
+            self._pending.popleft()
+        self._apply(records, end, epoch)

@@ -1,0 +1,273 @@
+"""The words of the quorum's function: a node's state, what may happen to it, what it wants done (KIP-595, KIP-996)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+NOBODY: Final = -1
+
+
+class Voted(NamedTuple):
+    """What must be on disk before anything else happens in an epoch: the contents of `quorum-state`."""
+
+    epoch: int = 0
+    leader_id: int = NOBODY
+    voted_id: int = NOBODY
+
+
+class Tail(NamedTuple):
+    """Where a log ends, and the epoch of its last record (0 for an empty one): the greater one has more."""
+
+    epoch: int = 0
+    end: int = 0
+
+
+class Timing(NamedTuple):
+    """Kafka's controller.quorum.* settings of the same names."""
+
+    election_timeout_ms: int = 1000
+    election_backoff_max_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+
+    @property
+    def check_quorum_ms(self) -> int:
+        """A leader from whom no majority has fetched for so long resigns (Kafka's factor)."""
+        return self.fetch_timeout_ms * 3 // 2
+
+    @property
+    def retry_ms(self) -> int:
+        """When what was asked in an election and not answered is asked again."""
+        return max(self.election_timeout_ms // 5, 1)
+
+    @property
+    def begin_ms(self) -> int:
+        """How often a leader tells of itself those who do not fetch."""
+        return max(self.fetch_timeout_ms // 2, 1)
+
+    @property
+    def spread_ms(self) -> int:
+        """Over how long those who lose a leader at once spread their elections."""
+        return max(self.election_timeout_ms // 10, 1)
+
+
+class Role(Enum):
+    """What a node is in its epoch. Observers are UNATTACHED or FOLLOWER."""
+
+    UNATTACHED = "knows no leader, may have voted"
+    FOLLOWER = "fetches from a leader"
+    PROSPECTIVE = "asks whether it would be elected (pre-vote)"
+    CANDIDATE = "asks for votes"
+    LEADER = "leads"
+    RESIGNED = "has led this epoch, and does not any more"
+
+
+class State(NamedTuple):
+    """One node's view. What a leader keeps is None for everybody else."""
+
+    node_id: int
+    voters: tuple[int, ...]
+    voted: Voted = Voted()
+    tail: Tail = Tail()
+    """Of the node's own log, with what is not on disk yet; the shell brings it up to date before each step."""
+    timing: Timing = Timing()
+    role: Role = Role.UNATTACHED
+    answers: Mapping[int, bool] = {}
+    """Of this round of asking, by voter: granted or not."""
+    has_fetched: bool = False
+    """A follower that has heard of its leader refuses pre-votes (KIP-996)."""
+    synced: Mapping[int, int] | None = None
+    """A leader's: up to where each voter has the log on disk, in this epoch."""
+    fetched_ms: Mapping[int, int] | None = None
+    """A leader's: when each voter last fetched; those who have not yet are missing."""
+    led_since_ms: int = 0
+    epoch_start: int = 0
+    """Where the leader's own epoch begins: nothing commits by count before its first record has (Raft, 5.4.2)."""
+    high_watermark: int = 0
+    deadline_ms: int | None = None
+    """When the role has lasted long enough; None where nothing has to be waited for."""
+    retry_at_ms: int | None = None
+    """When to ask again who has not answered."""
+
+    @property
+    def is_leader(self) -> bool:
+        return self.synced is not None
+
+    @property
+    def is_voter(self) -> bool:
+        return self.node_id in self.voters
+
+    @property
+    def epoch(self) -> int:
+        return self.voted.epoch
+
+    @property
+    def leader_id(self) -> int:
+        """Who leads the epoch. A node that led it before it resigned or was started again knows of nobody."""
+        leader = self.voted.leader_id
+        return NOBODY if leader == self.node_id and not self.is_leader else leader
+
+    @property
+    def wake_ms(self) -> int | None:
+        """When the next Tick is wanted."""
+        if self.deadline_ms is None or self.retry_at_ms is None:
+            return self.deadline_ms if self.retry_at_ms is None else self.retry_at_ms
+        return min(self.deadline_ms, self.retry_at_ms)
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+
+# Events
+
+
+class Start(NamedTuple):
+    """The node has started; `voted` is what its disk said."""
+
+
+class Tick(NamedTuple):
+    """It is `wake_ms`, or later."""
+
+
+class Synced(NamedTuple):
+    """This node has its log on disk up to `end`."""
+
+    end: int
+
+
+class Fetched(NamedTuple):
+    """A replica fetched from `end` on, in this epoch, and its log agrees with ours: it has all before on disk."""
+
+    replica: int
+    end: int
+
+
+class VoteAsked(NamedTuple):
+    """A candidate, or a prospective one, asks for a vote; `tail` is its log's."""
+
+    candidate: int
+    epoch: int
+    tail: Tail
+    is_pre_vote: bool
+
+
+class VoteTold(NamedTuple):
+    """A voter's answer: its own epoch and leader with it."""
+
+    voter: int
+    epoch: int
+    leader_id: int
+    granted: bool
+    is_pre_vote: bool
+
+
+class LeaderTold(NamedTuple):
+    """Somebody's answer says which epoch it is, and who leads it (NOBODY where unknown)."""
+
+    epoch: int
+    leader_id: int
+
+
+class BeginAsked(NamedTuple):
+    """A leader tells of itself (BeginQuorumEpoch)."""
+
+    leader_id: int
+    epoch: int
+
+
+class EndAsked(NamedTuple):
+    """A leader resigns (EndQuorumEpoch); whom it wishes to be elected, best first."""
+
+    leader_id: int
+    epoch: int
+    successors: tuple[int, ...]
+
+
+class Followed(NamedTuple):
+    """A leader has answered a fetch, and the log agrees with its: up to the smaller of both ends it is the same."""
+
+    leader_id: int
+    epoch: int
+    high_watermark: int
+
+
+class LeaderGone(NamedTuple):
+    """Nobody listens any more where the leader was: its process has ended (not merely silence)."""
+
+    leader_id: int
+    epoch: int
+
+
+class Resign(NamedTuple):
+    """This node stops: whoever is best follows."""
+
+
+# Effects
+
+
+class Persist(NamedTuple):
+    """Write `quorum-state`, and sync it, before anything below happens."""
+
+    voted: Voted
+
+
+class Lead(NamedTuple):
+    """This node leads: append the LeaderChange record of the epoch."""
+
+    epoch: int
+    granting: tuple[int, ...]
+
+
+class Commit(NamedTuple):
+    """The high watermark has risen to `end`."""
+
+    end: int
+
+
+class AskVote(NamedTuple):
+    """Send Vote."""
+
+    to: int
+    epoch: int
+    tail: Tail
+    is_pre_vote: bool
+
+
+class AskBegin(NamedTuple):
+    """Send BeginQuorumEpoch."""
+
+    to: int
+    epoch: int
+
+
+class AskEnd(NamedTuple):
+    """Send EndQuorumEpoch."""
+
+    to: int
+    epoch: int
+    successors: tuple[int, ...]
+
+
+class AnswerVote(NamedTuple):
+    """What to tell whoever asked for a vote; epoch and leader are those of the state."""
+
+    granted: bool
+
+
+Event = (
+    Start
+    | Tick
+    | Synced
+    | Fetched
+    | VoteAsked
+    | VoteTold
+    | LeaderTold
+    | BeginAsked
+    | EndAsked
+    | Followed
+    | LeaderGone
+    | Resign
+)
+Effect = Persist | Lead | Commit | AskVote | AskBegin | AskEnd | AnswerVote

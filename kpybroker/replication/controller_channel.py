@@ -1,0 +1,204 @@
+"""The way from a broker to the active controller, wherever that is: over a connection, or here on the same node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.peer import Peer
+from kpybroker.world import Network
+
+log = logging.getLogger(__name__)
+
+BACKOFF_MS = 20
+BACKOFF_MAX_MS = 500
+DIAL_TIMEOUT_MS = 1000
+"""For a connection and its ApiVersions; a node of the cluster is near, or gone."""
+ASKED_MAX = 1000
+"""Requests under way at once; more are refused rather than queued."""
+
+
+class Address(Protocol):
+    """Where the active controller listens."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class Leadership(Protocol):
+    """The quorum, as far as it says who the active controller is."""
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def active_controller(self) -> Address | None: ...
+
+    def on_leadership(self, callback: Callable[[], None]) -> None: ...
+
+
+class ControllerChannel:
+    """One connection to the active controller, made when it is needed, and made anew when the controller moves."""
+
+    def __init__(self, network: Network, quorum: Leadership, client_id: str) -> None:
+        self._network = network
+        self._quorum = quorum
+        self._client_id = client_id
+        self._peer: Peer | None = None
+        self._peer_at: tuple[str, int] | None = None
+        self._dialling: asyncio.Task[Peer] | None = None
+        self._changed = asyncio.Event()
+        self._limits: dict[asyncio.Timeout, None] = {}
+        """Of the answers that are waited for."""
+        self._asked = 0
+        self._closed = False
+        self.here: Callable[[str, Any], Awaitable[Any]] | None = None
+        """Answers a request on this node, for the time in which it is the active controller itself."""
+        quorum.on_leadership(self._leadership_changed)
+
+    async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
+        """The active controller's answer, asked again where it has moved or cannot be reached.
+
+        try_ms: when an answer that does not come is given up with its connection. Raises REQUEST_TIMED_OUT.
+        """
+        if self._asked >= ASKED_MAX:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests wait for the controller already")
+        self._asked += 1
+        try:
+            if self._quorum.is_leader and self.here is not None:
+                answer = await self.here(name, request)
+                if not controller_moved(answer):
+                    return answer
+            # a task of its own: a handler's first step runs outside of any, and time-outs need one
+            return await asyncio.get_running_loop().create_task(
+                self._ask(name, request, timeout_ms, try_ms or timeout_ms)
+            )
+        finally:
+            self._asked -= 1
+
+    async def _ask(self, name: str, request: Any, timeout_ms: int, try_ms: int) -> Any:
+        loop = asyncio.get_running_loop()
+        end, backoff_ms = loop.time() + timeout_ms / 1000, BACKOFF_MS
+        why = "nobody leads the quorum"
+        while not self._closed:
+            self._changed.clear()
+            left_s = end - loop.time()
+            if left_s <= 0:
+                break
+            try:
+                answer = await self._try(name, request, min(left_s, try_ms / 1000))
+            except (OSError, MalformedFrame, TimeoutError) as failed:  # ConnectionError is an OSError
+                why = str(failed) or type(failed).__name__
+            else:
+                if answer is not None and not controller_moved(answer):
+                    return answer
+                why = "no node is the active controller" if answer is not None else why
+            await self._pause(min(backoff_ms / 1000, max(end - loop.time(), 0)))
+            backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the active controller did not answer {name}: {why}")
+
+    async def _try(self, name: str, request: Any, try_s: float) -> Any:
+        """An answer; None where nobody is known who could give it. Raises OSError, MalformedFrame, TimeoutError."""
+        if self._quorum.is_leader and self.here is not None:
+            return await self.here(name, request)
+        address = self._quorum.active_controller
+        if address is None or self._quorum.is_leader:
+            return None
+        at = (address.host, address.port)
+        try:
+            async with asyncio.timeout(try_s) as limit:
+                self._limits[limit] = None
+                peer = await self._connected(at)
+                return await peer.ask(name, request)
+        except TimeoutError:
+            if self._peer is not None and self._peer_at == at and not self._changed.is_set():
+                self._peer.close()  # it was given time enough
+            raise
+        finally:
+            self._limits.pop(limit, None)
+
+    def _leadership_changed(self) -> None:
+        """Whoever waits for an answer asks again: the one that was asked may be silent for ever."""
+        self._changed.set()
+        now = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(now)
+
+    async def _connected(self, at: tuple[str, int]) -> Peer:
+        if self._peer is not None and self._peer.is_open and self._peer_at == at:
+            return self._peer
+        if self._dialling is None or self._peer_at != at:
+            self._hang_up()
+            self._peer_at = at
+            self._dialling = asyncio.get_running_loop().create_task(self._dial(at))
+            self._dialling.add_done_callback(self._dialled)
+        dialling = self._dialling
+        await asyncio.wait([dialling])  # it may be called off, which is not the asker's own end
+        if dialling.cancelled():
+            raise ConnectionError("the controller moved meanwhile")
+        return dialling.result()
+
+    def _dialled(self, dialling: asyncio.Task[Peer]) -> None:
+        failed = dialling.cancelled() or dialling.exception() is not None
+        if self._dialling is not dialling:
+            if not failed:
+                dialling.result().close()
+            return
+        self._dialling = None
+        if not failed:
+            self._peer = dialling.result()
+
+    def _hang_up(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+    async def _dial(self, at: tuple[str, int]) -> Peer:
+        async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
+            peer = await Peer.dial(self._network, *at, client_id=self._client_id)
+            ready = False
+            try:
+                await peer.negotiate()
+                ready = True
+            except KafkaError as refusal:
+                raise ConnectionError(str(refusal)) from refusal
+            finally:
+                if not ready:
+                    peer.close()
+        return peer
+
+    async def _pause(self, pause_s: float) -> None:
+        """A moment, or until somebody else leads."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """End the connection; who waits for an answer gets none."""
+        self._closed = True
+        self._leadership_changed()
+        self._hang_up()
+
+
+def controller_moved(answer: Any) -> bool:
+    """Whether an answer says that its sender is not the active controller; CreateTopics says it per topic."""
+    topics = getattr(answer, "topics", None) or ()
+    said = getattr(answer, "error_code", None)
+    if said is None and topics:
+        said = topics[0].error_code
+    return said == ErrorCode.NOT_CONTROLLER

@@ -1,0 +1,132 @@
+"""The way of a leader's proposals to the controller: other in-sync sets, by AlterPartition (KIP-497, KIP-903).
+
+One request is under way at a time, for all partitions that have something to propose by then. What the controller has
+taken comes back with the metadata, as everything does; a proposal stands until then, since it may have been taken even
+where the answer was lost or says otherwise. Only INELIGIBLE_REPLICA says for certain that it was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.replication.followers import UNKNOWN
+from kpybroker.replication.partition import Partition
+from kpybroker.wire.rpc.alter_partition import BrokerState, PartitionData, PartitionDataReply, Request, TopicData
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_MS = 5_000
+RETRY_MS = 50
+RECOVERED = 0
+"""A leader that proposes has recovered its log, also after an unclean election (KIP-704)."""
+AGAIN = (
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+)
+"""Refused for what may be different soon."""
+
+
+class Proposals:
+    """Collects what leaders propose, and sends it. broker_epoch: of this node's registration."""
+
+    def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
+        self._channel = channel
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._waiting: dict[Partition, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def propose(self, partition: Partition) -> None:
+        """Send what the partition has proposed, with the next request."""
+        self._waiting[partition] = None
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send_all())
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # what comes in the same event goes along
+                asked = {
+                    (partition.topic_id, partition.index): (partition, partition.partition_epoch)
+                    for partition in self._waiting
+                    if partition.followers is not None and partition.followers.proposed is not None
+                }
+                self._waiting.clear()
+                if asked and not await self._send(asked):
+                    await asyncio.sleep(RETRY_MS / 1000)
+        finally:
+            self._task = None
+
+    async def _send(self, asked: dict[tuple[bytes, int], tuple[Partition, int]]) -> bool:
+        """Ask once; False where some must be asked again, and that should not be at once."""
+        topics: dict[bytes, TopicData] = {}
+        for (topic_id, _), (partition, _) in asked.items():
+            topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id, partitions=[]))
+            topic.partitions.append(self._row(partition))
+        request = Request(broker_id=self._node_id, broker_epoch=self._broker_epoch(), topics=list(topics.values()))
+        try:
+            told = await self._channel.ask("AlterPartition", request, TIMEOUT_MS)
+        except KafkaError as refusal:
+            log.warning("in-sync sets cannot be proposed: %s", refusal)
+            return self._again(asked)
+        if told.error_code:
+            log.warning("the controller refused all in-sync sets with %s", ErrorCode(told.error_code).name)
+            return self._again(asked)
+        again = {}
+        for topic in told.topics:
+            for row in topic.partitions:
+                found = asked.get((topic.topic_id, row.partition_index))
+                if found is not None and self._took(*found, row):
+                    again[topic.topic_id, row.partition_index] = found
+        return self._again(again) if again else True
+
+    def _again(self, asked: dict[tuple[bytes, int], tuple[Partition, int]]) -> bool:
+        for partition, epoch in asked.values():
+            if partition.partition_epoch == epoch:
+                self._waiting[partition] = None
+        return False
+
+    def _row(self, partition: Partition) -> PartitionData:
+        followers = partition.followers
+        assert followers is not None
+        assert followers.proposed is not None, "only what is proposed is sent"
+        epochs = {node_id: follower.broker_epoch for node_id, follower in followers.by_id.items()}
+        epochs[self._node_id] = self._broker_epoch()
+        return PartitionData(
+            partition_index=partition.index,
+            leader_epoch=partition.leader_epoch,
+            new_isr=list(followers.proposed),
+            new_isr_with_epochs=[
+                BrokerState(broker_id=node_id, broker_epoch=epochs.get(node_id, UNKNOWN))
+                for node_id in followers.proposed
+            ],
+            leader_recovery_state=RECOVERED,
+            partition_epoch=partition.partition_epoch,
+        )
+
+    def _took(self, partition: Partition, epoch: int, row: PartitionDataReply) -> bool:
+        """Whether to ask again: not what was taken, and not what the metadata will answer."""
+        if partition.partition_epoch != epoch or partition.followers is None:
+            return False
+        code = row.error_code
+        if code == ErrorCode.NONE:
+            if row.partition_epoch == epoch:  # it was so already
+                partition.followers.proposed = None
+            return False
+        log.info("%r: the controller did not take an in-sync set: error code %d", partition, code)
+        if code == ErrorCode.INELIGIBLE_REPLICA:
+            partition.followers.proposed = None
+            return False
+        return code in AGAIN

@@ -1,0 +1,219 @@
+"""A broker's life as the controller sees it: registration, heartbeats, controlled shutdown (KIP-631)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.wire.rpc import broker_heartbeat, broker_registration
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 50
+"""Between heartbeats of a broker that waits to be unfenced, or to be let go."""
+SHUTDOWN_PATIENCE_MS = 5000
+"""How long a broker that stops waits for others to take over what it leads."""
+LEAVING_TIMEOUT_MS = 1000
+"""How long a broker that stops looks for a controller."""
+TAKEN_AFTER_SESSIONS = 3
+"""A running broker that is told for so many sessions that another has its id gives it up."""
+
+FATAL = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "the cluster has another id than this directory's meta.properties; "
+    "check controller.quorum.voters, or begin with an empty directory (log.dirs)",
+    ErrorCode.UNSUPPORTED_VERSION: "the cluster runs at feature levels that this version does not support; "
+    "upgrade this node, or downgrade the features (kafka-features)",
+    ErrorCode.INVALID_REGISTRATION: "another broker is registered with this node's data directory or without any; "
+    "give every node a directory of its own (log.dirs)",
+    ErrorCode.INVALID_REQUEST: "the controller cannot use this node's registration; check listeners and node.id",
+}
+"""What no retry mends, and the way out."""
+
+
+class Stage(Enum):
+    """How far a broker is."""
+
+    STARTING = "registers, and catches up with the metadata"
+    RUNNING = "is unfenced, or will be again"
+    LEAVING = "hands over what it leads"
+    GONE = "may stop"
+
+
+class Lifecycle:
+    """`join` registers and returns when clients may be sent here; `leave` hands over; heartbeats go on in between.
+
+    registration: what to register, without the epoch of the last clean stop. metadata_offset: of the last record that
+    has been applied here. on_epoch: told of every registration. on_failure: told why this node cannot stay.
+    """
+
+    def __init__(
+        self,
+        channel: ControllerChannel,
+        config: BrokerConfig,
+        registration: broker_registration.Request,
+        metadata_offset: Callable[[], int],
+        on_epoch: Callable[[int], None],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._channel = channel
+        self._node_id = config.node_id
+        self._session_ms = config.broker_session_timeout_ms
+        self._interval_ms = max(min(config.broker_heartbeat_interval_ms, self._session_ms // 3), 1)
+        self._start_timeout_ms = config.initial_broker_registration_timeout_ms
+        self._registration = registration
+        self._metadata_offset = metadata_offset
+        self._on_epoch = on_epoch
+        self._on_failure = on_failure
+        self._wake = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+        self._reached: asyncio.Future[None] | None = None
+        self.stage = Stage.STARTING
+        self.epoch = -1
+        self.fenced = True
+
+    async def join(self) -> None:
+        """Register, then wait until unfenced. Raises ConfigError: no controller, or one that cannot take this node."""
+        await self._register(self._start_timeout_ms)
+        self._reached = asyncio.get_running_loop().create_future()
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self._beating.add_done_callback(self._ended)
+        await self._reached
+
+    async def leave(self, patience_ms: int = SHUTDOWN_PATIENCE_MS) -> bool:
+        """Ask to be let go: others lead what this broker led when it returns. False where that took too long."""
+        if self._beating is None or self._beating.done():
+            return False
+        self.stage = Stage.LEAVING
+        self._reached = asyncio.get_running_loop().create_future()
+        self._wake.set()
+        try:
+            async with asyncio.timeout(patience_ms / 1000):
+                await self._reached
+        except TimeoutError:
+            log.warning("no controller let this broker go within %d ms; it stops all the same", patience_ms)
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the heartbeats."""
+        self.stage = Stage.GONE
+        if self._beating is not None:
+            self._beating.cancel()
+
+    def wake(self) -> None:
+        """The metadata has moved: a broker that waits to be unfenced asks again at once."""
+        if self.stage is Stage.STARTING:
+            self._wake.set()
+
+    # ---- registration
+
+    async def _register(self, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            left_ms = int((end - loop.time()) * 1000)
+            try:
+                reply = await self._channel.ask(
+                    "BrokerRegistration", self._registration, max(left_ms, 1), try_ms=self._session_ms
+                )
+                code = ErrorCode(reply.error_code)
+            except KafkaError as refusal:
+                raise ConfigError(
+                    f"no controller took the registration of node {self._node_id} within {timeout_ms} ms ({refusal}); "
+                    "check controller.quorum.voters, and that those nodes run"
+                ) from refusal
+            if code is ErrorCode.NONE:
+                self.epoch = reply.broker_epoch
+                self._on_epoch(self.epoch)
+                return
+            if code in FATAL:
+                raise ConfigError(f"node {self._node_id} was refused with {code.name}: {FATAL[code]}")
+            if left_ms <= RETRY_MS:
+                raise ConfigError(
+                    f"node {self._node_id} was refused with {code.name} for {timeout_ms} ms; "
+                    "is another node running with this node.id?"
+                )
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    # ---- heartbeats
+
+    async def _beat(self) -> None:
+        while not self._is_over():
+            self._wake.clear()
+            await self._heartbeat()
+            if self._is_over():
+                return
+            pause_ms = self._interval_ms if self.stage is Stage.RUNNING else min(RETRY_MS, self._interval_ms)
+            try:
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _is_over(self) -> bool:
+        return self.stage is Stage.GONE
+
+    async def _heartbeat(self) -> None:
+        request = broker_heartbeat.Request(
+            broker_id=self._node_id,
+            broker_epoch=self.epoch,
+            current_metadata_offset=self._metadata_offset(),
+            want_fence=False,
+            want_shut_down=self.stage is Stage.LEAVING,
+        )
+        is_leaving = self.stage is Stage.LEAVING
+        timeout_ms = min(self._session_ms, LEAVING_TIMEOUT_MS) if is_leaving else self._session_ms
+        try:
+            reply = await self._channel.ask(
+                "BrokerHeartbeat", request, timeout_ms, try_ms=max(self._session_ms // 3, 1)
+            )
+        except KafkaError as refusal:
+            log.warning("no controller heard of this broker for %d ms: %s", timeout_ms, refusal)
+            if is_leaving:
+                self._reach(Stage.GONE)  # there is nobody to hand over to: the whole cluster may be stopping
+            return
+        if reply.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            await self._register_again()
+        elif reply.error_code:
+            log.warning("the controller answered a heartbeat with %s", ErrorCode(reply.error_code).name)
+        else:
+            self._take(reply)
+
+    async def _register_again(self) -> None:
+        """The controller does not know this incarnation any more: somebody unregistered it, or took its id."""
+        if self.stage is Stage.LEAVING:
+            self._reach(Stage.GONE)
+            return
+        log.warning("the controller does not know epoch %d of this broker: it registers again", self.epoch)
+        await self._register(self._session_ms * TAKEN_AFTER_SESSIONS)
+
+    def _take(self, reply: broker_heartbeat.Response) -> None:
+        if reply.is_fenced and not self.fenced and self.stage is Stage.RUNNING:
+            log.warning("the controller has fenced this broker")
+        self.fenced = reply.is_fenced
+        if self.stage is Stage.LEAVING:
+            if reply.should_shut_down:
+                self._reach(Stage.GONE)
+        elif self.stage is Stage.STARTING and not self.fenced:
+            self._reach(Stage.RUNNING)
+
+    def _reach(self, stage: Stage) -> None:
+        self.stage = stage
+        if self._reached is not None and not self._reached.done():
+            self._reached.set_result(None)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """The heartbeats ended: asked to, or because this node cannot stay."""
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if self._reached is not None and not self._reached.done():
+            self._reached.set_exception(error)
+        else:
+            self._on_failure(str(error))

@@ -1,0 +1,55 @@
+"""Any broker takes any admin request: what the active controller does is sent on to it in an Envelope (KIP-590)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Call, Encoded
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.server.door import CONTROLLER
+from kpybroker.wire.api import Api
+from kpybroker.wire.frame import encode_request, parse_response_header
+from kpybroker.wire.rpc import envelope
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+Handle = Callable[["Broker", Call, Any], Any]
+_SIZE_BYTES = 4
+
+ANONYMOUS = b"\0\0\x05User\x0aANONYMOUS\0\0"
+"""The principal of whoever has not said who it is, as Kafka's controllers read it (DefaultPrincipalData, version 0)."""
+
+
+def forwarding(api: Api, handle: Handle) -> Handle:
+    """The handler where this node is the active controller; on every other node, the way to that one.
+
+    Who comes to the controller's own listener is told NOT_CONTROLLER instead, and looks for the right one itself.
+    """
+
+    def here_or_there(broker: Broker, call: Call, request: Any) -> Any:
+        if broker.controller.is_active or call.side == CONTROLLER:
+            return handle(broker, call, request)
+        return _forward(broker, api, call, request)
+
+    return here_or_there
+
+
+async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encoded:
+    """The active controller's answer, as it came. Raises REQUEST_TIMED_OUT, or what the envelope was refused with."""
+    frame = b"".join(encode_request(0, api, call.version, request, call.client_id))[_SIZE_BYTES:]
+    sent = envelope.Request(request_data=frame, request_principal=ANONYMOUS, client_host_address=_packed(call.host))
+    told = await broker.channel.ask("Envelope", sent, broker.config.request_timeout_ms)
+    if told.error_code or told.response_data is None:
+        raise KafkaError(ErrorCode(told.error_code or ErrorCode.UNKNOWN_SERVER_ERROR))
+    _, body_at = parse_response_header(told.response_data, api, call.version)
+    return Encoded(told.response_data[body_at:])
+
+
+def _packed(host: str) -> bytes:
+    try:
+        return ip_address(host).packed
+    except ValueError:  # a transport that does not know its peer
+        return bytes(4)

@@ -1,0 +1,167 @@
+"""`python -m kpybroker.sim`: run seeds, keep the failing ones, play one again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kpybroker.sim.setup import setup_of
+from kpybroker.sim.simulation import Outcome, Simulation
+
+TWICE_EVERY = 20
+"""One seed in so many is run again under another hash seed, and must be the same run."""
+FAILURES_SHOWN = 10
+
+
+class Shape(NamedTuple):
+    """How large the cluster is, and how many replicas its topics have at most."""
+
+    brokers: int = 1
+    replicas: int = 3
+
+    def arguments(self, seed: int) -> list[str]:
+        """What plays the seed again."""
+        return ["--seed", str(seed), "--brokers", str(self.brokers), "--replicas", str(self.replicas)]
+
+    def __str__(self) -> str:
+        return f"{self.brokers} broker{'s' if self.brokers > 1 else ''}"
+
+
+def run_seed(seed: int, shape: Shape, *, keeps_trace: bool = False) -> Outcome:
+    """One run, from nothing."""
+    setup = setup_of(seed, brokers=shape.brokers, replicas=shape.replicas)
+    return Simulation(setup, keeps_trace=keeps_trace).run()
+
+
+def digest_elsewhere(seed: int, shape: Shape, hash_seed: int) -> str:
+    """The digest of the same run in another process, where strings hash otherwise."""
+    command = [sys.executable, "-m", "kpybroker.sim", *shape.arguments(seed), "--digest"]
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _checked(seed: int, shape: Shape) -> Outcome:
+    outcome = run_seed(seed, shape)
+    if seed % TWICE_EVERY == 0:
+        again = digest_elsewhere(seed, shape, seed + 1)
+        if again != f"{outcome.digest:08x}":
+            outcome.breaches.append(f"the seed does not replay: {outcome.digest:08x} here, {again} elsewhere")
+    return outcome
+
+
+def _outcomes(seeds: range, shape: Shape, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        for seed in seeds:
+            yield _checked(seed, shape)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(_checked, seeds, [shape] * len(seeds))
+
+
+def keep_failure(outcome: Outcome, shape: Shape, folder: Path) -> Path:
+    """Write down what is needed to see it again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"seed-{outcome.seed}-brokers-{shape.brokers}.json"
+    told = {
+        "seed": outcome.seed,
+        "brokers": shape.brokers,
+        "replicas": shape.replicas,
+        "sentence": outcome.breaches[0],
+        "breaches": outcome.breaches,
+        "digest": f"{outcome.digest:08x}",
+        "counts": outcome.counts,
+        "details": outcome.details,
+        "replay": " ".join(["python -m kpybroker.sim", *shape.arguments(outcome.seed), "--trace"]),
+    }
+    file.write_text(json.dumps(told, indent=1) + "\n")
+    return file
+
+
+def run_many(seeds: range, shape: Shape, jobs: int, folder: Path) -> int:
+    """Run them all; returns how many failed. The last line says how many passed."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("seeds"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[failed]} failed"),
+    )
+    failed, cpu_s, slowest_s, virtual_s, began = 0, 0.0, 0.0, 0.0, time.monotonic()
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("seeds", total=len(seeds), failed=0)
+        for outcome in _outcomes(seeds, shape, jobs):
+            cpu_s += outcome.cpu_s
+            virtual_s += outcome.virtual_s
+            slowest_s = max(slowest_s, outcome.cpu_s)
+            if outcome.breaches:
+                failed += 1
+                file = keep_failure(outcome, shape, folder)
+                if failed <= FAILURES_SHOWN:
+                    progress.console.print(f"seed {outcome.seed}: {outcome.breaches[0]}  [{file}]", markup=False)
+            progress.update(bar, advance=1, failed=failed)
+    passed = len(seeds) - failed
+    print(
+        f"{passed} of {len(seeds)} seeds passed: seeds {seeds.start} to {seeds.stop - 1}, {shape}, "
+        f"{virtual_s / len(seeds):.0f} virtual seconds and "
+        f"{cpu_s / len(seeds):.2f} s of CPU each ({slowest_s:.2f} s at most), {time.monotonic() - began:.0f} s in all"
+    )
+    return failed
+
+
+def show(seed: int, shape: Shape, *, trace: bool) -> int:
+    """Play one seed and say what it shows."""
+    outcome = run_seed(seed, shape, keeps_trace=trace)
+    for line in outcome.trace:
+        print(line)
+    for detail in outcome.details:
+        print(detail)
+    for breach in outcome.breaches:
+        print(f"seed {seed}: {breach}")
+    told = ", ".join(f"{what} {count}" for what, count in outcome.counts.items())
+    print(
+        f"seed {seed} {'FAILED' if outcome.breaches else 'passed'}: digest {outcome.digest:08x}, "
+        f"{outcome.virtual_s:.0f} virtual seconds, {outcome.cpu_s:.2f} s of CPU; {told}"
+    )
+    return 1 if outcome.breaches else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kpybroker.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--brokers", type=int, default=1, help="nodes of the cluster, each broker and controller")
+    parser.add_argument("--replicas", type=int, default=3, help="replicas that topics have at most")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to run them in")
+    parser.add_argument(
+        "--failures", type=Path, default=Path(".cache/sim"), help="where failing seeds are written down"
+    )
+    parser.add_argument("--seed", type=int, help="play this seed alone")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happens")
+    parser.add_argument("--digest", action="store_true", help="with --seed: print the digest of the run alone")
+    given = parser.parse_args()
+    if min(given.seeds, given.brokers, given.replicas, given.jobs) < 1:
+        parser.error("--seeds, --brokers, --replicas and --jobs are at least 1")
+    shape = Shape(given.brokers, given.replicas)
+    if given.seed is None:
+        seeds = range(given.first, given.first + given.seeds)
+        sys.exit(1 if run_many(seeds, shape, given.jobs, given.failures) else 0)
+    if given.digest:
+        print(f"{run_seed(given.seed, shape).digest:08x}")
+        return
+    sys.exit(show(given.seed, shape, trace=given.trace))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The contract, held against what is there in the end: nothing acknowledged is lost, nothing comes twice, all agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
+
+from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.consuming import Consumer
+from kpybroker.sim.grouping import Membership
+from kpybroker.sim.history import History, Ledger, Sent
+from kpybroker.wire.batch import split
+
+if TYPE_CHECKING:
+    from kpybroker.replication.partition import Partition
+    from kpybroker.sim.cluster import SimMachine
+    from kpybroker.sim.simulation import Simulation
+
+PATIENCE_S = 60.0
+READ_BYTES = 1 << 20
+
+
+async def check_all(simulation: Simulation, auditor: Client) -> None:
+    """Read everything, as a client and from inside, and note each breach."""
+    with simulation.loop.acting(auditor.owner):
+        reading = simulation.loop.create_task(_read_all(simulation, auditor))
+    await reading
+    for first, machine in enumerate(simulation.machines):
+        machine.storage.cold_odds = 0.0
+        for other in simulation.machines[first + 1 :]:
+            if machine.node is not None and other.node is not None:
+                logs_agree(simulation.history, machine, other)
+
+
+async def _patiently(auditor: Client, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Everything is mended: what is asked is answered soon, if not at once."""
+    deadline = auditor.loop.time() + PATIENCE_S
+    while True:
+        try:
+            await work()
+            return
+        except (Unanswered, Refused) as failed:
+            if auditor.loop.time() > deadline:
+                auditor.history.breach(f"{what} failed for {PATIENCE_S:.0f} s: {failed}")
+                return
+            await auditor.refresh_quietly()
+            await asyncio.sleep(0.2)
+
+
+async def _read_all(simulation: Simulation, auditor: Client) -> None:
+    for place in simulation.places:
+        ledger = simulation.history.ledger(place)
+        consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0)
+        await _patiently(auditor, f"reading {place[0]}-{place[1]}", consumer.read_to_the_end)
+        check_ledger(simulation, ledger, consumer.got[place])
+    for group, place in list(simulation.history.commits):
+        membership = Membership(auditor, group)
+
+        async def fetch(membership: Membership = membership, place: tuple[str, int] = place) -> None:
+            await membership.fetch(place)
+
+        await _patiently(auditor, f"the commits of {group}", fetch)
+
+    async def look() -> None:
+        await _check_topics(auditor)
+
+    await _patiently(auditor, "metadata", look)
+
+
+async def _check_topics(auditor: Client) -> None:
+    """Raises Unanswered."""
+    there = {topic.name for topic in (await auditor.refresh()).topics}
+    for name, fate in auditor.history.topics.items():
+        if fate.must_exist is not None and fate.must_exist != (name in there):
+            was = "made" if fate.must_exist else "deleted"
+            auditor.history.breach(f"topic {name} was {was}, and now is {'there' if name in there else 'not there'}")
+
+
+def check_ledger(simulation: Simulation, ledger: Ledger, found: list[tuple[int, bytes]]) -> None:
+    """A partition, read from its start to its end, against what producers and consumers were told."""
+    history, (topic, index) = simulation.history, ledger.place
+    offsets: dict[bytes, int] = {}
+    for offset, value in found:
+        if value in offsets:
+            history.breach(f"{value!r} is in {topic}-{index} twice, at {offsets[value]} and {offset}")
+        offsets[value] = offset
+    by_offset = dict(found)
+    for offset, (_, value) in ledger.seen.items():
+        if by_offset.get(offset) != value:
+            history.breach(f"{value!r} was read at {offset} of {topic}-{index}; now there is {by_offset.get(offset)!r}")
+    survives = simulation.setup.survives
+    for sent in ledger.sent.values():
+        if not sent.is_acked or sent.acks not in survives:
+            continue
+        at = offsets.get(sent.value)
+        if at is None:
+            history.breach(f"{sent.value!r} was acknowledged at {sent.offset} of {topic}-{index} and is lost")
+        elif sent.offset not in (-1, at):
+            history.breach(f"{sent.value!r} was acknowledged at {sent.offset} of {topic}-{index} and is at {at}")
+    for producer, sents in ledger.by_producer.items():
+        if sents[0].idempotent:
+            _check_order(simulation, producer, sents, offsets)
+
+
+def _check_order(simulation: Simulation, producer: str, sents: list[Sent], offsets: dict[bytes, int]) -> None:
+    last = -1
+    for sent in sents:
+        at = offsets.get(sent.value)
+        if at is not None:
+            if at < last:
+                simulation.history.breach(f"{producer} is out of order: {sent.value!r} at {at}, after {last}")
+            last = at
+
+
+def batches_of(partition: Partition, upper: int) -> Iterator[tuple[int, bytes]]:
+    """(base offset, bytes) of each batch below `upper`."""
+    storage, offset = partition.log, partition.log.start
+    while offset < upper:
+        found = storage.read(offset, READ_BYTES, upper=upper, min_one=True)
+        if found is None:
+            storage.segments.holding(offset).index()
+            found = storage.read(offset, READ_BYTES, upper=upper, min_one=True)
+        if not found:
+            return
+        for batch in split(memoryview(bytes(found))):
+            yield batch.base_offset, bytes(batch.view)
+            offset = batch.next_offset
+
+
+def logs_agree(history: History, one: SimMachine, other: SimMachine) -> None:
+    """Replicas of a partition have the same batches below the lower of their high watermarks."""
+    assert one.node is not None
+    assert other.node is not None
+    for partition in one.node.broker.hosting:
+        replica = other.node.broker.hosting.find(partition.topic, partition.index)
+        if replica is None or partition.offline is not None or replica.offline is not None:
+            continue
+        upper = min(partition.log.high_watermark, replica.log.high_watermark)
+        lower = max(partition.log.start, replica.log.start)
+        of_one = {base: batch for base, batch in batches_of(partition, upper) if base >= lower}
+        of_other = {base: batch for base, batch in batches_of(replica, upper) if base >= lower}
+        if of_one != of_other:
+            differing = min(base for base in of_one.keys() | of_other.keys() if of_one.get(base) != of_other.get(base))
+            history.breach(
+                f"{one.name} and {other.name} differ at offset {differing} of {partition.topic}-{partition.index}, "
+                f"below their high watermarks"
+            )

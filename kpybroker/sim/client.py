@@ -1,0 +1,165 @@
+"""A client's side of the simulated network: connections to every node, metadata, requests with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.sim.history import WALL_BEGINS_MS, History
+from kpybroker.sim.loop import Owner, VirtualLoop
+from kpybroker.sim.network import Fabric, SimNetwork
+from kpybroker.wire.rpc import find_coordinator, metadata
+
+REQUEST_LIMIT_S = 6.0
+METADATA_AGE_S = 5.0
+
+
+class Unanswered(Exception):
+    """No answer: the connection broke, was refused, or time ran out. What was asked may have happened."""
+
+
+class Refused(Exception):
+    """An answer with an error code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ErrorCode(code).name)
+        self.code = code
+
+
+class Client:
+    """One client process. It does not die; what it asks may go unanswered."""
+
+    def __init__(self, name: str, address: str, seed: int, fabric: Fabric, brokers: dict[int, tuple[str, int]]) -> None:
+        self.name = name
+        self.owner = Owner(name)
+        self.loop: VirtualLoop = fabric.loop
+        self.history: History = fabric.history
+        self.random = Random(f"{seed} client {name}")
+        self.network = SimNetwork(fabric, address, self.owner)
+        self.stopping = False
+        self.succeeded_at_s = 0.0
+        """When the last piece of work succeeded; liveness looks here."""
+        self._brokers = dict(brokers)
+        self._peers: dict[int, Peer] = {}
+        self._topics: dict[str, Any] = {}
+        self._names: dict[bytes, str] = {}
+        self._coordinators: dict[str, int] = {}
+
+    def succeeded(self) -> None:
+        self.succeeded_at_s = self.loop.time()
+
+    def note(self, text: str) -> None:
+        self.history.note("client", f"{self.name} {text}")
+
+    def wall_ms(self) -> int:
+        return WALL_BEGINS_MS + round(self.loop.time() * 1000)
+
+    async def nap(self, longest_s: float) -> None:
+        await asyncio.sleep(self.random.random() * longest_s)
+
+    def any_broker(self) -> int:
+        """Clients pick one at random."""
+        return self.random.choice(sorted(self._brokers))
+
+    # ---- asking
+
+    async def peer(self, node_id: int) -> Peer:
+        """A connection to a node, negotiated. Raises Unanswered."""
+        known = self._peers.get(node_id)
+        if known is not None and known.is_open:
+            return known
+        where = self._brokers.get(node_id)
+        if where is None:
+            raise Unanswered(f"node {node_id} is not known")
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                peer = await Peer.dial(self.network, *where, client_id=self.name)
+                await peer.negotiate()
+        except OSError as error:  # time-outs are among them
+            raise Unanswered(str(error) or "time-out") from error
+        again = self._peers.get(node_id)
+        if again is not None and again.is_open:  # somebody else of this client was quicker
+            peer.close()
+            return again
+        self._peers[node_id] = peer
+        return peer
+
+    async def ask(self, node_id: int, name: str, request: Any, *, limit_s: float = REQUEST_LIMIT_S) -> Any:
+        """A reply. A connection that let a request go unanswered is given up. Raises Unanswered."""
+        peer = await self.peer(node_id)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await peer.ask(name, request)
+        except OSError as error:
+            peer.close()
+            raise Unanswered(str(error) or "time-out") from error
+
+    def drop(self, node_id: int) -> None:
+        known = self._peers.pop(node_id, None)
+        if known is not None:
+            known.close()
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+
+    # ---- metadata
+
+    async def refresh(self) -> Any:
+        """Metadata of everything, from any node. Raises Unanswered."""
+        node_id = self.any_broker()
+        found = await self.ask(node_id, "Metadata", metadata.Request(topics=None))
+        if found.brokers:
+            self._brokers.update({row.node_id: (row.host, row.port) for row in found.brokers})
+        self._topics = {topic.name: topic for topic in found.topics}
+        self._names = {topic.topic_id: topic.name for topic in found.topics}
+        return found
+
+    async def refresh_quietly(self) -> None:
+        try:
+            await self.refresh()
+        except Unanswered as failed:
+            self.note(f"has no metadata: {failed}")
+
+    def forget_topic(self, name: str) -> None:
+        """What is known of it has been shown to be wrong."""
+        self._topics.pop(name, None)
+
+    async def topic(self, name: str) -> Any:
+        """Raises Unanswered where no node knows it."""
+        known = self._topics.get(name)
+        if known is None:
+            await self.refresh()
+            known = self._topics.get(name)
+            if known is None:
+                raise Unanswered(f"no metadata of {name}")
+        return known
+
+    async def leader(self, name: str, index: int) -> tuple[int, bytes]:
+        """Leader and topic id. Raises Unanswered."""
+        topic = await self.topic(name)
+        for row in topic.partitions:
+            if row.partition_index == index and row.leader_id in self._brokers:
+                return row.leader_id, topic.topic_id
+        self.forget_topic(name)
+        raise Unanswered(f"{name}-{index} has no leader")
+
+    async def coordinator(self, group: str) -> int:
+        """The node that keeps a group. Raises Unanswered, Refused."""
+        known = self._coordinators.get(group)
+        if known is not None:
+            return known
+        node_id = self.any_broker()
+        found = await self.ask(node_id, "FindCoordinator", find_coordinator.Request(coordinator_keys=[group]))
+        row = found.coordinators[0]
+        if row.error_code:
+            raise Refused(row.error_code)
+        self._brokers[row.node_id] = (row.host, row.port)
+        self._coordinators[group] = row.node_id
+        return int(row.node_id)
+
+    def forget_coordinator(self, group: str) -> None:
+        self._coordinators.pop(group, None)

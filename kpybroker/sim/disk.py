@@ -1,0 +1,255 @@
+"""The disk as one process sees it: the World's door to a `Storage`."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from kpybroker.sim.loop import Dead, Owner, VirtualLoop
+from kpybroker.sim.storage import File, Folder, Storage
+from kpybroker.world import Buffer
+
+
+class Opened(NamedTuple):
+    """An open file."""
+
+    file: File
+    path: str
+
+
+class SimDisk:
+    """Files of one process. `fuse` is how many more changes it makes before it dies in the middle of one."""
+
+    def __init__(
+        self, storage: Storage, loop: VirtualLoop, owner: Owner, number: int, random: Random, wall_ms: Callable[[], int]
+    ) -> None:
+        self._storage = storage
+        self._loop = loop
+        self._owner = owner
+        self._number = number
+        self._random = random
+        self._wall_ms = wall_ms
+        self._opened: dict[int, Opened] = {}
+        self._next_handle = 3
+        self._thread_free_at_s = 0.0
+        self.fuse = -1
+        self.on_fuse: Callable[[], None] = lambda: None
+
+    # ---- faults
+
+    def _look(self) -> None:
+        if not self._owner.alive:
+            raise Dead
+
+    def _change(self) -> None:
+        """Before every change: the dead change nothing, a fuse may burn down, the device may fail or stall."""
+        self._look()
+        if self.fuse >= 0:
+            self.fuse -= 1
+            if self.fuse < 0:
+                self._owner.alive = False
+                self.on_fuse()
+                raise Dead
+        storage = self._storage
+        if storage.error_odds and self._random.random() < storage.error_odds:
+            raise OSError(errno.EIO, "input/output error")
+        if storage.stalled_until_s > self._loop.time():
+            self._loop.block(self._owner, storage.stalled_until_s - self._loop.time())
+
+    # ---- files
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        self._look()
+        storage = self._storage
+        found = storage.find(path)
+        if found is None and create:
+            parent, _, name = path.rpartition("/")
+            folder = storage.folder(parent)
+            self._change()
+            found = File(self._wall_ms())
+            folder.put((name, found))
+        file = found if isinstance(found, File) else storage.file(path)
+        handle = self._next_handle
+        self._next_handle += 1
+        self._opened[handle] = Opened(file, path)
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._look()
+        closed = self._opened.pop(handle)
+        if self._storage.locks.get(closed.file) == self._number:
+            del self._storage.locks[closed.file]
+
+    def _file(self, handle: int) -> File:
+        opened = self._opened.get(handle)
+        if opened is None:
+            raise OSError(errno.EBADF, f"handle {handle} is not open")
+        return opened.file
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        self._look()
+        return bytes(self._file(handle).content[offset : offset + size])
+
+    def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | bytearray | None:
+        self._look()
+        if self._storage.cold_odds and self._random.random() < self._storage.cold_odds:
+            return None
+        return self._file(handle).content[offset : offset + size]
+
+    def give_back(self, found: Buffer) -> None:
+        """Every read has memory of its own here."""
+
+    async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
+        self._look()
+        file = self._file(handle)
+        await asyncio.sleep(self._latency_s())
+        self._look()
+        return bytes(file.content[offset : offset + size])
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        file = self._file(handle)
+        self._change()
+        file.modified_ms = self._wall_ms()
+        return self._storage.write(file, list(buffers), offset)
+
+    def allocate(self, handle: int, offset: int, size: int) -> None:
+        self._look()
+
+    def size(self, handle: int) -> int:
+        self._look()
+        return len(self._file(handle).content)
+
+    def truncate(self, handle: int, size: int) -> None:
+        file = self._file(handle)
+        self._change()
+        file.modified_ms = self._wall_ms()
+        self._storage.truncate(file, size)
+
+    # ---- names
+
+    def exists(self, path: str) -> bool:
+        self._look()
+        return self._storage.find(path) is not None
+
+    def is_directory(self, path: str) -> bool:
+        self._look()
+        return isinstance(self._storage.find(path), Folder)
+
+    def path_size(self, path: str) -> int:
+        self._look()
+        return len(self._storage.file(path).content)
+
+    def list(self, path: str) -> list[str]:
+        self._look()
+        return sorted(self._storage.folder(path).names)
+
+    def mkdir(self, path: str) -> None:
+        self._look()
+        at = ""
+        for part in path.strip("/").split("/"):
+            folder, at = self._storage.folder(at), f"{at}/{part}"
+            if part not in folder.names:
+                self._change()
+                folder.put((part, Folder()))
+        self._storage.folder(path)
+
+    def rename(self, old: str, new: str) -> None:
+        old_parent, _, old_name = old.rpartition("/")
+        new_parent, _, new_name = new.rpartition("/")
+        folder = self._storage.folder(old_parent)
+        assert folder is self._storage.folder(new_parent), "renames stay within a directory"
+        node = folder.names.get(old_name)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        self._change()
+        self._release(folder.names.get(new_name))
+        folder.put((old_name, None), (new_name, node))
+
+    def _release(self, node: File | Folder | None) -> None:
+        if isinstance(node, File):
+            self._storage.used_bytes -= len(node.content)
+
+    def unlink(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        file = self._storage.file(path)
+        self._change()
+        self._release(file)
+        self._storage.folder(parent).put((name, None))
+
+    def rmdir(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        if self._storage.folder(path).names:
+            raise OSError(errno.ENOTEMPTY, "directory not empty", path)
+        self._change()
+        self._storage.folder(parent).put((name, None))
+
+    def modified_ms(self, path: str) -> int:
+        self._look()
+        return self._storage.file(path).modified_ms
+
+    def free_bytes(self, path: str) -> int:
+        self._look()
+        return max(self._storage.total_bytes - self._storage.used_bytes, 0)
+
+    def total_bytes(self, path: str) -> int:
+        self._look()
+        return self._storage.total_bytes
+
+    def lock(self, path: str) -> int:
+        handle = self.open(path, create=True)
+        file = self._file(handle)
+        holder = self._storage.locks.get(file)
+        if holder is not None:
+            self.close(handle)
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", path)
+        self._storage.locks[file] = self._number
+        return handle
+
+    def let_go(self) -> None:
+        """The process has ended: its kernel closes what it had open."""
+        for opened in self._opened.values():
+            if self._storage.locks.get(opened.file) == self._number:
+                del self._storage.locks[opened.file]
+        self._opened.clear()
+
+    # ---- syncing
+
+    def _latency_s(self) -> float:
+        low, high = self._storage.sync_s
+        stalled_s = max(self._storage.stalled_until_s - self._loop.time(), 0.0)
+        return stalled_s + low + (high - low) * self._random.random()
+
+    async def _sync(self, node: File | Folder) -> None:
+        self._look()
+        mark = node.mark
+        await asyncio.sleep(self._latency_s())
+        self._change()
+        node.reached_disk(mark)
+
+    async def sync(self, handle: int) -> None:
+        await self._sync(self._file(handle))
+
+    async def sync_directory(self, path: str) -> None:
+        await self._sync(self._storage.folder(path))
+
+    def sync_blocking(self, handle: int) -> None:
+        file = self._file(handle)
+        self._change()
+        file.reached_disk(file.mark)
+
+    def sync_directory_blocking(self, path: str) -> None:
+        folder = self._storage.folder(path)
+        self._change()
+        folder.reached_disk(folder.mark)
+
+    async def off_loop(self, work: Callable[[], None]) -> None:
+        """One thread, in order: a piece of work takes time, and then happens at once."""
+        self._look()
+        begins = max(self._loop.time(), self._thread_free_at_s)
+        self._thread_free_at_s = begins + self._latency_s()
+        await asyncio.sleep(self._thread_free_at_s - self._loop.time())
+        self._look()
+        work()

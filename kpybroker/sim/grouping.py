@@ -1,0 +1,191 @@
+"""Groups: members of the classic protocol that share partitions, and lone committers of offsets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kpybroker.errors import ErrorCode
+from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.history import Place
+from kpybroker.wire.rpc import heartbeat, join_group, offset_commit, offset_fetch, sync_group
+
+SESSION_MS = 6000
+REBALANCE_MS = 8000
+REBALANCE_LIMIT_S = 15.0
+MOVED = frozenset({int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_NOT_AVAILABLE)})
+MEMBER_ID_REQUIRED = int(ErrorCode.MEMBER_ID_REQUIRED)
+REBALANCE = int(ErrorCode.REBALANCE_IN_PROGRESS)
+UNKNOWN_MEMBER = int(ErrorCode.UNKNOWN_MEMBER_ID)
+ANY_GENERATION = -1
+
+
+class Membership:
+    """What one client says to the coordinator of its group."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._client = client
+        self.group = group
+        self.member_id = ""
+        self.generation = ANY_GENERATION
+
+    async def commit(self, place: Place, step: int) -> None:
+        """Commit a higher offset than ever. Raises Unanswered, Refused."""
+        client, (name, index) = self._client, place
+        commits = client.history.committed(self.group, place)
+        offset = commits.sent = max(commits.sent, 0) + step
+        row = offset_commit.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
+        topic_id = (await client.topic(name)).topic_id
+        topic = offset_commit.OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=[row])
+        request = offset_commit.Request(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            topics=[topic],
+        )
+        try:
+            told = await client.ask(await client.coordinator(self.group), "OffsetCommit", request)
+        except Unanswered:
+            commits.unanswered.append((client.history.now_s, offset))
+            raise
+        self._check(told.topics[0].partitions[0].error_code)
+        commits.acked = max(commits.acked, offset)
+        client.history.count("commits")
+
+    async def fetch(self, place: Place) -> int:
+        """What is committed, -1 for nothing. Raises Unanswered, Refused."""
+        client, (name, index) = self._client, place
+        floor = client.history.committed(self.group, place).floor(client.history.now_s)
+        topic_id = (await client.topic(name)).topic_id
+        topic = offset_fetch.OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=[index])
+        group = offset_fetch.OffsetFetchRequestGroup(group_id=self.group, topics=[topic])
+        request = offset_fetch.Request(groups=[group], require_stable=True)
+        told = await client.ask(await client.coordinator(self.group), "OffsetFetch", request)
+        answer = told.groups[0]
+        self._check(answer.error_code)
+        row = answer.topics[0].partitions[0]
+        self._check(row.error_code)
+        client.history.fetched_commit(self.group, place, floor, row.committed_offset)
+        return int(row.committed_offset)
+
+    async def join(self) -> dict[str, bytes]:
+        """Take part in the next generation; a leader gets its members. Raises Unanswered, Refused."""
+        client = self._client
+        request = join_group.Request(
+            group_id=self.group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        node_id = await client.coordinator(self.group)
+        told = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
+        if told.error_code == MEMBER_ID_REQUIRED:
+            self.member_id = told.member_id
+            request.member_id = told.member_id
+            told = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
+        self._check(told.error_code)
+        self.member_id, self.generation = told.member_id, told.generation_id
+        return {member.member_id: member.metadata for member in told.members}
+
+    async def sync(self, shares: dict[str, bytes]) -> bytes:
+        """Hand in what the leader decided, learn one's own share. Raises Unanswered, Refused."""
+        client = self._client
+        assignments = [
+            sync_group.SyncGroupRequestAssignment(member_id=member, assignment=share)
+            for member, share in shares.items()
+        ]
+        request = sync_group.Request(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=assignments,
+        )
+        node_id = await client.coordinator(self.group)
+        told = await client.ask(node_id, "SyncGroup", request, limit_s=REBALANCE_LIMIT_S)
+        self._check(told.error_code)
+        return bytes(told.assignment)
+
+    async def beat(self) -> None:
+        """Raises Unanswered, Refused."""
+        request = heartbeat.Request(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        told = await self._client.ask(await self._client.coordinator(self.group), "Heartbeat", request)
+        self._check(told.error_code)
+
+    def _check(self, code: int) -> None:
+        if not code:
+            return
+        if code in MOVED:
+            self._client.forget_coordinator(self.group)
+        if code == UNKNOWN_MEMBER:
+            self.member_id, self.generation = "", ANY_GENERATION
+        raise Refused(code)
+
+
+class Committer:
+    """Commits ever higher offsets without being a member, and asks what is committed."""
+
+    def __init__(self, client: Client, group: str, place: Place, *, pace_s: float) -> None:
+        self._client = client
+        self._place = place
+        self._pace_s = pace_s
+        self._membership = Membership(client, group)
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            try:
+                await self._membership.commit(self._place, client.random.randint(1, 5))
+                await self._membership.fetch(self._place)
+                client.succeeded()
+                await client.nap(self._pace_s)
+            except (Unanswered, Refused) as failed:
+                client.note(f"cannot commit: {failed}")
+                client.forget_coordinator(self._membership.group)
+                client.forget_topic(self._place[0])
+                await client.nap(0.5)
+
+
+class Member:
+    """A consumer as a group sees it: joins, is given a share of the partitions, commits for it, beats."""
+
+    def __init__(self, client: Client, group: str, places: list[Place], *, pace_s: float) -> None:
+        self._client = client
+        self._places = places
+        self._pace_s = pace_s
+        self._membership = Membership(client, group)
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            try:
+                await self._take_part()
+            except (Unanswered, Refused) as failed:
+                client.note(f"leaves generation {self._membership.generation}: {failed}")
+                if not (isinstance(failed, Refused) and failed.code == REBALANCE):
+                    client.forget_coordinator(self._membership.group)
+                    client.forget_topic(self._places[0][0])
+                    await client.nap(0.5)
+
+    async def _take_part(self) -> None:
+        """One generation, until it ends. Raises Unanswered, Refused."""
+        client, membership = self._client, self._membership
+        members = await membership.join()
+        shares: dict[str, bytes] = {}
+        for number, member in enumerate(sorted(members)):
+            mine = [str(at) for at in range(len(self._places)) if at % len(members) == number]
+            shares[member] = ",".join(mine).encode()
+        share = await membership.sync(shares)
+        own = [self._places[int(at)] for at in share.decode().split(",") if at]
+        client.note(f"is in generation {membership.generation} with {len(own)} partitions")
+        client.history.assigned(membership.group, membership.generation, client.name, own)
+        for place in own:
+            await membership.fetch(place)
+        while not client.stopping:
+            for place in own:
+                await membership.commit(place, client.random.randint(1, 3))
+            await membership.beat()
+            client.succeeded()
+            await asyncio.sleep(0.2 + client.random.random() * self._pace_s)

@@ -1,0 +1,181 @@
+"""What happened: the trace of a run, what clients were told, and every breach of the contract that this shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+BREACHES_KEPT = 20
+WALL_BEGINS_MS = 1_700_000_000_000
+"""The wall clock of a machine without skew, when the loop's clock is at zero."""
+
+
+ON_ITS_WAY_S = 60.0
+"""How long a request that was given up may still reach a broker: a partition, a pause and a stall together."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A record that a producer has sent: what is known of its fate."""
+
+    value: bytes
+    place: Place
+    acks: int
+    idempotent: bool
+    is_acked: bool = False
+    offset: int = -1
+    """Where it is, says its acknowledgement."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One partition, as clients have seen it."""
+
+    place: Place
+    sent: dict[bytes, Sent] = field(default_factory=dict)
+    by_producer: dict[str, list[Sent]] = field(default_factory=dict)
+    seen: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Offset -> leader epoch of its batch, and value, as read by a consumer."""
+    known_end: int = 0
+    """No latest offset below this may be told from now on: acknowledged, read, or told before."""
+
+
+@dataclass(slots=True)
+class Commits:
+    """One group's commits for one partition. Only ever upwards, so that going back is seen."""
+
+    sent: int = -1
+    acked: int = -1
+    unanswered: list[tuple[float, int]] = field(default_factory=list)
+    """When, and what: it may still be on its way, and come after what was sent later."""
+
+    def floor(self, now_s: float) -> int:
+        """What is committed is not below this."""
+        self.unanswered = [(at, offset) for at, offset in self.unanswered if at > now_s - ON_ITS_WAY_S]
+        return min([self.acked, *(offset for _, offset in self.unanswered)])
+
+
+@dataclass(slots=True)
+class Fate:
+    """A topic that was made, or deleted, on the way: what must be true of it in the end. None where nobody knows."""
+
+    must_exist: bool | None = None
+
+
+class History:
+    """The notes of one run. Equal digests mean equal runs, down to the bytes on the network."""
+
+    def __init__(self, now: Callable[[], float], *, keeps_trace: bool = False) -> None:
+        self._now = now
+        self._keeps_trace = keeps_trace
+        self.began_at = now()
+        self.digest = 0
+        self.trace: list[str] = []
+        self.breaches: list[str] = []
+        self.ledgers: dict[Place, Ledger] = {}
+        self._producers: dict[int, str] = {}
+        self.commits: dict[tuple[str, Place], Commits] = {}
+        self.topics: dict[str, Fate] = {}
+        self._owners: dict[tuple[str, int, Place], str] = {}
+        self.counts: dict[str, int] = {}
+        """How often what happened: for the report."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began."""
+        return self._now() - self.began_at
+
+    def note(self, kind: str, text: str, facts: tuple[Any, ...] = ()) -> None:
+        """An event: part of the digest, and a line of the trace."""
+        at = self.now_s
+        self.digest = crc32(repr((at, kind, text, facts)).encode(), self.digest)
+        if self._keeps_trace:
+            told = text or " ".join(map(str, facts))
+            self.trace.append(f"{at:10.6f} {kind:8} {told}")
+
+    def count(self, what: str, more: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + more
+
+    def breach(self, text: str) -> None:
+        """The contract is broken: one sentence."""
+        self.note("BREACH", text)
+        if len(self.breaches) < BREACHES_KEPT:
+            self.breaches.append(f"at {self.now_s:.3f} s: {text}")
+
+    def ledger(self, place: Place) -> Ledger:
+        found = self.ledgers.get(place)
+        if found is None:
+            found = self.ledgers[place] = Ledger(place)
+        return found
+
+    # ---- what clients tell
+
+    def producer_id(self, producer: str, producer_id: int) -> None:
+        """InitProducerId has answered: no two may have one id."""
+        other = self._producers.setdefault(producer_id, producer)
+        if other != producer:
+            self.breach(f"{producer} and {other} were both given producer id {producer_id}")
+
+    def committed(self, group: str, place: Place) -> Commits:
+        return self.commits.setdefault((group, place), Commits())
+
+    def fetched_commit(self, group: str, place: Place, floor: int, offset: int) -> None:
+        """OffsetFetch has answered; `floor` is that of the moment when it was asked."""
+        commits = self.committed(group, place)
+        floor = min(floor, commits.floor(self.now_s))
+        if offset < floor:
+            self.breach(f"group {group} had committed {floor} for {place}, and is told {offset}")
+        if offset > commits.sent:
+            self.breach(f"group {group} is told {offset} for {place}, and has committed {commits.sent} at most")
+
+    def sends(self, producer: str, sent: Sent) -> None:
+        """Before the request leaves: from now on the record may be there."""
+        ledger = self.ledger(sent.place)
+        ledger.sent[sent.value] = sent
+        ledger.by_producer.setdefault(producer, []).append(sent)
+
+    def acked(self, sent: Sent, offset: int) -> None:
+        """The broker has said where the record is; -1 where it did not say."""
+        sent.is_acked, sent.offset = True, offset
+        self.count(f"acked acks={sent.acks}")
+        ledger = self.ledger(sent.place)
+        if offset >= 0:
+            seen = ledger.seen.get(offset)
+            if seen is not None and seen[1] != sent.value and sent.acks == -1:
+                self.breach(f"{_at(sent.place, offset)} is acknowledged for {sent.value!r} and was read as {seen[1]!r}")
+            if sent.acks == -1:
+                ledger.known_end = max(ledger.known_end, offset + 1)
+
+    def read(self, reader: str, place: Place, offset: int, epoch: int, value: bytes) -> None:
+        """A consumer has read a record."""
+        ledger = self.ledger(place)
+        before = ledger.seen.get(offset)
+        if before is None:
+            ledger.seen[offset] = (epoch, value)
+            if value not in ledger.sent:
+                self.breach(f"{reader} read {value!r} at {_at(place, offset)}, which nobody has sent")
+        elif before[1] != value:
+            self.breach(f"{_at(place, offset)} was {before[1]!r} in epoch {before[0]}, is {value!r} in epoch {epoch}")
+        ledger.known_end = max(ledger.known_end, offset + 1)
+
+    def assigned(self, group: str, generation: int, member: str, places: list[Place]) -> None:
+        """SyncGroup has answered: within a generation a partition has one owner."""
+        for place in places:
+            owner = self._owners.setdefault((group, generation, place), member)
+            if owner != member:
+                self.breach(f"in generation {generation} of {group} both {owner} and {member} have {place}")
+
+    def latest(self, place: Place, known_before: int, offset: int) -> None:
+        """ListOffsets has answered; `known_before` is the `known_end` when it was asked."""
+        if offset < known_before:
+            self.breach(f"the latest offset of {place[0]}-{place[1]} went back from {known_before} to {offset}")
+        ledger = self.ledger(place)
+        ledger.known_end = max(ledger.known_end, offset)
+
+
+def _at(place: Place, offset: int) -> str:
+    return f"offset {offset} of {place[0]}-{place[1]}"

@@ -1,0 +1,264 @@
+"""An event loop whose clock jumps to the next timer, and the owners on whose behalf its callbacks run.
+
+Every callback belongs to an owner: a process of a node, a client, or the simulation. The context it runs in says which,
+so what it schedules belongs to the same one, and a task stays its owner's whoever wakes it. So a process can be halted,
+or killed: callbacks of the dead do not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+EPOCH_S = 1000.0
+"""Where the monotonic clock begins: nothing may rely on a clock that starts at zero."""
+TURNS_MAX = 1_000_000
+_TASKS_LOOKED_THROUGH = 64
+
+
+class Dead(BaseException):
+    """The process died in the middle of a call to its World; nothing of it may go on, so nothing may catch this."""
+
+
+class Stuck(Exception):
+    """The simulation does not end: nothing is due any more, or too much has happened."""
+
+
+class Owner:
+    """Whose callbacks: they run while `alive`, and wait while `halted`."""
+
+    __slots__ = ("alive", "context", "deferred", "halted", "name", "prune_at", "tasks")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.halted = False
+        self.deferred: list[_Handle] = []
+        self.tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+        self.prune_at = _TASKS_LOOKED_THROUGH
+        self.context = copy_context()
+        self.context.run(_owner.set, self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+_owner: ContextVar[Owner] = ContextVar("owner")
+
+
+class _Handle(asyncio.TimerHandle):
+    """A callback and its owner."""
+
+    __slots__ = ("owner",)
+    owner: Owner
+
+    def run(self) -> None:
+        self._run()
+
+    def when_due(self) -> float:
+        return self._when  # type: ignore[attr-defined, no-any-return]
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """asyncio without a selector: time passes only when nothing is left to do at this instant."""
+
+    def __init__(self) -> None:
+        self._now = EPOCH_S
+        self._ready: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._sequence = 0
+        self._running = False
+        self._closed = False
+        self.simulation = Owner("simulation")
+        self.current = self.simulation
+        """Whose callback is running."""
+        self.turns = 0
+        """Callbacks that have run."""
+        self.turns_max = TURNS_MAX
+        self.on_problem: Callable[[Owner, str, BaseException | None], None] = _raise
+        """Told of what a callback or a forgotten task raised."""
+
+    # ---- time and callbacks
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if context is None:
+            context = copy_context()
+        handle = _Handle(self._now, callback, args, self, context)
+        handle.owner = context.get(_owner, self.simulation)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        raise AssertionError("there is one thread in a simulation")
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        if context is None:
+            context = copy_context()
+        handle = _Handle(when, callback, args, self, context)
+        handle.owner = context.get(_owner, self.simulation)
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """asyncio's TimerHandle tells; a cancelled timer stays in the heap until its time."""
+
+    @contextmanager
+    def acting(self, owner: Owner) -> Iterator[None]:
+        """What is scheduled inside belongs to `owner`."""
+        before = _owner.set(owner)
+        try:
+            yield
+        finally:
+            _owner.reset(before)
+
+    def soon_for(self, owner: Owner, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        """Run a callback on behalf of `owner`, as its kernel would."""
+        handle = _Handle(self._now, callback, args, self, owner.context)
+        handle.owner = owner
+        self._ready.append(handle)
+
+    # ---- owners
+
+    def halt(self, owner: Owner) -> None:
+        """SIGSTOP: its callbacks wait."""
+        owner.halted = True
+
+    def go_on(self, owner: Owner) -> None:
+        """SIGCONT: what waited is due now, in its order."""
+        owner.halted = False
+        self._ready.extend(owner.deferred)
+        owner.deferred.clear()
+
+    def block(self, owner: Owner, seconds: float) -> None:
+        """The owner's thread sits in a system call."""
+        if not owner.halted:
+            self.halt(owner)
+            with self.acting(self.simulation):
+                self.call_later(seconds, self.go_on, owner)
+
+    def bury(self, owner: Owner) -> None:
+        """SIGKILL: the World of the owner is dead before any `finally` block of its tasks runs, which happens here."""
+        owner.alive = False
+        owner.deferred.clear()
+        tasks = [task for task in (ref() for ref in owner.tasks) if task is not None and not task.done()]
+        owner.tasks.clear()
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody is left to be warned
+            work = task.get_coro()
+            assert work is not None
+            end = _Handle(self._now, work.close, (), self, owner.context)
+            end.owner = owner
+            end.run()
+
+    # ---- running
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        assert asyncio._get_running_loop() is None, "a loop is running already"
+        asyncio._set_running_loop(self)
+        self._running = True
+        try:
+            awaited: asyncio.Future[T] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
+            while not awaited.done():
+                self._turn()
+            return awaited.result()
+        finally:
+            self._running = False
+            asyncio._set_running_loop(None)
+
+    def _turn(self) -> None:
+        ready, timers = self._ready, self._timers
+        if not ready:
+            if not timers:
+                raise Stuck("nothing is due any more, and the simulation is not over")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            owner = handle.owner
+            if handle.cancelled() or not owner.alive:
+                continue
+            if owner.halted:
+                owner.deferred.append(handle)
+                continue
+            self.current = owner
+            self.turns += 1
+            handle.run()
+        self.current = self.simulation
+        if self.turns > self.turns_max:
+            raise Stuck(f"more than {self.turns_max} callbacks have run by {self._now - EPOCH_S:.1f} s")
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    # ---- futures and tasks
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name or "", context=context)
+        owner = _owner.get(self.simulation)
+        if len(owner.tasks) >= owner.prune_at:
+            owner.tasks = [ref for ref in owner.tasks if (known := ref()) is not None and not known.done()]
+            owner.prune_at = max(2 * len(owner.tasks), _TASKS_LOOKED_THROUGH)
+        owner.tasks.append(weakref.ref(task))
+        return task
+
+    # ---- what asyncio asks of a loop besides
+
+    def get_debug(self) -> bool:
+        return False
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        handle = context.get("handle")
+        owner = handle.owner if isinstance(handle, _Handle) else self.current
+        raised = context.get("exception")
+        if isinstance(raised, Dead) or not owner.alive:
+            return
+        self.on_problem(owner, str(context.get("message")), raised)
+
+
+def _raise(owner: Owner, message: str, raised: BaseException | None) -> None:
+    raise AssertionError(f"{owner}: {message}") from raised

@@ -1,0 +1,152 @@
+"""Broken brokers, on purpose: each mutant is a patch to the product that some seed must catch.
+
+`python -m kpybroker.sim.mutants` says for each which seed caught it, and with which sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from kpybroker.handlers import list_offsets
+from kpybroker.machine import Runner
+from kpybroker.metadata.image import Image
+from kpybroker.replication.partition import Partition
+from kpybroker.sim.setup import setup_of
+from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.storage import recovery, syncing
+from kpybroker.storage.log import Log
+from kpybroker.storage.producers import ProducerStates
+
+SEEDS_MAX = 200
+
+
+class Mutant(NamedTuple):
+    """A way to be wrong. `target.name` is replaced by `instead`; only faults that show it are let loose."""
+
+    says: str
+    target: Any
+    name: str
+    instead: Any
+    faults: tuple[str, ...] = ()
+    brokers: int = 1
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        with patch.object(self.target, self.name, self.instead):
+            yield
+
+
+async def _syncs_nothing(*_: Any) -> None:
+    """A sync that only says so."""
+
+
+def _names_nothing(*_: Any) -> None:
+    """Directories are not synced."""
+
+
+def _settles_at_once(runner: Runner, end: int, answers: Any) -> None:
+    for ticket, answer in answers:
+        runner._settle(ticket, answer)
+
+
+def _flushes_whatever_happens(flush: Callable[[Log], None]) -> Callable[[Log], None]:
+    def flush_anyway(log: Log) -> None:
+        segment = log.segments.active
+        try:
+            if log._queue:
+                log.world.disk.pwritev(segment.handle(), log._queue, segment.written_bytes)
+        except OSError:
+            pass  # nobody need know
+        log._queue.clear()
+        segment.written_bytes = segment.size_bytes
+        log.written_end = log.end
+
+    del flush
+    return flush_anyway
+
+
+def _forgets_producer_ids(records: Callable[[Image], Iterator[Any]]) -> Callable[[Image], Iterator[Any]]:
+    def without(image: Image) -> Iterator[Any]:
+        return (record for record in records(image) if type(record).__name__ != "ProducerIdsRecord")
+
+    return without
+
+
+def _latest_as_it_comes(look_up: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(partition: Partition, *rest: Any) -> Any:
+        partition.epoch_start = 0
+        return look_up(partition, *rest)
+
+    return answer
+
+
+POWER = ("power_loss", "fuse")
+ONE_BROKER = (
+    Mutant("an fsync of a log is lost", syncing, "_sync_segment", _syncs_nothing, POWER),
+    Mutant("names of new files are not synced", syncing, "_sync_names", _names_nothing, POWER),
+    Mutant(
+        "acknowledged when written, though fsync=always",
+        Partition,
+        "committable_end",
+        property(lambda self: self.log.written_end),
+        POWER,
+    ),
+    Mutant(
+        "a failed write is passed over", Log, "flush", _flushes_whatever_happens(Log.flush), ("disk_full", "disk_error")
+    ),
+    Mutant("recovery does not check batches", recovery, "_unsound", lambda batch, segment, end: "", POWER),
+    Mutant(
+        "recovery forgets what producers wrote",
+        recovery,
+        "load_producers",
+        lambda *_: ProducerStates(),
+        ("crash", "fuse"),
+    ),
+    Mutant("answers leave before their records commit", Runner, "_hold", _settles_at_once, POWER),
+    Mutant(
+        "snapshots forget producer ids", Image, "records", _forgets_producer_ids(Image.records), ("crash", "restart")
+    ),
+    Mutant(
+        "latest offsets before they are known",
+        list_offsets,
+        "_look_up",
+        _latest_as_it_comes(list_offsets._look_up),
+        POWER,
+    ),
+)
+
+
+def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
+    """The first outcome that shows the mutant; None where it lives."""
+    with mutant.alive():
+        for seed in range(first, first + seeds_max):
+            outcome = Simulation(setup_of(seed, brokers=mutant.brokers, faults=mutant.faults or None)).run()
+            if outcome.breaches:
+                return outcome
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kpybroker.sim.mutants", description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="seeds tried for each mutant at most")
+    given = parser.parse_args()
+    caught = 0
+    for mutant in ONE_BROKER:
+        outcome = hunt(mutant, given.first, given.seeds)
+        if outcome is None:
+            print(f"LIVES    {mutant.says}: {given.seeds} seeds have shown nothing", flush=True)
+        else:
+            caught += 1
+            print(f"caught   {mutant.says}: seed {outcome.seed}, {outcome.breaches[0][:140]}", flush=True)
+    print(f"{caught} of {len(ONE_BROKER)} mutants caught")
+    sys.exit(0 if caught == len(ONE_BROKER) else 1)
+
+
+if __name__ == "__main__":
+    main()

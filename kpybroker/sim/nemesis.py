@@ -1,0 +1,236 @@
+"""Faults: each breaks something for a while, and mends it. `Nemesis` chooses, within what may be broken at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from kpybroker.sim.cluster import SimMachine
+from kpybroker.sim.history import History
+from kpybroker.sim.network import Fabric
+from kpybroker.sim.setup import Setup
+
+RESTART_ODDS = 0.5
+"""After trouble with a disk the operator restarts the node: orderly or not."""
+
+
+class Nemesis:
+    """Breaks things until it is told to stop, then mends everything."""
+
+    def __init__(
+        self, setup: Setup, machines: list[SimMachine], clients: list[str], fabric: Fabric, history: History
+    ) -> None:
+        self._setup = setup
+        self._machines = machines
+        self._clients = clients
+        self._fabric = fabric
+        self._loop = fabric.loop
+        self._history = history
+        self._random = Random(f"nemesis {setup.seed}")
+        self._broken: dict[str, None] = {}
+        """Names of machines that are down or out of reach."""
+        self._under_way: list[asyncio.Task[None]] = []
+        self._faults: dict[str, Callable[[SimMachine], Awaitable[None]]] = {
+            "crash": self._crash,
+            "power_loss": self._power_loss,
+            "fuse": self._fuse,
+            "pause": self._pause,
+            "restart": self._restart,
+            "cut_clients": self._cut_clients,
+            "slow_clients": self._slow_clients,
+            "reset": self._reset,
+            "fsync_stall": self._fsync_stall,
+            "disk_full": self._disk_full,
+            "disk_error": self._disk_error,
+            "clock_skew": self._clock_skew,
+            "partition": self._partition,
+            "one_way": self._one_way,
+            "isolate": self._isolate,
+            "slow_node": self._slow_node,
+        }
+
+    async def run(self) -> None:
+        """Trouble, for as long as the setup says."""
+        setup, random = self._setup, self._random
+        ends = self._loop.time() + setup.trouble_s
+        while self._loop.time() < ends:
+            await asyncio.sleep(random.random() * 2 * setup.pause_between_s)
+            if not setup.faults:
+                continue
+            machine = random.choice(self._machines)
+            name = random.choice(setup.faults)
+            if machine.name in self._broken or len(self._broken) >= setup.spare:
+                continue
+            self._history.note("nemesis", f"{name} on {machine.name}")
+            self._history.count(f"fault {name}")
+            self._broken[machine.name] = None
+            self._under_way.append(self._loop.create_task(self._one(name, machine)))
+
+    async def _one(self, name: str, machine: SimMachine) -> None:
+        try:
+            await self._faults[name](machine)
+        finally:
+            self._broken.pop(machine.name, None)
+
+    async def mend(self) -> None:
+        """Everything is whole again, and every node runs."""
+        self._history.note("nemesis", "mends everything")
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        self._fabric.calm()
+        for machine in self._machines:
+            machine.mend()
+            if machine.had_disk_trouble:
+                await self._restart_after_trouble(machine)
+            if machine.process is not None and machine.process.stopping:
+                machine.kill("is killed while stopping")
+            if machine.process is None:
+                machine.start()
+
+    async def _while(self, low_s: float, high_s: float) -> None:
+        await asyncio.sleep(self._random.uniform(low_s, high_s))
+
+    # ---- the node
+
+    async def _back(self, machine: SimMachine) -> None:
+        await self._while(0.05, 5.0)
+        if machine.process is None:
+            machine.start()
+
+    async def _crash(self, machine: SimMachine) -> None:
+        machine.wanted = False
+        machine.kill()
+        await self._back(machine)
+
+    async def _power_loss(self, machine: SimMachine) -> None:
+        machine.wanted = False
+        machine.lose_power()
+        await self._back(machine)
+
+    async def _fuse(self, machine: SimMachine) -> None:
+        """It dies at some change of its disk; where power may be lost, half of the times with its power."""
+        takes_power = "power_loss" in self._setup.faults and self._random.random() < 0.5
+        machine.light_fuse(self._random.choice((0, 1, 3, 10, 40)), takes_power=takes_power)
+        await self._while(2.0, 4.0)
+
+    async def _pause(self, machine: SimMachine) -> None:
+        process = machine.process
+        machine.pause(True)
+        await self._while(0.1, 9.0)
+        if machine.process is process:
+            machine.pause(False)
+
+    async def _restart(self, machine: SimMachine) -> None:
+        machine.wanted = False
+        await machine.stop()
+        await self._back(machine)
+
+    # ---- its network
+
+    async def _cut_clients(self, machine: SimMachine) -> None:
+        address = machine.setup.address
+        shape = self._random.choice(("both", "to", "from"))
+        for client in self._clients:
+            if shape != "from":
+                self._fabric.cut(client, address)
+            if shape != "to":
+                self._fabric.cut(address, client)
+        await self._while(0.5, 8.0)
+        self._fabric.heal()
+
+    async def _slow_clients(self, machine: SimMachine) -> None:
+        seconds = self._random.choice((0.02, 0.2, 1.5))
+        for client in self._clients:
+            self._fabric.slow(client, machine.setup.address, seconds)
+            self._fabric.slow(machine.setup.address, client, seconds)
+        await self._while(0.5, 6.0)
+        self._fabric.heal()
+
+    async def _reset(self, machine: SimMachine) -> None:
+        for _ in range(self._random.choice((1, 3, 10))):
+            for client in self._clients:
+                if self._random.random() < 0.5:
+                    self._fabric.reset_between(machine.setup.address, client)
+            await self._while(0.01, 0.5)
+
+    def _others(self, machine: SimMachine) -> list[str]:
+        return [other.setup.address for other in self._machines if other is not machine]
+
+    async def _partition(self, machine: SimMachine) -> None:
+        """Nodes fall into two groups; clients reach all of them."""
+        addresses = [one.setup.address for one in self._machines]
+        left = [address for address in addresses if self._random.random() < 0.5]
+        for one in left:
+            for other in addresses:
+                if other not in left:
+                    self._fabric.cut(one, other)
+                    self._fabric.cut(other, one)
+        await self._while(0.5, 10.0)
+        self._fabric.heal()
+
+    async def _one_way(self, machine: SimMachine) -> None:
+        """Others cannot reach it, or it cannot reach them: all, or one of them."""
+        others = self._others(machine)
+        if others and self._random.random() < 0.5:
+            others = [self._random.choice(others)]
+        outwards = self._random.random() < 0.5
+        for other in others:
+            if outwards:
+                self._fabric.cut(machine.setup.address, other)
+            else:
+                self._fabric.cut(other, machine.setup.address)
+        await self._while(0.5, 10.0)
+        self._fabric.heal()
+
+    async def _isolate(self, machine: SimMachine) -> None:
+        """Nobody reaches it, and it reaches nobody."""
+        for other in [*self._others(machine), *self._clients]:
+            self._fabric.cut(machine.setup.address, other)
+            self._fabric.cut(other, machine.setup.address)
+        await self._while(0.5, 12.0)
+        self._fabric.heal()
+
+    async def _slow_node(self, machine: SimMachine) -> None:
+        seconds = self._random.choice((0.02, 0.2, 1.0))
+        for other in self._others(machine):
+            self._fabric.slow(machine.setup.address, other, seconds)
+            self._fabric.slow(other, machine.setup.address, seconds)
+        await self._while(0.5, 8.0)
+        self._fabric.heal()
+
+    # ---- its disk and its clock
+
+    async def _fsync_stall(self, machine: SimMachine) -> None:
+        machine.storage.stalled_until_s = self._loop.time() + self._random.uniform(0.2, 8.0)
+        await self._while(0.2, 8.0)
+
+    async def _disk_full(self, machine: SimMachine) -> None:
+        machine.had_disk_trouble = True
+        machine.storage.leave_free(self._random.choice((0, 100, 3000)))
+        await self._while(0.5, 6.0)
+        machine.storage.mend()
+        await self._restart_after_trouble(machine)
+
+    async def _disk_error(self, machine: SimMachine) -> None:
+        machine.had_disk_trouble = True
+        machine.storage.error_odds = self._random.choice((0.02, 0.2, 1.0))
+        await self._while(0.2, 4.0)
+        machine.storage.mend()
+        await self._restart_after_trouble(machine)
+
+    async def _restart_after_trouble(self, machine: SimMachine) -> None:
+        machine.wanted = False
+        if self._random.random() < RESTART_ODDS:
+            await machine.stop()
+        else:
+            machine.kill()
+        machine.had_disk_trouble = False
+        await self._while(0.05, 1.0)
+        if machine.process is None:
+            machine.start()
+
+    async def _clock_skew(self, machine: SimMachine) -> None:
+        machine.skew_ms += self._random.choice((-30_000, -500, 500, 20_000))
+        await self._while(0.5, 5.0)

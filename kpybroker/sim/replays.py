@@ -1,0 +1,103 @@
+"""Replay equals live: what a node holds in memory, against what another reads from a copy of its disk."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kpybroker.broker import Broker
+from kpybroker.config import BrokerConfig
+from kpybroker.sim.checks import batches_of
+from kpybroker.sim.cluster import Process
+
+if TYPE_CHECKING:
+    from kpybroker.metadata.image import Image
+    from kpybroker.sim.cluster import SimMachine
+    from kpybroker.sim.history import History, Place
+    from kpybroker.storage.producers import ProducerStates
+
+SCRATCH_RUN = 1_000_000
+OPEN_LIMIT_S = 30.0
+
+
+class Held(NamedTuple):
+    """What a broker holds."""
+
+    image: Image
+    batches: dict[Place, dict[int, bytes]]
+    producers: dict[Place, dict[int, tuple[int, list[Any]]]]
+    groups: dict[int, tuple[dict[str, bytes], dict[str, Any]]]
+
+
+def held_by(broker: Broker) -> Held:
+    """A copy of it all, made at one instant."""
+    batches, producers = {}, {}
+    for partition in broker.hosting:
+        if partition.offline is None:
+            place = partition.topic, partition.index
+            batches[place] = dict(batches_of(partition, partition.log.written_end))
+            producers[place] = _producers(partition.log.producers)
+    groups = {}
+    for index, led in broker.groups._led.items():
+        if led.refusal is None:
+            offsets = {group: dict(led.machine.offsets.of(group)) for group in led.machine.offsets.groups()}
+            groups[index] = dict(led.machine.stored), offsets
+    return Held(broker.quorum.image, batches, producers, groups)
+
+
+def _producers(states: ProducerStates) -> dict[int, tuple[int, list[Any]]]:
+    return {one.producer_id: (one.producer_epoch, list(one.batches)) for one in states}
+
+
+async def replay_equals_live(machine: SimMachine, history: History) -> None:
+    """Open a copy of the disk, as after a crash of the process, and compare. For a node that is its own quorum."""
+    node = machine.node
+    assert node is not None, "a node that serves"
+    node.broker.hosting.flush()
+    live = held_by(node.broker)
+    process = Process(machine, SCRATCH_RUN, machine.storage.copy())
+    with machine.loop.acting(process.owner):
+        opening = machine.loop.create_task(_open(process, BrokerConfig.parse(machine.setup.properties)))
+    await asyncio.wait([opening], timeout=OPEN_LIMIT_S)
+    if not opening.done():
+        history.breach(f"a copy of the disk of {machine.name} could not be opened in {OPEN_LIMIT_S:.0f} s")
+    elif (raised := opening.exception()) is not None:
+        history.breach(f"a copy of the disk of {machine.name} could not be opened: {raised!r}")
+    else:
+        _compare(machine.name, live, held_by(opening.result()), history)
+    process.owner.alive = False
+    machine.loop.bury(process.owner)
+
+
+async def _open(process: Process, config: BrokerConfig) -> Broker:
+    broker = await Broker.open(process.world, config)
+    await broker.groups.loaded()
+    return broker
+
+
+def _compare(name: str, live: Held, replayed: Held, history: History) -> None:
+    if live.image != replayed.image:
+        history.breach(f"the Image of {name} is not what its log and snapshots make")
+    for place, batches in live.batches.items():
+        again = replayed.batches.get(place, {})
+        if again != batches:
+            differing = min(base for base in batches.keys() | again.keys() if batches.get(base) != again.get(base))
+            history.breach(f"{place[0]}-{place[1]} of {name} differs from its files at offset {differing}")
+        _compare_producers(name, place, live.producers[place], replayed.producers.get(place, {}), history)
+    for index, group_state in live.groups.items():
+        if replayed.groups.get(index) != group_state:
+            history.breach(f"groups in __consumer_offsets-{index} of {name} are not what a replay makes")
+
+
+def _compare_producers(
+    name: str,
+    place: Place,
+    live: dict[int, tuple[int, list[Any]]],
+    replayed: dict[int, tuple[int, list[Any]]],
+    history: History,
+) -> None:
+    """Of the last five batches a replay may know fewer, but never others, and always the last."""
+    for producer_id, (epoch, batches) in live.items():
+        again_epoch, again = replayed.get(producer_id, (-1, []))
+        if again_epoch != epoch or not again or batches[-len(again) :] != again[-len(batches) :]:
+            history.breach(f"{place[0]}-{place[1]} of {name} has forgotten what producer {producer_id} wrote last")

@@ -1,0 +1,243 @@
+"""One seed: a cluster and its clients, things that break, everything mended, and what is there against the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import traceback
+from dataclasses import dataclass, field
+from random import Random
+from time import process_time
+
+from kpybroker.errors import Damage, KafkaError, MalformedFrame
+from kpybroker.sim import checks
+from kpybroker.sim.administering import Operator, create_topic
+from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.cluster import SimMachine
+from kpybroker.sim.consuming import Consumer
+from kpybroker.sim.grouping import Committer, Member
+from kpybroker.sim.history import History, Place
+from kpybroker.sim.loop import Owner, Stuck, VirtualLoop
+from kpybroker.sim.nemesis import Nemesis
+from kpybroker.sim.network import Fabric
+from kpybroker.sim.producing import Producer
+from kpybroker.sim.replays import replay_equals_live
+from kpybroker.sim.setup import CLIENT_PORT, Setup
+from kpybroker.sim.watch import Watch
+
+BEGIN_LIMIT_S = 60.0
+LIVENESS_LIMIT_S = 60.0
+GROUP = "group"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a seed has shown."""
+
+    seed: int
+    breaches: list[str]
+    digest: int
+    cpu_s: float
+    virtual_s: float
+    counts: dict[str, int]
+    details: list[str] = field(default_factory=list)
+    """Tracebacks, where something was raised."""
+    trace: list[str] = field(default_factory=list)
+
+
+class _Listener(logging.Handler):
+    """What the product logs goes into the trace; what it calls a bug is a breach."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(logging.WARNING)
+        self._simulation = simulation
+
+    def emit(self, record: logging.LogRecord) -> None:
+        simulation, text = self._simulation, record.getMessage()
+        simulation.history.note("log", f"{simulation.loop.current.name}: {text}")
+        if record.exc_info or text.startswith("bug"):
+            raised = record.exc_info[1] if record.exc_info else None
+            simulation.problem(simulation.loop.current, text, raised)
+
+
+class Simulation:
+    """One run of one setup."""
+
+    def __init__(self, setup: Setup, *, keeps_trace: bool = False) -> None:
+        self.setup = setup
+        self.loop = VirtualLoop()  # type: ignore[abstract]  # sockets, signals and processes have no place in it
+        self.loop.on_problem = self.problem
+        self.history = History(self.loop.time, keeps_trace=keeps_trace)
+        self.details: list[str] = []
+        self.fabric = Fabric(self.loop, Random(f"network {setup.seed}"), self.history, setup.weather)
+        self.fabric.window_bytes = setup.window_bytes
+        self.machines = [SimMachine(node, setup.seed, self.loop, self.fabric, self.history) for node in setup.nodes]
+        for machine in self.machines:
+            machine.storage.cold_odds = setup.cold_odds
+        self._random = Random(f"workload {setup.seed}")
+        self.clients: list[Client] = []
+        self._work: list[asyncio.Task[None]] = []
+        self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
+
+    def problem(self, owner: Owner, text: str, raised: BaseException | None) -> None:
+        """Something was raised where nothing may be."""
+        if not owner.alive:
+            return
+        self.history.breach(f"{owner.name}: {text}: {raised!r}")
+        if raised is not None and len(self.details) < 3:
+            self.details.append("".join(traceback.format_exception(raised)))
+
+    def run(self) -> Outcome:
+        """From the first node's start to the last check. A run that breaks the contract says so in its outcome."""
+        began_s = process_time()
+        listener, product = _Listener(self), logging.getLogger("kpybroker")
+        product.addHandler(listener)
+        propagates, product.propagate = product.propagate, False
+        gc.disable()  # whatever a collector would end, it ends at the same place in every run
+        try:
+            self.loop.run_until_complete(self._play())
+        except (Stuck, KafkaError, Damage, MalformedFrame, AssertionError) as end:
+            self.problem(self.loop.simulation, "the run ended early", end)
+        finally:
+            self._end()
+            gc.enable()
+            product.removeHandler(listener)
+            product.propagate = propagates
+        history = self.history
+        return Outcome(
+            seed=self.setup.seed,
+            breaches=history.breaches,
+            digest=history.digest,
+            cpu_s=process_time() - began_s,
+            virtual_s=history.now_s,
+            counts=history.counts,
+            details=self.details,
+            trace=history.trace,
+        )
+
+    def _end(self) -> None:
+        for machine in self.machines:
+            machine.wanted = False
+            machine.kill("is switched off")
+        for client in self.clients:
+            client.owner.alive = False
+            self.loop.bury(client.owner)
+        self.loop.bury(self.loop.simulation)
+        self.loop.close()
+        gc.collect()
+
+    # ---- the play
+
+    async def _play(self) -> None:
+        for machine in self.machines:
+            machine.start()
+        watch = Watch(self.loop, self.machines, self.history)
+        watching = self.loop.create_task(watch.run())
+        if not await self._begin():
+            return
+        self._employ()
+        nemesis = Nemesis(
+            self.setup, self.machines, [client.network.address for client in self.clients], self.fabric, self.history
+        )
+        await nemesis.run()
+        await nemesis.mend()
+        if await self._everybody_goes_on() and await self._everybody_stops():
+            await self._check()
+        watching.cancel()
+
+    async def _check(self) -> None:
+        """As a client, from inside, and both again after everything has been off and on."""
+        await checks.check_all(self, self._client("auditor"))
+        for machine in self.machines:
+            if machine.node is not None and len(self.machines) == 1:
+                await replay_equals_live(machine, self.history)
+        for machine in self.machines:
+            machine.wanted = False
+            if "power_loss" in self.setup.faults:
+                machine.lose_power()
+            elif self._random.random() < 0.5:
+                machine.kill()
+            else:
+                await machine.stop()
+        for machine in self.machines:
+            machine.start()
+        await checks.check_all(self, self._client("second auditor"))
+
+    def _client(self, name: str) -> Client:
+        number = len(self.clients) + 1
+        brokers = {node.node_id: (node.address, CLIENT_PORT) for node in self.setup.nodes}
+        client = Client(name, f"10.0.1.{number}", self.setup.seed, self.fabric, brokers)
+        self.clients.append(client)
+        return client
+
+    async def _begin(self) -> bool:
+        """The topics of the workload are made before anything breaks."""
+        client = self._client("founder")
+        deadline = self.loop.time() + BEGIN_LIMIT_S
+        for topic in self.setup.topics:
+            while True:
+                try:
+                    await create_topic(client, topic)
+                    break
+                except (Unanswered, Refused) as failed:
+                    if self.loop.time() > deadline:
+                        self.history.breach(f"{topic.name} could not be made in {BEGIN_LIMIT_S:.0f} s: {failed}")
+                        return False
+                    await asyncio.sleep(0.2)
+        return True
+
+    def _start(self, client: Client, work: object) -> None:
+        with self.loop.acting(client.owner):
+            task = self.loop.create_task(work.run())  # type: ignore[attr-defined]  # every worker has it
+        task.add_done_callback(lambda done: self._worker_ended(client, done))
+        self._work.append(task)
+
+    def _worker_ended(self, client: Client, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (raised := task.exception()) is not None:
+            self.problem(client.owner, "a client failed", raised)
+
+    def _employ(self) -> None:
+        setup, random = self.setup, self._random
+        pace_s = random.choice((0.25, 0.5, 1.0))
+        for number in range(setup.producers):
+            acks, idempotent = random.choice(((-1, True), (-1, True), (-1, False), (1, False)))
+            client = self._client(f"p{number}")
+            place = random.choice(self.places)
+            self._start(client, Producer(client, place, acks=acks, idempotent=idempotent, pace_s=pace_s))
+        for number in range(setup.consumers):
+            client = self._client(f"c{number}")
+            places = [place for place in self.places if random.random() < 0.7] or self.places
+            max_wait_ms = random.choice((0, 100, 500))
+            self._start(client, Consumer(client, places, max_wait_ms=max_wait_ms, pace_s=pace_s))
+        for number in range(setup.members):
+            client = self._client(f"m{number}")
+            self._start(client, Member(client, GROUP, self.places, pace_s=1.0))
+        for number in range(setup.committers):
+            client = self._client(f"k{number}")
+            self._start(client, Committer(client, f"lone{number}", random.choice(self.places), pace_s=pace_s))
+        client = self._client("operator")
+        self._start(client, Operator(client, setup.replicas, pace_s=6.0))
+
+    async def _everybody_goes_on(self) -> bool:
+        """Liveness: with everything mended, every client soon has a success."""
+        mended_at = self.loop.time()
+        deadline = mended_at + LIVENESS_LIMIT_S
+        waiting = [client for client in self.clients if client.name != "founder"]
+        while self.loop.time() < deadline:
+            waiting = [client for client in waiting if client.succeeded_at_s <= mended_at]
+            if not waiting:
+                return True
+            await asyncio.sleep(0.5)
+        for client in waiting:
+            self.history.breach(f"{client.name} got nothing done in {LIVENESS_LIMIT_S:.0f} s after all was mended")
+        return False
+
+    async def _everybody_stops(self) -> bool:
+        for client in self.clients:
+            client.stopping = True
+        ended, late = await asyncio.wait(self._work, timeout=LIVENESS_LIMIT_S)
+        for number, task in enumerate(self._work):
+            if task in late:
+                self.history.breach(f"worker {number} did not finish in {LIVENESS_LIMIT_S:.0f} s")
+        return not late and len(ended) == len(self._work)

@@ -1,0 +1,234 @@
+"""What a simulated disk holds: files and directories, and for each what of it would not survive a power loss.
+
+Every change keeps how to take it back until it is synced: a file's by a sync of the file, a name's by a sync of its
+directory. A power loss takes back a random number of the last changes of each, in the middle of a write too.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from random import Random
+from typing import NamedTuple
+
+from kpybroker.world import Buffer
+
+TOTAL_BYTES = 1 << 30
+ZEROS_ODDS = 0.25
+
+
+class Change(NamedTuple):
+    """How to take a change of a file back: what was at `at`, how many bytes were written there, how long it was."""
+
+    at: int
+    old: bytes
+    written: int
+    size_before: int
+
+
+class File:
+    """An inode with bytes."""
+
+    __slots__ = ("changes", "content", "forgotten", "modified_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.content = bytearray()
+        self.changes: deque[Change] = deque()
+        self.forgotten = 0
+        """Changes that have reached the disk."""
+        self.modified_ms = now_ms
+
+    @property
+    def mark(self) -> int:
+        """Counts changes; a sync that began here makes those below durable."""
+        return self.forgotten + len(self.changes)
+
+    def reached_disk(self, mark: int) -> None:
+        while self.forgotten < mark:
+            self.changes.popleft()
+            self.forgotten += 1
+
+    def write(self, data: bytes, at: int) -> None:
+        content, size = self.content, len(self.content)
+        self.changes.append(Change(at, bytes(content[at : at + len(data)]), len(data), size))
+        if at > size:
+            content.extend(bytes(at - size))
+        content[at : at + len(data)] = data
+
+    def truncate(self, size: int) -> None:
+        content, before = self.content, len(self.content)
+        if size == before:
+            return
+        self.changes.append(Change(size, bytes(content[size:]), 0, before))
+        if size < before:
+            del content[size:]
+        else:
+            content.extend(bytes(size - before))
+
+    def lose_power(self, random: Random) -> int:
+        """Keep the synced bytes and a random prefix of the rest; returns how many changes were lost.
+
+        Sometimes the new length of the file reached the disk before the bytes: what is missing of a write is zeros.
+        """
+        count = len(self.changes)
+        if not count:
+            return 0
+        kept = random.choice((0, random.randint(0, count), count))
+        torn, missing = b"", 0
+        for number in range(count - 1, kept - 1, -1):
+            change = self.changes[number]
+            if number == kept and change.written:
+                torn = bytes(self.content[change.at : change.at + random.randint(0, change.written)])
+                missing = change.written - len(torn) if random.random() < ZEROS_ODDS else 0
+            self._take_back(change)
+        if torn or missing:
+            self.write(torn + bytes(missing), self.changes[kept].at)
+        self.changes.clear()
+        return count - kept
+
+    def _take_back(self, change: Change) -> None:
+        self.content[change.at : change.at + len(change.old)] = change.old
+        del self.content[change.size_before :]
+
+    def copy(self) -> File:
+        other = File(self.modified_ms)
+        other.content = bytearray(self.content)
+        return other
+
+
+class Folder:
+    """An inode with names. A rename is one change, within one directory."""
+
+    __slots__ = ("changes", "forgotten", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, File | Folder] = {}
+        self.changes: deque[list[tuple[str, File | Folder | None]]] = deque()
+        self.forgotten = 0
+
+    @property
+    def mark(self) -> int:
+        return self.forgotten + len(self.changes)
+
+    def reached_disk(self, mark: int) -> None:
+        while self.forgotten < mark:
+            self.changes.popleft()
+            self.forgotten += 1
+
+    def put(self, *names: tuple[str, File | Folder | None]) -> None:
+        """Change names at once; None takes one away."""
+        self.changes.append([(name, self.names.get(name)) for name, _ in names])
+        self._set(list(names))
+
+    def _set(self, names: list[tuple[str, File | Folder | None]]) -> None:
+        for name, node in names:
+            if node is None:
+                self.names.pop(name, None)
+            else:
+                self.names[name] = node
+
+    def lose_power(self, random: Random) -> int:
+        """The same for names, here and below; returns how many changes were lost."""
+        count = len(self.changes)
+        kept = random.choice((0, random.randint(0, count), count)) if count else 0
+        for number in range(count - 1, kept - 1, -1):
+            self._set(self.changes[number])
+        self.changes.clear()
+        return count - kept + sum(self.names[name].lose_power(random) for name in sorted(self.names))
+
+    def copy(self) -> Folder:
+        other = Folder()
+        other.names = {name: node.copy() for name, node in self.names.items()}
+        return other
+
+    def size_bytes(self) -> int:
+        return sum(len(one.content) if isinstance(one, File) else one.size_bytes() for one in self.names.values())
+
+
+class Storage:
+    """One disk, with the faults it has now."""
+
+    def __init__(self) -> None:
+        self.root = Folder()
+        self.total_bytes = TOTAL_BYTES
+        self.used_bytes = 0
+        self.locks: dict[File, int] = {}
+        """Locked files and the process (a number) that has each."""
+        self.error_odds = 0.0
+        """How often a write or a sync fails with EIO."""
+        self.cold_odds = 0.0
+        """How often a read would wait for the device."""
+        self.stalled_until_s = 0.0
+        """Until then no sync ends, and a writer waits."""
+        self.sync_s = (0.0005, 0.004)
+        """How long a sync takes: from, to."""
+
+    def leave_free(self, size_bytes: int) -> None:
+        """The disk is full, but for so much."""
+        self.total_bytes = self.used_bytes + size_bytes
+
+    def mend(self) -> None:
+        """No faults any more."""
+        self.total_bytes = TOTAL_BYTES
+        self.error_odds = 0.0
+        self.stalled_until_s = 0.0
+
+    def lose_power(self, random: Random) -> int:
+        """What was not synced may be gone; returns how many changes are."""
+        lost = self.root.lose_power(random)
+        self.locks.clear()
+        self.used_bytes = self.root.size_bytes()
+        return lost
+
+    def copy(self) -> Storage:
+        """Another disk with the same content, all of it durable, no faults."""
+        other = Storage()
+        other.root = self.root.copy()
+        other.used_bytes = self.used_bytes
+        return other
+
+    def find(self, path: str) -> File | Folder | None:
+        node: File | Folder | None = self.root
+        for part in path.split("/"):
+            if part:
+                if not isinstance(node, Folder):
+                    return None
+                node = node.names.get(part)
+        return node
+
+    def folder(self, path: str) -> Folder:
+        """Raises FileNotFoundError, NotADirectoryError."""
+        found = self.find(path)
+        if isinstance(found, Folder):
+            return found
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+
+    def file(self, path: str) -> File:
+        """Raises FileNotFoundError, IsADirectoryError."""
+        found = self.find(path)
+        if isinstance(found, File):
+            return found
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+
+    def write(self, file: File, buffers: list[Buffer], at: int) -> int:
+        """Write what there is room for. Raises OSError (disk full) after a part of it."""
+        data = b"".join(buffers)
+        grows = max(at + len(data) - len(file.content), 0)
+        room = max(self.total_bytes - self.used_bytes, 0)
+        fits = data if grows <= room else data[: len(data) - (grows - room)]
+        before = len(file.content)
+        if fits:
+            file.write(fits, at)
+        self.used_bytes += len(file.content) - before
+        if len(fits) < len(data):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return len(data)
+
+    def truncate(self, file: File, size: int) -> None:
+        before = len(file.content)
+        file.truncate(size)
+        self.used_bytes += size - before

@@ -1,0 +1,17 @@
+"""Envelope (58): a client's request, as a broker forwards it to the active controller (KIP-590)."""
+
+from kpybroker.wire.message import message
+from kpybroker.wire.primitives import Int16
+
+
+@message("0", flexible=0)
+class Request:
+    request_data: bytes = b""
+    request_principal: bytes | None = b""
+    client_host_address: bytes = b""
+
+
+@message("0", flexible=0)
+class Response:
+    response_data: bytes | None = None
+    error_code: Int16 = 0

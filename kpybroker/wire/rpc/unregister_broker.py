@@ -1,0 +1,16 @@
+"""UnregisterBroker (64): forget a broker that is not coming back (KIP-631)."""
+
+from kpybroker.wire.message import message
+from kpybroker.wire.primitives import Int16, Int32
+
+
+@message("0", flexible=0)
+class Request:
+    broker_id: Int32 = 0
+
+
+@message("0", flexible=0)
+class Response:
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = ""

@@ -1,0 +1,92 @@
+"""One voter of three whose fellows do not run: the test speaks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.storage.formatting import METADATA_DIRECTORY, METADATA_TOPIC
+from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote
+from kpybroker.world.real import RealWorld
+from tests.server.clustering import free_ports
+
+PATIENT = {
+    "controller.quorum.election.timeout.ms": "600000",
+    "controller.quorum.fetch.timeout.ms": "600000",
+    "process.roles": "controller",
+}
+"""Nothing happens by time alone."""
+
+
+class Voter:
+    """Node 1, and a connection to its controller listener."""
+
+    def __init__(self, node: Node, peer: Peer, directory: Path) -> None:
+        self.node = node
+        self.peer = peer
+        self.directory = directory
+        self.cluster_id = node.broker.cluster_id
+
+    @property
+    def stored(self) -> Any:
+        """What quorum-state says on the disk."""
+        return json.loads((self.directory / METADATA_DIRECTORY / "quorum-state").read_text())
+
+    async def vote(self, epoch: int, candidate: int = 2, version: int = 2, **facts: Any) -> vote.PartitionDataReply:
+        """The answer to a candidate."""
+        row = vote.PartitionData(replica_epoch=epoch, replica_id=candidate, **facts)
+        topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
+        request = vote.Request(cluster_id=self.cluster_id, voter_id=1, topics=topics)
+        told = await self.peer.ask("Vote", request, version=version)
+        answer: vote.PartitionDataReply = told.topics[0].partitions[0]
+        return answer
+
+    async def begin(self, epoch: int, leader: int = 2, version: int = 1) -> begin_quorum_epoch.PartitionDataReply:
+        """The answer to a leader that tells of itself."""
+        row = begin_quorum_epoch.PartitionData(leader_id=leader, leader_epoch=epoch)
+        topics = [begin_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
+        request = begin_quorum_epoch.Request(cluster_id=self.cluster_id, voter_id=1, topics=topics)
+        told = await self.peer.ask("BeginQuorumEpoch", request, version=version)
+        answer: begin_quorum_epoch.PartitionDataReply = told.topics[0].partitions[0]
+        return answer
+
+    async def end(self, epoch: int, leader: int = 2, version: int = 1) -> end_quorum_epoch.PartitionDataReply:
+        """The answer to a leader that resigns."""
+        best = [end_quorum_epoch.ReplicaInfo(candidate_id=node) for node in (3, 1)]
+        row = end_quorum_epoch.PartitionData(
+            leader_id=leader, leader_epoch=epoch, preferred_successors=[3, 1], preferred_candidates=best
+        )
+        topics = [end_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
+        told = await self.peer.ask(
+            "EndQuorumEpoch", end_quorum_epoch.Request(cluster_id=self.cluster_id, topics=topics), version=version
+        )
+        answer: end_quorum_epoch.PartitionDataReply = told.topics[0].partitions[0]
+        return answer
+
+
+def with_voter(directory: Path, play: Callable[[Voter], Awaitable[None]]) -> None:
+    """Play with a voter that has just started for the first time, or again."""
+
+    async def whole() -> None:
+        ports = free_ports(3)
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports, 1))
+        world = RealWorld(seed=1)
+        listeners = f"CONTROLLER://127.0.0.1:{ports[0]}"
+        own = {"log.dirs": str(directory), "listeners": listeners, "controller.quorum.voters": voters}
+        node = await Node.start(world, BrokerConfig.parse({**PATIENT, **own, "node.id": "1"}))
+        try:
+            peer = await Peer.dial(world.network, "127.0.0.1", ports[0])
+            await peer.negotiate()
+            await play(Voter(node, peer, directory))
+            peer.close()
+        finally:
+            await node.stop()
+            world.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))

@@ -1,0 +1,27 @@
+"""UnregisterBroker over a socket."""
+
+from __future__ import annotations
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire.rpc import unregister_broker as rpc
+from tests.conftest import WithBroker
+from tests.handlers.strangers import live_stranger
+from tests.handlers.test_alter_partition import make_topic
+
+
+def test_a_broker_is_forgotten_and_leads_nothing(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with live_stranger(node) as stranger:
+            await make_topic(peer, 2, 1)
+            told = await peer.ask("UnregisterBroker", rpc.Request(broker_id=2), version=0)
+            assert told.error_code == 0
+            assert list(node.broker.image.brokers) == [1]
+            now = node.broker.image.topics["t"].partitions[0]
+            assert (now.leader, now.isr, now.replicas) == (1, (1,), (2, 1))
+            assert (await stranger.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
+            again = await peer.ask("UnregisterBroker", rpc.Request(broker_id=2))
+            assert again.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+    with_broker(scenario)

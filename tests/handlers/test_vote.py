@@ -1,0 +1,66 @@
+"""Vote over a socket: what is granted is on the disk, and stays granted after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kpybroker.errors import ErrorCode
+from tests.handlers.quorums import Voter, with_voter
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_one_candidate_is_voted_for_and_that_is_written_down(tmp_path: Path, version: int) -> None:
+    async def play(voter: Voter) -> None:
+        first = await voter.vote(3, candidate=2, version=version)
+        assert (first.error_code, first.vote_granted, first.leader_id, first.leader_epoch) == (0, True, -1, 3)
+        assert (voter.stored["leaderEpoch"], voter.stored["votedId"], voter.stored["data_version"]) == (3, 2, 0)
+        assert not (await voter.vote(3, candidate=3, version=version)).vote_granted
+        assert (await voter.vote(3, candidate=2, version=version)).vote_granted
+        assert (await voter.vote(2, candidate=2, version=version)).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+    with_voter(tmp_path / "data", play)
+
+
+def test_a_vote_survives_a_restart(tmp_path: Path) -> None:
+    async def play(voter: Voter) -> None:
+        assert (await voter.vote(3, candidate=2)).vote_granted
+
+    async def again(voter: Voter) -> None:
+        assert not (await voter.vote(3, candidate=3)).vote_granted
+        assert (await voter.vote(3, candidate=2)).vote_granted
+
+    with_voter(tmp_path / "data", play)
+    text = (tmp_path / "data" / "meta.properties").read_text()
+    cluster_id = next(line for line in text.splitlines() if line.startswith("cluster.id="))
+    with_voter(tmp_path / "data", again)
+    assert cluster_id in (tmp_path / "data" / "meta.properties").read_text()
+
+
+def test_a_pre_vote_changes_nothing(tmp_path: Path) -> None:
+    async def play(voter: Voter) -> None:
+        told = await voter.vote(0, candidate=2, pre_vote=True)
+        assert (told.vote_granted, told.leader_epoch) == (True, 0)
+        assert (await voter.vote(0, candidate=3, pre_vote=True)).vote_granted
+        assert voter.node.broker.quorum.epoch == 0
+
+    with_voter(tmp_path / "data", play)
+
+
+@pytest.mark.parametrize(
+    ("facts", "error"),
+    [
+        ({"candidate": 9}, ErrorCode.NONE),
+        ({"last_offset_epoch": 5}, ErrorCode.INVALID_REQUEST),
+        ({"last_offset": -1}, ErrorCode.INVALID_REQUEST),
+    ],
+    ids=["of no voter", "with a log from the future", "with a log that cannot be"],
+)
+def test_who_cannot_be_elected_is_not(tmp_path: Path, facts: dict[str, int], error: ErrorCode) -> None:
+    async def play(voter: Voter) -> None:
+        told = await voter.vote(5, **facts)
+        assert (told.vote_granted, told.error_code) == (False, error)
+        assert voter.node.broker.quorum.epoch == 0
+
+    with_voter(tmp_path / "data", play)

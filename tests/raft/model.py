@@ -1,0 +1,343 @@
+"""A quorum of pure nodes on a bad network: what the function of `raft.core` is tried on.
+
+Each node is a state, a log with a synced part, and a vote on disk. Time is virtual. Messages are lost, delayed,
+doubled and overtaken; a crash keeps what was synced, and any length of the rest. Every commit is compared with all
+commits of all nodes that ever were.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from kpybroker.raft import state as raft
+from kpybroker.raft.core import step
+from kpybroker.raft.divergence import Agrees, Diverges, NeedsSnapshot, compare, truncation
+from kpybroker.raft.state import Role, State, Tail, Timing, Voted
+
+BATCH = 3
+FETCH_EVERY_MS = 50
+FETCH_PATIENCE_MS = 400
+
+
+class Entry(NamedTuple):
+    epoch: int
+    value: int
+
+
+class Fetch(NamedTuple):
+    number: int
+    epoch: int
+    tail: Tail
+
+
+class FetchReply(NamedTuple):
+    number: int
+    epoch: int
+    leader_id: int
+    outcome: Agrees | Diverges | NeedsSnapshot | None = None
+    entries: tuple[Entry, ...] = ()
+    start: int = 0
+    high_watermark: int = 0
+
+
+def epochs_of(log: Sequence[Entry]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for offset, entry in enumerate(log):
+        if not found or entry.epoch > found[-1][0]:
+            found.append((entry.epoch, offset))
+    return found
+
+
+@dataclass
+class Node:
+    node_id: int
+    state: State
+    voted: Voted = field(default_factory=Voted)
+    log: list[Entry] = field(default_factory=list)
+    synced: int = 0
+    start: int = 0
+    """Below it only a snapshot is left."""
+    up: bool = True
+    life: int = 0
+    fetch: tuple[int, int] | None = None
+    """Number of the fetch under way, and when it is given up."""
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(self.log[-1].epoch if self.log else 0, len(self.log))
+
+
+class Quorum:
+    """Voters 1..n and observers above them. `run` makes time pass; `trouble` says how bad the network is."""
+
+    def __init__(self, seed: int, voters: int, observers: int = 0, *, persist: bool = True) -> None:
+        self.random = Random(seed)
+        self.now = 0
+        self.voters = tuple(range(1, voters + 1))
+        self.timing = Timing(election_timeout_ms=300, election_backoff_max_ms=200, fetch_timeout_ms=600)
+        self.nodes = {
+            number: Node(number, State(number, self.voters, timing=self.timing))
+            for number in range(1, voters + observers + 1)
+        }
+        self.persist = persist
+        self.loss = self.doubling = 0.0
+        self.delay_ms = 5
+        self.cut: set[tuple[int, int]] = set()
+        self.committed: list[Entry] = []
+        self.leaders: dict[int, int] = {}
+        self.values = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._fetches = 0
+        for node in self.nodes.values():
+            self.step(node, raft.Start())
+            self._beat(node)
+
+    # ---- time
+
+    def later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self.now + delay_ms, self._count, act))
+
+    def run(self, until_ms: int) -> None:
+        while self._events and self._events[0][0] <= until_ms:
+            self.now, _, act = heapq.heappop(self._events)
+            act()
+        self.now = until_ms
+
+    def _beat(self, node: Node) -> None:
+        """What a node does without being asked: ticks, syncs, fetches."""
+
+        def act() -> None:
+            if node.up:
+                if node.state.wake_ms is not None and node.state.wake_ms <= self.now:
+                    self.step(node, raft.Tick())
+                if node.synced < len(node.log) and self.random.random() < 0.3:
+                    self._sync(node)
+                self._fetch(node)
+            self._beat(node)
+
+        self.later(1 + self.random.randrange(20), act)
+
+    # ---- the network
+
+    def send(self, source: int, to: int, act: Callable[[Node], None]) -> None:
+        """Carry out `act` at a node, later, perhaps twice, perhaps not."""
+        for _ in range(1 + (self.random.random() < self.doubling)):
+            if self.random.random() >= self.loss:
+                self.later(1 + self.random.randrange(self.delay_ms), lambda: self._arrive(source, to, act))
+
+    def _arrive(self, source: int, to: int, act: Callable[[Node], None]) -> None:
+        node = self.nodes[to]
+        if node.up and (source, to) not in self.cut:
+            act(node)
+
+    # ---- the shell
+
+    def step(self, node: Node, event: raft.Event) -> bool | None:
+        """Step, carry out the effects in their order; the answer to a vote if there is one."""
+        before = node.state
+        node.state, effects = step(before._replace(tail=node.tail), event, self.now, self.random)
+        answer = None
+        for effect in effects:
+            match effect:
+                case raft.Persist(voted):
+                    assert voted == node.state.voted or len(effects) > 1
+                    if self.persist:
+                        node.voted = voted
+                case raft.Lead(epoch, granting):
+                    self._lead(node, epoch, granting)
+                case raft.Commit(end):
+                    self._commit(node, end)
+                case raft.AnswerVote(granted):
+                    answer = granted
+                case _:
+                    self._ask(node, effect)
+        assert node.state.epoch >= before.epoch, "epochs do not go back"
+        assert not self.persist or node.voted == node.state.voted, "what a node goes by is on disk"
+        return answer
+
+    def _lead(self, node: Node, epoch: int, granting: tuple[int, ...]) -> None:
+        assert self.leaders.setdefault(epoch, node.node_id) == node.node_id, f"two leaders of epoch {epoch}"
+        assert len(granting) > len(self.voters) // 2
+        assert node.log[: len(self.committed)] == self.committed, "a leader lacks what has committed"
+        node.log.append(Entry(epoch, -1))
+
+    def _commit(self, node: Node, end: int) -> None:
+        assert end <= len(node.log)
+        known = min(end, len(self.committed))
+        assert node.log[:known] == self.committed[:known], "committed logs agree"
+        if end > known:
+            assert node.state.is_leader, "a follower knows what no leader has committed"
+            have = sum(
+                self.nodes[voter].synced >= end and self.nodes[voter].log[:end] == node.log[:end]
+                for voter in self.voters
+            )
+            assert have > len(self.voters) // 2, "committed means: on the disks of a majority"
+            self.committed = node.log[:end]
+
+    def _sync(self, node: Node) -> None:
+        node.synced = len(node.log)
+        self.step(node, raft.Synced(node.synced))
+
+    def _ask(self, node: Node, effect: Any) -> None:
+        me, life = node.node_id, node.life
+
+        def back(sender: int, event: raft.Event) -> None:
+            """An answer reaches the incarnation that asked, or nobody: its connection died with it."""
+
+            def act(asker: Node) -> None:
+                if asker.life == life:
+                    self.step(asker, event)
+
+            self.send(sender, me, act)
+
+        match effect:
+            case raft.AskVote(to, epoch, tail, is_pre_vote):
+
+                def vote(voter: Node) -> None:
+                    granted = self.step(voter, raft.VoteAsked(me, epoch, tail, is_pre_vote))
+                    assert granted is not None
+                    state = voter.state
+                    told = raft.VoteTold(voter.node_id, state.epoch, state.leader_id, granted, is_pre_vote)
+                    back(voter.node_id, told)
+
+                self.send(me, to, vote)
+            case raft.AskBegin(to, epoch):
+
+                def begin(voter: Node) -> None:
+                    self.step(voter, raft.BeginAsked(me, epoch))
+                    back(voter.node_id, raft.LeaderTold(voter.state.epoch, voter.state.leader_id))
+
+                self.send(me, to, begin)
+            case raft.AskEnd(to, epoch, successors):
+
+                def end(voter: Node) -> None:
+                    self.step(voter, raft.EndAsked(me, epoch, successors))
+
+                self.send(me, to, end)
+
+    # ---- replication
+
+    def _fetch(self, node: Node) -> None:
+        """Fetch from the leader; who knows none and may not stand asks anybody."""
+        if node.synced < len(node.log) or (node.fetch is not None and node.fetch[1] > self.now):
+            return
+        state = node.state
+        to = state.leader_id
+        if state.role is not Role.FOLLOWER:
+            if state.is_voter:
+                return
+            to = self.random.choice(self.voters)
+        self._fetches += 1
+        node.fetch = (self._fetches, self.now + FETCH_PATIENCE_MS)
+        request, me, life = Fetch(self._fetches, state.epoch, node.tail), node.node_id, node.life
+
+        def serve(leader: Node) -> None:
+            reply = self._serve(leader, me, request)
+
+            def take(asker: Node) -> None:
+                if asker.life == life:
+                    self._take(asker, leader.node_id, reply)
+
+            self.send(leader.node_id, me, take)
+
+        self.send(me, to, serve)
+
+    def _serve(self, node: Node, replica: int, fetch: Fetch) -> FetchReply:
+        state = node.state
+        if not state.is_leader or fetch.epoch != state.epoch:
+            if fetch.epoch > state.epoch:
+                self.step(node, raft.LeaderTold(fetch.epoch, raft.NOBODY))
+            return FetchReply(fetch.number, node.state.epoch, node.state.leader_id)
+        oldest = Tail(node.log[node.start - 1].epoch, node.start) if node.start else None
+        outcome = compare(epochs_of(node.log), node.start, len(node.log), oldest, fetch.tail)
+        entries: tuple[Entry, ...] = ()
+        start = fetch.tail.end
+        if isinstance(outcome, Agrees):
+            self.step(node, raft.Fetched(replica, fetch.tail.end))
+            entries = tuple(node.log[start : start + BATCH])
+        elif isinstance(outcome, NeedsSnapshot):
+            start = self.random.randint(max(node.start, 1), max(node.start, 1, node.state.high_watermark))
+            entries = tuple(node.log[:start])
+        hw = node.state.high_watermark
+        return FetchReply(fetch.number, state.epoch, node.node_id, outcome, entries, start, hw)
+
+    def _take(self, node: Node, leader_id: int, reply: FetchReply) -> None:
+        if node.fetch is None or node.fetch[0] != reply.number:
+            return
+        node.fetch = None
+        self.step(node, raft.LeaderTold(reply.epoch, reply.leader_id))
+        state = node.state
+        if reply.outcome is None:
+            return
+        if state.role is not Role.FOLLOWER or (reply.epoch, leader_id) != (state.epoch, state.leader_id):
+            return
+        agreed = 0
+        match reply.outcome:
+            case Diverges():
+                end = truncation(epochs_of(node.log), len(node.log), reply.outcome)
+                assert end < len(node.log), "each answer brings them nearer"
+                self._truncate(node, end)
+            case NeedsSnapshot():
+                node.log = list(reply.entries)
+                node.synced = node.start = len(node.log)
+                assert node.log == self.committed[: len(node.log)]
+            case Agrees():
+                assert node.log[: reply.start] == self.nodes[leader_id].log[: reply.start] or reply.epoch not in (
+                    self.nodes[leader_id].state.epoch,
+                )
+                node.log += reply.entries
+                agreed = reply.high_watermark
+        self.step(node, raft.Followed(leader_id, reply.epoch, agreed))
+
+    def _truncate(self, node: Node, end: int) -> None:
+        assert end >= node.state.high_watermark, "a follower is told to forget what has committed"
+        del node.log[end:]
+        node.synced = min(node.synced, end)
+
+    # ---- what befalls it
+
+    def append(self) -> bool:
+        """Whoever leads, or thinks so, takes a record."""
+        leading = [node for node in self.nodes.values() if node.up and node.state.is_leader]
+        for node in leading:
+            self.values += 1
+            node.log.append(Entry(node.state.epoch, self.values))
+        return bool(leading)
+
+    def snapshot(self, node: Node) -> None:
+        """Give up the log before some committed offset."""
+        if node.state.high_watermark > node.start:
+            node.start = self.random.randint(node.start, node.state.high_watermark)
+
+    def crash(self, node: Node) -> None:
+        node.up = False
+        keep = self.random.randint(node.synced, len(node.log))
+        del node.log[keep:]
+
+    def restart(self, node: Node) -> None:
+        node.up, node.fetch, node.life = True, None, node.life + 1
+        node.synced = len(node.log)
+        node.state = State(
+            node.node_id, self.voters, node.voted, timing=self.timing, tail=node.tail, high_watermark=node.start
+        )
+        self.step(node, raft.Start())
+
+    def heal(self) -> None:
+        self.cut.clear()
+        self.loss = self.doubling = 0.0
+        self.delay_ms = 5
+        for node in self.nodes.values():
+            if not node.up:
+                self.restart(node)
+
+    @property
+    def leader(self) -> Node | None:
+        """Who leads the latest epoch."""
+        leading = [node for node in self.nodes.values() if node.up and node.state.is_leader]
+        return max(leading, key=lambda node: node.state.epoch, default=None)

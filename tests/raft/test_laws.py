@@ -1,0 +1,114 @@
+"""What holds of a quorum on a bad network, whatever happens: the laws are asserted inside the model, at each step."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpybroker.raft.state import Role
+from tests.raft.model import Quorum
+
+
+def trouble(quorum: Quorum, until_ms: int) -> None:
+    """Crashes, cuts, loss and delay, one after the other and together."""
+    chance = quorum.random
+    ids = list(quorum.nodes)
+    while quorum.now < until_ms:
+        match chance.randrange(9):
+            case 0:
+                quorum.crash(quorum.nodes[chance.choice(ids)])
+            case 1 | 2:
+                down = [node for node in quorum.nodes.values() if not node.up]
+                if down:
+                    quorum.restart(chance.choice(down))
+            case 3:
+                side = {number for number in ids if chance.random() < 0.5}
+                quorum.cut = {(a, b) for a in ids for b in ids if (a in side) != (b in side)}
+                if chance.random() < 0.3:
+                    quorum.cut = {(a, b) for a, b in sorted(quorum.cut) if chance.random() < 0.5}
+            case 4 | 5:
+                quorum.cut = set()
+            case 6:
+                quorum.loss = chance.choice([0.0, 0.05, 0.3])
+                quorum.doubling = chance.choice([0.0, 0.1, 0.5])
+            case 7:
+                quorum.delay_ms = chance.choice([2, 5, 50, 400])
+            case 8:
+                quorum.snapshot(quorum.nodes[chance.choice(ids)])
+        for _ in range(chance.randrange(4)):
+            quorum.append()
+        quorum.run(quorum.now + chance.randrange(300))
+
+
+@pytest.mark.parametrize("voters", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_committed_is_lost_and_it_goes_on_when_all_is_well(seed: int, voters: int) -> None:
+    quorum = Quorum(seed, voters, observers=seed % 3)
+    trouble(quorum, 15_000)
+    quorum.heal()
+    quorum.run(quorum.now + 5_000)
+    assert quorum.leader is not None, "a healthy quorum elects"
+    before = len(quorum.committed)
+    assert quorum.append()
+    quorum.run(quorum.now + 3_000)
+    assert len(quorum.committed) > before, "a healthy quorum commits"
+    for node in quorum.nodes.values():
+        assert node.log == quorum.committed, f"node {node.node_id} has not caught up"
+        assert node.state.high_watermark == len(quorum.committed)
+        assert node.state.role in (Role.LEADER, Role.FOLLOWER)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_quorum_at_peace_keeps_its_leader(seed: int) -> None:
+    quorum = Quorum(seed, 3, observers=1)
+    quorum.run(2_000)
+    leader = quorum.leader
+    assert leader is not None
+    epoch = leader.state.epoch
+    for _ in range(20):
+        quorum.append()
+        quorum.run(quorum.now + 500)
+    assert quorum.leader is leader
+    assert leader.state.epoch == epoch
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_who_was_cut_off_does_not_disturb_the_others(seed: int) -> None:
+    """Pre-vote: a node that comes back has not pushed up the epoch (KIP-996)."""
+    quorum = Quorum(seed, 3)
+    quorum.run(2_000)
+    leader = quorum.leader
+    assert leader is not None
+    epoch = leader.state.epoch
+    lonely = next(number for number in quorum.voters if number != leader.node_id)
+    quorum.cut = {pair for other in quorum.nodes for pair in ((lonely, other), (other, lonely))}
+    quorum.run(quorum.now + 10_000)
+    quorum.cut = set()
+    quorum.run(quorum.now + 3_000)
+    assert quorum.leader is leader
+    assert leader.state.epoch == epoch
+    assert quorum.nodes[lonely].state.leader_id == leader.node_id
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_leader_without_majority_resigns_and_another_leads(seed: int) -> None:
+    quorum = Quorum(seed, 3)
+    quorum.run(2_000)
+    old = quorum.leader
+    assert old is not None
+    quorum.cut = {pair for other in quorum.nodes for pair in ((old.node_id, other), (other, old.node_id))}
+    quorum.run(quorum.now + 4_000)
+    assert not old.state.is_leader
+    new = quorum.leader
+    assert new is not None
+    assert new is not old
+
+
+def test_a_lost_vote_is_noticed() -> None:
+    """The model itself: nodes that forget their votes in a crash elect two leaders of one epoch sooner or later."""
+
+    def forgetful() -> None:
+        for seed in range(400):
+            trouble(Quorum(seed, 3, persist=False), 20_000)
+
+    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks what has committed|committed logs agree"):
+        forgetful()

@@ -1,0 +1,39 @@
+"""A quorum as far as a broker looks at it: somebody leads, somewhere, or nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kpybroker.server.door import CONTROLLER
+from kpybroker.server.node import Node
+
+
+class At(NamedTuple):
+    """Where an active controller listens."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class Pointing:
+    """Says who the active controller is; `to` changes it."""
+
+    def __init__(self) -> None:
+        self.is_leader = False
+        self.active_controller: At | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def on_leadership(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def to(self, at: At | None) -> None:
+        self.active_controller = at
+        for callback in self._callbacks:
+            callback()
+
+
+async def controller_of(node: Node) -> At:
+    """A controller listener of a node."""
+    return At(node.broker.node_id, "127.0.0.1", await node.server.start("127.0.0.1", 0, "CONTROLLER", CONTROLLER))

@@ -1,0 +1,118 @@
+"""The way to the active controller: it may be elsewhere, move, be silent, or not be there at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.server.node import Node
+from kpybroker.wire.rpc import describe_cluster
+from tests.replication.pointing import At, Pointing, controller_of
+from tests.serving import serving
+
+Play = Callable[[Node, Node, Pointing, ControllerChannel], Awaitable[None]]
+PATIENCE_MS = 20_000
+
+
+def play(root: Path, scene: Play) -> None:
+    """Two clusters of one node each, and a channel that may point to either."""
+
+    async def whole() -> None:
+        async with serving(root / "a") as first, serving(root / "b") as second:
+            pointing = Pointing()
+            channel = ControllerChannel(first.broker.world.network, pointing, "tests")
+            await scene(first, second, pointing, channel)
+            channel.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+async def cluster_asked(channel: ControllerChannel, **facts: Any) -> str:
+    """Whose controller answers: the cluster's id."""
+    told = await channel.ask("DescribeCluster", describe_cluster.Request(), PATIENCE_MS, **facts)
+    cluster_id: str = told.cluster_id
+    return cluster_id
+
+
+def test_the_channel_follows_the_controller(tmp_path: Path) -> None:
+    async def scene(first: Node, second: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        for node in (first, second, first):
+            pointing.to(await controller_of(node))
+            assert await cluster_asked(channel) == node.broker.cluster_id
+
+    play(tmp_path, scene)
+
+
+def test_who_asks_before_anybody_leads_waits(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        asked = [asyncio.ensure_future(cluster_asked(channel)) for _ in range(5)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not any(each.done() for each in asked)
+        pointing.to(await controller_of(first))
+        assert await asyncio.gather(*asked) == [first.broker.cluster_id] * 5
+
+    play(tmp_path, scene)
+
+
+def test_where_nobody_leads_the_question_ends(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        for at in (None, At(9, "127.0.0.1", 1)):
+            pointing.to(at)
+            with pytest.raises(KafkaError) as refused:
+                await channel.ask("DescribeCluster", describe_cluster.Request(), 50)
+            assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+    play(tmp_path, scene)
+
+
+def test_a_silent_controller_is_left_when_another_leads(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        network = first.broker.world.network
+        silent = await network.listen(asyncio.Protocol, "127.0.0.1", 0)
+        pointing.to(At(9, "127.0.0.1", silent.port))
+        asked = asyncio.ensure_future(cluster_asked(channel, try_ms=100))
+        await asyncio.sleep(0)
+        pointing.to(await controller_of(first))
+        assert await asked == first.broker.cluster_id
+        silent.close()
+
+    play(tmp_path, scene)
+
+
+def test_a_connection_that_ends_is_made_anew(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        pointing.to(await controller_of(first))
+        for _ in range(3):
+            assert await cluster_asked(channel) == first.broker.cluster_id
+            for connection in first.server.connections():
+                connection.abort()
+
+    play(tmp_path, scene)
+
+
+def test_on_the_controllers_own_node_no_connection_is_made(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        pointing.is_leader = True
+        channel.here = first.broker.channel.here
+        assert await cluster_asked(channel) == first.broker.cluster_id
+        assert not first.server.connections()
+
+    play(tmp_path, scene)
+
+
+def test_a_closed_channel_answers_nobody(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        asked = asyncio.ensure_future(cluster_asked(channel))
+        await asyncio.sleep(0)
+        channel.close()
+        with pytest.raises(KafkaError):
+            await asked
+
+    play(tmp_path, scene)

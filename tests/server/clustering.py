@@ -1,0 +1,116 @@
+"""Several real nodes on real sockets and directories, in the test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from kpybroker.config import BrokerConfig
+from kpybroker.server.node import Node
+from kpybroker.world.real import RealWorld
+
+QUICK = {
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.election.backoff.max.ms": "100",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "200",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
+PATIENCE_S = 20.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Cluster:
+    """Voters 1..n, each broker and controller; further nodes are brokers only."""
+
+    def __init__(self, root: Path, voters: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        self.root = root
+        self.settings = {**QUICK, **(settings or {})}
+        self.ports = dict(enumerate(free_ports(voters), 1))
+        self.nodes: dict[int, Node] = {}
+        self._worlds: dict[int, RealWorld] = {}
+        self._starts = 0
+        """Each start has a seed of its own, or a node would seem to be the incarnation that it was."""
+
+    def config(self, node_id: int) -> BrokerConfig:
+        """Of a node on a free port for clients."""
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
+        own = {"process.roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:0"}
+        if node_id in self.ports:
+            controller = f"CONTROLLER://127.0.0.1:{self.ports[node_id]}"
+            own = {"process.roles": "broker,controller", "listeners": f"PLAINTEXT://127.0.0.1:0,{controller}"}
+        where = {"node.id": str(node_id), "log.dirs": str(self.root / str(node_id))}
+        return BrokerConfig.parse({"controller.quorum.voters": voters, **own, **where, **self.settings})
+
+    async def start(self, *node_ids: int) -> None:
+        """Start nodes together; all serve when this returns."""
+        for node_id in node_ids:
+            self._starts += 1
+            self._worlds[node_id] = RealWorld(seed=self._starts)
+        started = await asyncio.gather(
+            *(Node.start(self._worlds[node_id], self.config(node_id)) for node_id in node_ids)
+        )
+        self.nodes.update(zip(node_ids, started, strict=True))
+
+    async def stop(self, node_id: int) -> None:
+        """A clean stop."""
+        await self.nodes.pop(node_id).stop()
+        self._worlds.pop(node_id).close()
+
+    async def close(self) -> None:
+        """End whoever runs, without the farewell for which a majority would have to run."""
+        for node_id in list(self.nodes):
+            node = self.nodes.pop(node_id)
+            await node.server.stop()
+            await node.broker.close()
+            self._worlds.pop(node_id).close()
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds."""
+        for _ in range(int(PATIENCE_S / 0.02)):
+            if holds():
+                return
+            await asyncio.sleep(0.02)
+        states = {
+            node_id: (node.broker.quorum.state.role, node.broker.quorum.epoch) for node_id, node in self.nodes.items()
+        }
+        raise AssertionError(f"waited in vain until {what}: {states}")
+
+    async def leader(self) -> int:
+        """The one active controller, once all who run agree on it."""
+
+        def agreed() -> bool:
+            quorums = [node.broker.quorum for node in self.nodes.values()]
+            leaders = {(quorum.epoch, quorum.leader_id) for quorum in quorums}
+            return len(leaders) == 1 and sum(quorum.is_active for quorum in quorums) == 1
+
+        await self.until(agreed, "one node is active and all know it")
+        return next(node_id for node_id, node in self.nodes.items() if node.broker.quorum.is_active)
+
+
+def run_cluster(root: Path, play: Callable[[Cluster], Awaitable[None]], voters: int = 3, **settings: str) -> None:
+    """Play on a cluster that nobody has started yet; what runs at the end is stopped."""
+
+    async def whole() -> None:
+        cluster = Cluster(root, voters, {name.replace("_", "."): value for name, value in settings.items()})
+        try:
+            await play(cluster)
+        finally:
+            await cluster.close()
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_S * 2))

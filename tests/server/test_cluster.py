@@ -1,0 +1,145 @@
+"""Three nodes on real sockets: they elect, replicate their metadata, and go on without one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kpybroker.controller import commands
+from kpybroker.storage.directory import METADATA_DIRECTORY
+from kpybroker.wire.batch import encode_batch, split
+from kpybroker.wire.stored import metadata
+from tests.server.clustering import Cluster, run_cluster
+
+
+async def create(cluster: Cluster, leader: int, name: str) -> None:
+    """Create a topic on the active controller."""
+    wanted = commands.NewTopic(name, num_partitions=1, replication_factor=1)
+    results = await cluster.nodes[leader].broker.controller.ask(commands.CreateTopics((wanted,)), 10_000)
+    assert [result.error_code for result in results] == [0], results
+
+
+async def everywhere(cluster: Cluster, name: str) -> None:
+    await cluster.until(
+        lambda: all(name in node.broker.image.topics for node in cluster.nodes.values()),
+        f"topic {name} is known everywhere",
+    )
+
+
+def test_three_nodes_elect_one_and_replicate(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        leader = await cluster.leader()
+        await create(cluster, leader, "a")
+        await everywhere(cluster, "a")
+        images = [node.broker.image for node in cluster.nodes.values()]
+        assert images[0] == images[1] == images[2]
+        assert len({node.broker.cluster_id for node in cluster.nodes.values()}) == 1
+
+    run_cluster(tmp_path, play)
+
+
+def test_another_leads_when_the_leader_stops_and_it_follows_when_it_is_back(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        first = await cluster.leader()
+        await create(cluster, first, "before")
+        await cluster.stop(first)
+        second = await cluster.leader()
+        assert second != first
+        await create(cluster, second, "meanwhile")
+        await cluster.start(first)
+        await everywhere(cluster, "meanwhile")
+        assert await cluster.leader() == second
+        third = next(node for node in cluster.nodes if node not in (first, second))
+        await cluster.stop(second)
+        await cluster.leader()
+        assert {"before", "meanwhile"} <= set(cluster.nodes[third].broker.image.topics)
+
+    run_cluster(tmp_path, play)
+
+
+def test_a_broker_that_does_not_vote_follows(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 7)
+        leader = await cluster.leader()
+        await create(cluster, leader, "a")
+        await everywhere(cluster, "a")
+        assert cluster.nodes[7].broker.quorum.leader_id == leader
+        told = cluster.nodes[leader].broker.quorum.answering.describe()
+        row = told.topics[0].partitions[0]
+        assert [voter.replica_id for voter in row.current_voters] == [1, 2, 3]
+        assert [observer.replica_id for observer in row.observers] == [7]
+
+    run_cluster(tmp_path, play)
+
+
+SMALL_SNAPSHOTS = {
+    "metadata_log_max_record_bytes_between_snapshots": "500",
+    "metadata_max_retention_bytes": "2000",
+}
+
+
+def metadata_of(cluster: Cluster, node_id: int) -> Path:
+    return cluster.root / str(node_id) / METADATA_DIRECTORY
+
+
+def test_who_was_away_too_long_is_given_a_snapshot(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        away = 3
+        await cluster.stop(away)
+        leader = await cluster.leader()
+        for number in range(40):
+            await create(cluster, leader, f"t{number}")
+        quorum = cluster.nodes[leader].broker.quorum
+        await cluster.until(lambda: quorum.log.start > 0, "the beginning of the log is gone")
+        await cluster.start(away)
+        follower = cluster.nodes[away].broker
+        await cluster.until(lambda: follower.quorum.committed == quorum.committed, "the snapshot is installed")
+        assert follower.image == quorum.image
+        assert follower.quorum.log.start > 0
+        assert list(metadata_of(cluster, away).glob("*.checkpoint"))
+        await create(cluster, await cluster.leader(), "later")
+        await everywhere(cluster, "later")
+
+    run_cluster(tmp_path, play, **SMALL_SNAPSHOTS)
+
+
+def test_what_a_dead_leader_alone_had_is_cut(tmp_path: Path) -> None:
+    """Records that were never committed, of an epoch that went on elsewhere, go when the node is back."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        first = await cluster.leader()
+        await create(cluster, first, "before")
+        await cluster.stop(first)
+        lost = metadata.TopicRecord(name="lost", topic_id=b"l" * 16)
+        rows = [(None, metadata.frame_record(lost))]
+        log_file = metadata_of(cluster, first) / "00000000000000000000.log"
+        end = sum(batch.record_count for batch in split(log_file.read_bytes()))
+        log_file.write_bytes(
+            log_file.read_bytes() + encode_batch(rows, base_offset=end, timestamp_ms=1, leader_epoch=1)
+        )
+        second = await cluster.leader()
+        await create(cluster, second, "meanwhile")
+        await cluster.start(first)
+        await everywhere(cluster, "meanwhile")
+        quorum = cluster.nodes[first].broker.quorum
+        assert quorum.log.epoch_at(end) == cluster.nodes[second].broker.quorum.log.epoch_at(end) > 1
+        assert "lost" not in quorum.image.topics
+
+    run_cluster(tmp_path, play)
+
+
+def test_all_may_stop_and_come_back(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        await create(cluster, await cluster.leader(), "a")
+        epoch = cluster.nodes[1].broker.quorum.epoch
+        await cluster.close()
+        await cluster.start(1, 2, 3)
+        leader = await cluster.leader()
+        assert cluster.nodes[leader].broker.quorum.epoch > epoch
+        await everywhere(cluster, "a")
+
+    run_cluster(tmp_path, play)

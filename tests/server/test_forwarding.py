@@ -1,0 +1,134 @@
+"""Any broker takes any admin request: the active controller does the work, wherever it is and wherever it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire.api import API, by_name
+from kpybroker.wire.rpc import (
+    alter_partition_reassignments,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    elect_leaders,
+    incremental_alter_configs,
+    list_partition_reassignments,
+    unregister_broker,
+    update_features,
+)
+from tests.server.clustering import Cluster, run_cluster
+
+TOPIC = 2
+
+
+def wanted(name: str) -> create_topics.Request:
+    topic = create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    return create_topics.Request(topics=[topic], timeout_ms=10_000)
+
+
+def requests(name: str) -> list[tuple[str, Any, str]]:
+    """One request of each kind about a topic: (API, request, where its list of results is)."""
+    change = incremental_alter_configs.AlterableConfig(name="retention.ms", config_operation=0, value="60000")
+    about = incremental_alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[change])
+    grown = create_partitions.CreatePartitionsTopic(name=name, count=2, assignments=None)
+    ours = elect_leaders.TopicPartitions(topic=name, partitions=[0])
+    stay = alter_partition_reassignments.ReassignablePartition(partition_index=0, replicas=None)
+    moved = alter_partition_reassignments.ReassignableTopic(name=name, partitions=[stay])
+    level = update_features.FeatureUpdateKey(feature="metadata.version", max_version_level=30)
+    return [
+        ("CreateTopics", wanted(name), "topics"),
+        ("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[about]), "responses"),
+        ("CreatePartitions", create_partitions.Request(topics=[grown], timeout_ms=10_000), "results"),
+        ("ElectLeaders", elect_leaders.Request(topic_partitions=[ours]), ""),
+        ("AlterPartitionReassignments", alter_partition_reassignments.Request(topics=[moved]), ""),
+        ("ListPartitionReassignments", list_partition_reassignments.Request(topics=None), ""),
+        ("UpdateFeatures", update_features.Request(feature_updates=[level]), ""),
+        ("DeleteTopics", delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)]), "responses"),
+    ]
+
+
+async def dialled(node: Node) -> Peer:
+    host, _, port = node.bootstrap.rpartition(":")
+    peer = await Peer.dial(node.broker.world.network, host, int(port))
+    await peer.negotiate()
+    return peer
+
+
+def test_every_node_answers_every_admin_request(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 7)
+        active = await cluster.leader()
+        for node_id, node in cluster.nodes.items():
+            peer = await dialled(node)
+            for api, request, results in requests(f"t{node_id}"):
+                told = await peer.ask(api, request)
+                assert getattr(told, "error_code", 0) == 0, (node_id, api)
+                for result in getattr(told, results) if results else ():
+                    assert result.error_code == 0, (node_id, api, result)
+            gone = await peer.ask("UnregisterBroker", unregister_broker.Request(broker_id=99))
+            assert gone.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+            peer.close()
+        assert await cluster.leader() == active
+
+    run_cluster(tmp_path, play)
+
+
+def test_at_the_controllers_listener_nothing_is_forwarded(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        active = await cluster.leader()
+        for node_id, port in cluster.ports.items():
+            peer = await Peer.dial(cluster.nodes[node_id].broker.world.network, "127.0.0.1", port)
+            await peer.negotiate()
+            assert set(peer.versions) == {api.key for api in API if "controller" in api.listens.value}
+            told = await peer.ask("CreateTopics", wanted("a"))
+            assert told.topics[0].error_code == (0 if node_id == active else ErrorCode.NOT_CONTROLLER)
+            peer.close()
+
+    run_cluster(tmp_path, play)
+
+
+def test_a_request_outlives_the_controller(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        active = await cluster.leader()
+        other = next(node_id for node_id in cluster.nodes if node_id != active)
+        peer = await dialled(cluster.nodes[other])
+        first = await peer.ask("CreateTopics", wanted("before"))
+        stopping = asyncio.ensure_future(cluster.stop(active))
+        told = [await peer.ask("CreateTopics", wanted(f"t{number}")) for number in range(20)]
+        await stopping
+        told.append(await peer.ask("CreateTopics", wanted("after")))
+        codes = {each.topics[0].error_code for each in (first, *told)}
+        # one that was decided as the old controller went may be answered by the new one
+        assert codes <= {0, ErrorCode.TOPIC_ALREADY_EXISTS}
+        assert await cluster.leader() != active
+        peer.close()
+
+    run_cluster(tmp_path, play)
+
+
+def test_what_runs_on_the_controller_is_what_any_node_takes() -> None:
+    for name, _, _ in requests("t"):
+        assert by_name[name].listens.value == {"broker", "controller"}
+
+
+def test_a_new_topic_is_there_on_every_node_when_the_answer_leaves(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 7)
+        peers = [await dialled(node) for node in cluster.nodes.values()]
+        for number in range(12):
+            peer = peers[number % len(peers)]
+            made = (await peer.ask("CreateTopics", wanted(f"t{number}"))).topics[0]
+            assert made.error_code == 0
+            for node_id, node in cluster.nodes.items():
+                assert f"t{number}" in node.broker.image.topics, (number, node_id)
+        for peer in peers:
+            peer.close()
+
+    run_cluster(tmp_path, play)

@@ -1,0 +1,56 @@
+"""Seeds pass, replay exactly, and broken brokers are caught."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
+from kpybroker.sim.mutants import ONE_BROKER, hunt
+from kpybroker.sim.simulation import Outcome
+
+ONE = Shape(brokers=1)
+THREE = Shape(brokers=3, replicas=1)
+QUICK = 6
+CAUGHT_WITHIN = 5
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_one_broker_keeps_the_contract(seed: int) -> None:
+    outcome = run_seed(seed, ONE)
+    assert outcome.breaches == []
+    assert outcome.counts.get("acked acks=-1", 0) + outcome.counts.get("acked acks=1", 0) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_three_nodes_keep_their_metadata(seed: int) -> None:
+    """A quorum of three, with topics of one replica each."""
+    assert run_seed(seed, THREE).breaches == []
+
+
+def test_a_seed_is_one_run_under_any_hash_seed() -> None:
+    here = f"{run_seed(3, ONE).digest:08x}"
+    assert f"{run_seed(3, ONE, keeps_trace=True).digest:08x}" == here, "the trace is no part of the run"
+    assert digest_elsewhere(3, ONE, 1) == here
+    assert digest_elsewhere(3, ONE, 4242) == here
+    assert digest_elsewhere(3, THREE, 1) == digest_elsewhere(3, THREE, 4242)
+
+
+def test_other_seeds_are_other_runs() -> None:
+    assert run_seed(1, ONE).digest != run_seed(2, ONE).digest
+
+
+@pytest.mark.parametrize("mutant", [ONE_BROKER[1], ONE_BROKER[3]], ids=lambda mutant: mutant.says)
+def test_mutants_are_caught(mutant: object) -> None:
+    outcome = hunt(mutant, 0, CAUGHT_WITHIN)  # type: ignore[arg-type]
+    assert outcome is not None
+    assert outcome.breaches
+
+
+def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
+    outcome = Outcome(7, ["at 1.000 s: something was lost"], 255, 0.1, 20.0, {})
+    told = json.loads(keep_failure(outcome, ONE, tmp_path / "deep").read_text())
+    assert told["sentence"] == "at 1.000 s: something was lost"
+    assert told["replay"] == "python -m kpybroker.sim --seed 7 --brokers 1 --replicas 3 --trace"
