@@ -15,6 +15,7 @@ import pytest
 
 from kpybroker.peer import Peer
 from kpybroker.server.connection import IDLE_BUFFER_BYTES, REPLIES_LIMIT, Connection
+from kpybroker.server.door import BROKER, Door
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.batch import read_records, split
@@ -95,7 +96,7 @@ def test_pipelined_frames_of_any_size_in_reads_of_any_size(seed: int, with_broke
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
-        pipe = Pipe(Connection(node.server), chance)
+        pipe = Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), chance)
         row = api_table.by_name["Produce"]
         frames = [b"".join(encode_request(n, row, 9, produced("t", value), "p")) for n, value in enumerate(values)]
         await pipe.deliver(b"".join(frames))
@@ -119,7 +120,7 @@ def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
-        pipe = Pipe(Connection(node.server), Random(1))
+        pipe = Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
         await pipe.deliver(framed(0, "Produce", produced("t", b"x" * 900_000), 9))  # the buffer has grown
         slices: list[int] = []
         handled = node.server.dispatch.__self__.routes  # type: ignore[attr-defined]
@@ -140,7 +141,9 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
         for topic, fill in (("a", b"a"), ("b", b"b")):
             await make(peer, topic)
             await put(peer, topic, fill * 100_000)
-        slow, other = (Pipe(Connection(node.server), Random(1)) for _ in range(2))
+        slow, other = (
+            Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), Random(1)) for _ in range(2)
+        )
         for number in range(2):  # the second time a place is known, and the memory is used again
             await slow.deliver(framed(number, "Fetch", fetched("a", 0), 12))
             slow.unsent_bytes = 0 if is_sent else 100_000
@@ -162,7 +165,7 @@ def test_remembered_requests_keep_no_bytes(with_broker: WithBroker) -> None:
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=3)
-        pipe = Pipe(Connection(node.server), Random(1))
+        pipe = Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
         for index in range(3):
             for acks in (1, 5):
                 await pipe.deliver(framed(1, "Produce", produced("t", b"x" * 200_000, index=index, acks=acks), 9))
