@@ -16,6 +16,7 @@ from kpybroker.peer import Peer
 from kpybroker.raft import state as raft
 from kpybroker.raft.addresses import Addresses
 from kpybroker.raft.identity import Identity
+from kpybroker.raft.tasks import begin
 from kpybroker.wire.api import by_name
 from kpybroker.world import Network
 
@@ -39,12 +40,14 @@ class Asking:
         identity: Identity,
         timeout_ms: int,
         step: Callable[[raft.Event], Any],
+        fail: Callable[[str], None],
     ) -> None:
         self._network = network
         self._addresses = addresses
         self._identity = identity
         self._timeout_s = timeout_ms / 1000
         self._step = step
+        self._fail = fail
         self._peers: dict[int, Peer] = {}
         self._under_way: dict[int, tuple[Question, asyncio.Task[None]]] = {}
 
@@ -55,7 +58,7 @@ class Asking:
             if earlier[0] == question:
                 return
             earlier[1].cancel()
-        task = asyncio.get_running_loop().create_task(self._carry(question))
+        task = begin(self._carry(question), "asking a voter", self._fail)
         self._under_way[question.to] = question, task
 
     async def finish(self) -> None:

@@ -330,7 +330,7 @@ def _synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped
 
 
 def _fetched(state: State, event: Fetched, now_ms: int, chance: Random) -> Stepped:
-    if state.fetched_ms is None or event.replica not in state.voters:
+    if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
         return state, []
     heard = state._replace(fetched_ms={**state.fetched_ms, event.replica: now_ms})
     return _count(heard, event.replica, event.end)

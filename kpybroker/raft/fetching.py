@@ -11,13 +11,14 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.peer import Peer
 from kpybroker.raft import state as raft
 from kpybroker.raft.addresses import Address
 from kpybroker.raft.asking import LOST
 from kpybroker.raft.divergence import Diverges
 from kpybroker.raft.state import Role, Tail
+from kpybroker.raft.tasks import begin
 from kpybroker.wire.batch import Batch, split
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Fetching:
 
     def start(self) -> None:
         """Begin; `turn` says when there is something to do."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = begin(self._run(), "fetching metadata", self._quorum.fail)
 
     async def close(self) -> None:
         """Stop fetching."""
@@ -111,8 +112,8 @@ class Fetching:
                 self._hang_up()
                 self._count_refusals(source, isinstance(reason, ConnectionRefusedError))
                 await asyncio.sleep(self._config.controller_quorum_retry_backoff_ms / 1000)
-            except Damage as damage:
-                self._quorum.fail(str(damage))
+            except (Damage, ConfigError) as reason:
+                self._quorum.fail(str(reason))
                 return
 
     def _count_refusals(self, source: Source, is_refusal: bool) -> None:

@@ -19,6 +19,7 @@ from kpybroker.raft.loading import begin_at, check_level, open_log, replay_log
 from kpybroker.raft.replay import Pending, Replay, pending_of
 from kpybroker.raft.snapshots import Snapshot, Snapshots
 from kpybroker.raft.state import Tail
+from kpybroker.raft.tasks import begin
 from kpybroker.raft.voters import Voters
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import unlink_all
@@ -200,11 +201,11 @@ class MetadataLog:
     def _applied(self) -> None:
         self.on_applied()
         if self._snapshotting is None and self.snapshots.is_due() and not self.image.in_transaction:
-            self._snapshotting = asyncio.get_running_loop().create_task(self._snapshot())
+            self._snapshotting = begin(self._snapshot(), "writing a metadata snapshot", self.fail)
 
     def _sync_soon(self) -> None:
         if self._syncing is None and self.log.synced_end < self.log.written_end:
-            self._syncing = asyncio.get_running_loop().create_task(self._sync())
+            self._syncing = begin(self._sync(), "committing metadata", self.fail)
 
     async def _sync(self) -> None:
         """Group commit: one fdatasync at a time, each for all that was appended before it began."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -79,7 +80,7 @@ class Quorum:
         self.answering = Answering(world, self)
         self._fetching = Fetching(world, self)
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
-        self._asking = Asking(world.network, self.addresses, self.identity, timeout_ms, self._take)
+        self._asking = Asking(world.network, self.addresses, self.identity, timeout_ms, self._take, self.fail)
         self.state = raft.State(directory.node_id, ())
 
     # ---- start and stop
@@ -282,14 +283,18 @@ class Quorum:
         before = self.state
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         self.state, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
+        sound = False
         try:
             granted = self._carry_out(effects)
-        except (Damage, OSError) as reason:
-            self._has_ended = True  # what comes later would rest on what is not on disk
-            self.fail(str(reason))
-            raise Damage(str(reason)) from reason
-        if (before.role, before.voted) != (self.state.role, self.state.voted):
-            self._role_changed(before)
+            if (before.role, before.voted) != (self.state.role, self.state.voted):
+                self._role_changed(before)
+            sound = True
+        except OSError as error:
+            raise Damage(str(error)) from error
+        finally:
+            if not sound:
+                self._has_ended = True  # what comes later would rest on what is not on disk, or was not done
+                self.fail(f"the metadata quorum ends here: {sys.exception()!r}")
         self._arm()
         return granted
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
+from kpybroker.raft.tasks import begin
 from kpybroker.storage.log import Log
 from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.stored.metadata import unframe_record
@@ -101,7 +102,7 @@ class Replay:
         if self._is_in_memory():
             self._take_pending()
         elif self.applied < self._committed:
-            self._reading = asyncio.get_running_loop().create_task(self._read_back())
+            self._reading = begin(self._read_back(), "reading metadata back", self._on_damage)
 
     async def stop(self) -> None:
         """End what is under way; nothing is applied any more."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ErrorCode
+from kpybroker.storage.formatting import METADATA_DIRECTORY, METADATA_TOPIC
+from kpybroker.wire.rpc import vote
 from tests.handlers.quorums import Voter, with_voter
 
 
@@ -36,6 +38,21 @@ def test_a_vote_survives_a_restart(tmp_path: Path) -> None:
     cluster_id = next(line for line in text.splitlines() if line.startswith("cluster.id="))
     with_voter(tmp_path / "data", again)
     assert cluster_id in (tmp_path / "data" / "meta.properties").read_text()
+
+
+def test_what_cannot_be_written_down_is_not_voted(tmp_path: Path) -> None:
+    async def play(voter: Voter) -> None:
+        (voter.directory / METADATA_DIRECTORY / "quorum-state.tmp").mkdir()
+        row = vote.PartitionData(replica_epoch=3, replica_id=2)
+        topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
+        request = vote.Request(cluster_id=voter.cluster_id, voter_id=1, topics=topics)
+        told = await voter.peer.ask("Vote", request)
+        assert (told.error_code, told.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
+        assert "quorum-state" in await voter.node.failed
+        with pytest.raises(FileNotFoundError):
+            voter.stored  # noqa: B018 - it is read
+
+    with_voter(tmp_path / "data", play)
 
 
 def test_a_pre_vote_changes_nothing(tmp_path: Path) -> None:

@@ -302,6 +302,18 @@ def test_the_epoch_never_goes_back_even_without_quorum_state(node: Node) -> None
     node(play)
 
 
+def test_an_epoch_that_the_log_does_not_have_is_not_believed(node: Node) -> None:
+    """The file of epochs can be of a later moment than the log that a loss of power left."""
+    node.image()
+    (node.path / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n9 4\n")
+
+    async def play(quorum: Quorum) -> None:
+        assert quorum.epoch == 2
+        assert [epoch for epoch, _ in quorum.log.epochs.entries] == [1, 2]
+
+    node(play)
+
+
 def test_a_disk_that_fails_ends_the_quorum(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         told: list[str] = []
