@@ -65,6 +65,9 @@ class Pipe(asyncio.Transport):
         self.changed()
         self.pieces += pieces
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """What is unsent here pauses nobody."""
+
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes
 
