@@ -109,10 +109,10 @@ class Broker:
         Raises ConfigError: nobody leads.
         """
         if not self.quorum.is_active:
-            self.quorum.when_current(self._follow_metadata)
+            self.quorum.current.then(self._follow_metadata)
         self.quorum.run()
         if "broker" in self.config.process_roles:
-            await self.quorum.wait_until_current(self.config.initial_broker_registration_timeout_ms)
+            await self.quorum.current.wait(self.config.initial_broker_registration_timeout_ms)
 
     def _follow_metadata(self) -> None:
         """Take over the metadata whole, and then every change. Not before it is current: what an older Image does not
