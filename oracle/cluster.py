@@ -1,5 +1,5 @@
-"""Several nodes on this machine, kpybroker's or Kafka's, behind one interface: static voters, each node to be killed,
-stopped, paused and started again on its data.
+"""Several nodes on this machine, kpybroker's or Kafka's, behind one interface: static voters, or one that is alone and
+others that may be added, each node to be killed, stopped, paused and started again on its data.
 
     with Cluster("kafka") as cluster:
         cluster.nodes[cluster.leader_of("topic", 0)].kill9()
@@ -28,6 +28,8 @@ from oracle.tools import Ran, tool
 CLIENTS, CONTROLLER = "PLAINTEXT", "CONTROLLER"
 FIRST_CONTROLLER = 101
 PATIENCE_S = 60.0
+FIRST_VOTERS = "kpybroker.initial.controllers"
+"""What Kafka says with options of kafka-storage format."""
 LARGE = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "5",
@@ -114,15 +116,17 @@ class ClusterNode(ServerProcess):
 
 
 class KafkaNode(ClusterNode, Kafka):
-    """An Apache Kafka node with static voters."""
-
-    format_options = ()
+    """An Apache Kafka node."""
 
     def __init__(
         self, seat: Seat, directory: Path, settings: Mapping[str, str], heap: str, jvm: tuple[str, ...]
     ) -> None:
         Kafka.__init__(self, directory, settings, heap=heap, port=seat.port or seat.controller_port, jvm=jvm)
         self.seat = seat
+        self.format_options = ()
+        if FIRST_VOTERS in settings:
+            alone = self.properties.pop(FIRST_VOTERS) == "standalone"
+            self.format_options = ("--standalone",) if alone else ("--no-initial-controllers",)
 
     def prepare(self) -> None:
         self._write_properties()
@@ -138,7 +142,7 @@ class KafkaNode(ClusterNode, Kafka):
 
 
 class KPyBrokerNode(ClusterNode, KPyBroker):
-    """A kpybroker node with static voters."""
+    """A kpybroker node."""
 
     def __init__(self, seat: Seat, directory: Path, settings: Mapping[str, str]) -> None:
         KPyBroker.__init__(self, directory, settings, port=seat.port or seat.controller_port)
@@ -158,7 +162,8 @@ class KPyBrokerNode(ClusterNode, KPyBroker):
 class Cluster:
     """`brokers` nodes 1, 2, ... that also vote, or, with `controllers`, as many nodes 101, ... that only vote.
 
-    kind: "kpybroker" or "kafka". properties: for all nodes, over LARGE. heap, jvm: of Kafka's nodes.
+    kind: "kpybroker" or "kafka". grows: the first controller votes alone, and the others can be added (KIP-853);
+    without, all of them are static voters. properties: for all nodes, over LARGE. heap, jvm: of Kafka's nodes.
     """
 
     def __init__(
@@ -167,6 +172,7 @@ class Cluster:
         *,
         brokers: int = 3,
         controllers: int = 0,
+        grows: bool = False,
         directory: Path | None = None,
         properties: Mapping[str, str] | None = None,
         told: Told = as_it_is,
@@ -174,6 +180,7 @@ class Cluster:
         jvm: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind
+        self._grows = grows
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"{kind}-cluster-"))
         ids = [*range(1, brokers + 1), *range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)]
@@ -195,12 +202,16 @@ class Cluster:
         settings = {
             "process.roles": ",".join(roles),
             "node.id": str(seat.node_id),
-            "controller.quorum.voters": ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in voters),
             "listeners": ",".join(f"{at.name}://127.0.0.1:{at.port}" for at in seat.listeners),
             "controller.listener.names": CONTROLLER,
             "log.dirs": str(data),
             **LARGE,
         }
+        if self._grows:
+            settings["controller.quorum.bootstrap.servers"] = ",".join(f"127.0.0.1:{port}" for _, port in voters)
+            settings[FIRST_VOTERS] = "standalone" if seat.node_id == voters[0][0] else "none"
+        else:
+            settings["controller.quorum.voters"] = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in voters)
         if seat.is_broker:
             settings["advertised.listeners"] = f"{CLIENTS}://127.0.0.1:{self.told[seat.node_id, CLIENTS]}"
         settings |= LARGE_KAFKA if self.kind == "kafka" else {"kpybroker.cluster.id": CLUSTER_ID}

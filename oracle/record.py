@@ -19,6 +19,7 @@ from oracle.cluster_scenes import ClusterScenes
 from oracle.kafka import Kafka
 from oracle.quorum_scenes import QuorumScenes
 from oracle.scenes import Scenes
+from oracle.voter_scenes import VoterScenes
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 API_VERSIONS = 18
@@ -86,6 +87,7 @@ def main() -> None:
     with Kafka() as kafka:
         recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
         QuorumScenes(recorder.ask, at_controller.ask).all()
+        VoterScenes(recorder.ask, at_controller.ask).all()
         recorder.write(GOLDEN)
         at_controller.write(GOLDEN)
     print(f"recorded in {GOLDEN}")

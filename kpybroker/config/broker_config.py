@@ -18,7 +18,16 @@ from kpybroker.config.listeners import (
 )
 from kpybroker.config.log_settings import LogSettings
 from kpybroker.config.properties import check_names, without_listener_prefix
-from kpybroker.config.quorum import ControllerServer, Voter, check_roles, parse_servers, parse_voters
+from kpybroker.config.quorum import (
+    NO_CONTROLLERS,
+    ControllerServer,
+    InitialController,
+    Voter,
+    check_roles,
+    parse_initial,
+    parse_servers,
+    parse_voters,
+)
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -51,6 +60,9 @@ class BrokerConfig:
     """In upper case, as the names of listeners are."""
     controller_quorum_voters: tuple[Voter, ...]
     controller_quorum_bootstrap_servers: tuple[ControllerServer, ...]
+    controller_quorum_auto_join_enable: bool
+    initial_controllers: tuple[InitialController, ...] | None
+    """Who votes at first; empty where others say it, None for this node alone."""
     controller_quorum_election_timeout_ms: int
     controller_quorum_election_backoff_max_ms: int
     controller_quorum_fetch_timeout_ms: int
@@ -247,8 +259,18 @@ def _quorum(values: dict[str, Any], endpoints: dict[str, tuple[Endpoint, ...]]) 
         "controller_listener_names": tuple(name.upper() for name in values["controller_listener_names"]),
         "controller_quorum_voters": voters,
         "controller_quorum_bootstrap_servers": servers,
+        "initial_controllers": _initial(values, voters, servers),
         **endpoints,
     }
+
+
+def _initial(
+    values: dict[str, Any], voters: tuple[Voter, ...], servers: tuple[ControllerServer, ...]
+) -> tuple[InitialController, ...] | None:
+    text = values["initial_controllers"]
+    if text is None and values["controller_quorum_auto_join_enable"]:
+        text = NO_CONTROLLERS
+    return parse_initial(text, values["node_id"], values["process_roles"], voters, servers)
 
 
 def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tuple[Endpoint, ...]]:

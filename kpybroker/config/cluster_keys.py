@@ -38,7 +38,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
     idle("controller.performance.always.log.threshold.ms", LONG, "2000", at_least(0), internal=True),
     idle("controller.performance.sample.period.ms", LONG, "60000", at_least(100), internal=True),
     idle("controller.quorum.append.linger.ms", INT, "25", at_least(0)),
-    idle("controller.quorum.auto.join.enable", BOOLEAN, "false"),
+    used("controller.quorum.auto.join.enable", BOOLEAN, "false"),
     used("controller.quorum.bootstrap.servers", LIST, "", NotEmpty()),
     used("controller.quorum.election.backoff.max.ms", INT, "1000", at_least(0)),
     used("controller.quorum.election.timeout.ms", INT, "1000", at_least(0)),

@@ -33,6 +33,15 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         doc="Serve /metrics, /healthz and /readyz over HTTP on this port, 0 for a free one. Nothing where not given.",
     ),
     used(
+        "kpybroker.initial.controllers",
+        STRING,
+        None,
+        doc="Who votes at first where controller.quorum.voters is not set, as kafka-storage is told: standalone (this "
+        "controller alone), none (it follows the controllers of controller.quorum.bootstrap.servers, and may be "
+        "added later), or id@host:port:directory-id,... for several. Read when a directory is formatted. Without it "
+        "standalone, or none where controller.quorum.auto.join.enable is set.",
+    ),
+    used(
         "kpybroker.max.open.files",
         INT,
         "512",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import binascii
+from base64 import urlsafe_b64decode
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +12,10 @@ from kpybroker.errors import ConfigError
 
 VOTERS = "controller.quorum.voters"
 SERVERS = "controller.quorum.bootstrap.servers"
+INITIAL = "kpybroker.initial.controllers"
+STANDALONE, NO_CONTROLLERS = "standalone", "none"
 VOTERS_MAX = 15
+DIRECTORY_BYTES = 16
 
 
 class Voter(NamedTuple):
@@ -26,6 +31,15 @@ class ControllerServer(NamedTuple):
 
     host: str
     port: int
+
+
+class InitialController(NamedTuple):
+    """One voter of a new quorum that may change its voters: id@host:port:directory-id."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: bytes
 
 
 def parse_voters(texts: Sequence[str]) -> tuple[Voter, ...]:
@@ -57,6 +71,49 @@ def parse_servers(texts: Sequence[str]) -> tuple[ControllerServer, ...]:
             raise ConfigError(f"{SERVERS}: cannot read {text!r}: write host:port")
         servers.append(found)
     return tuple(servers)
+
+
+def parse_initial(
+    text: str | None,
+    node_id: int,
+    roles: Sequence[str],
+    voters: Sequence[Voter],
+    servers: Sequence[ControllerServer],
+) -> tuple[InitialController, ...] | None:
+    """Who votes at first: empty where others know it, None for this node alone. Raises ConfigError."""
+    if text is None or text == STANDALONE:
+        return None
+    if voters:
+        raise ConfigError(f"{INITIAL} and {VOTERS} both say who votes; set one of them")
+    if text == NO_CONTROLLERS:
+        if not servers:
+            raise ConfigError(f"{INITIAL}={text}: name the controllers there are in {SERVERS}=host:port,...")
+        return ()
+    found = tuple(_initial(entry.strip()) for entry in text.split(","))
+    ids = [controller.node_id for controller in found]
+    if len(set(ids)) < len(ids) or len({controller.directory_id for controller in found}) < len(ids):
+        raise ConfigError(f"{INITIAL}: a node or a directory is named twice in {text!r}; each is one voter's")
+    if len(found) > VOTERS_MAX:
+        raise ConfigError(f"{INITIAL}: {len(found)} voters, at most {VOTERS_MAX} are allowed; name 3 or 5")
+    if "controller" in roles and node_id not in ids:
+        raise ConfigError(f"{INITIAL}: node.id={node_id} is not among {ids}; name it, or say {NO_CONTROLLERS}")
+    return found
+
+
+def _initial(text: str) -> InitialController:
+    node, at, rest = text.partition("@")
+    address, _, directory = rest.rpartition(":")
+    found = _address(address)
+    try:
+        raw = urlsafe_b64decode(directory + "==")
+    except (binascii.Error, ValueError):
+        raw = b""
+    if not (at and node.isdigit()) or found is None or len(raw) != DIRECTORY_BYTES:
+        raise ConfigError(
+            f"{INITIAL}: cannot read {text!r}: write {STANDALONE}, {NO_CONTROLLERS}, or id@host:port:directory-id,... "
+            "with 22 characters of base64 as kafka-storage random-uuid makes them"
+        )
+    return InitialController(int(node), found.host, found.port, raw)
 
 
 def _address(text: str) -> ControllerServer | None:

@@ -19,6 +19,7 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """By name, the range of levels that this version of kpybroker can run at."""
 OF_THE_QUORUM = "kraft.version"
+"""Control records of the log say its level, not FeatureLevelRecords: `raft.changing` writes them."""
 MIN_ISR = "min.insync.replicas"
 
 
@@ -31,7 +32,7 @@ def update_features(state: ControllerState, config: BrokerConfig, command: Updat
     for update in command.updates:
         now = state.features.get(update.name, 0)
         _check(state, update, now)
-        if update.level == now:
+        if update.level == now or update.name == OF_THE_QUORUM:
             continue
         records.append(stored.FeatureLevelRecord(name=update.name, feature_level=update.level))
         if update.name == ELR_FEATURE:
@@ -44,7 +45,7 @@ def _check(state: ControllerState, update: FeatureUpdate, now: int) -> None:
     if update.upgrade_type not in tuple(UpgradeType):
         raise _refused(update, f"the upgrade type {update.upgrade_type} is not known.")
     if name == OF_THE_QUORUM:
-        raise _refused(update, "it changes with the quorum, which this version does not do while it runs.")
+        return  # the quorum has checked it
     low, high = SUPPORTED_FEATURES.get(name, (0, 0))
     if name not in SUPPORTED_FEATURES:
         raise _refused(update, "the controller does not support this feature.")

@@ -11,6 +11,8 @@ from kpybroker.wire.rpc.describe_cluster import DescribeClusterBroker, Request, 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
+CONTROLLER = "controller"
+"""The side of the listener that a call came to."""
 BROKERS = 1
 CONTROLLERS = 2
 NOT_ASKED = -(1 << 31)
@@ -22,11 +24,22 @@ EVERY_OPERATION = sum(
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    if request.endpoint_type == CONTROLLERS:
+    here = CONTROLLERS if call.side == CONTROLLER else BROKERS
+    if request.endpoint_type in (BROKERS, CONTROLLERS) and request.endpoint_type != here:
         return Response(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="This endpoint is of type BROKER, and one of type CONTROLLER was asked for",
+            error_message="Controllers are asked at their own listeners, and brokers at theirs",
             endpoint_type=BROKERS,
+        )
+    if request.endpoint_type == CONTROLLERS:
+        return Response(
+            endpoint_type=CONTROLLERS,
+            cluster_id=broker.cluster_id,
+            controller_id=broker.quorum.leader_id,
+            brokers=_controllers(broker, call.listener),
+            cluster_authorized_operations=EVERY_OPERATION
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED,
         )
     if request.endpoint_type != BROKERS:
         return Response(
@@ -41,6 +54,17 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         brokers=_brokers(broker, call.listener, request.include_fenced_brokers),
         cluster_authorized_operations=EVERY_OPERATION if request.include_cluster_authorized_operations else NOT_ASKED,
     )
+
+
+def _controllers(broker: Broker, listener: str) -> list[DescribeClusterBroker]:
+    """The voters: who may lead, and is asked what only a controller does (KIP-919)."""
+    quorum = broker.quorum
+    return [
+        DescribeClusterBroker(broker_id=voter.node_id, host=host, port=port)
+        for voter in quorum.voters.set.voters
+        for name, host, port in quorum.answering.endpoints(voter)
+        if name == listener
+    ]
 
 
 def _brokers(broker: Broker, listener: str, include_fenced: bool) -> list[DescribeClusterBroker]:

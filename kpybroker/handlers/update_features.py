@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import FeatureUpdate, UpdateFeatures, UpgradeType
+from kpybroker.controller.features import OF_THE_QUORUM
 from kpybroker.wire.rpc.update_features import Request, Response, UpdatableFeatureResult
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """All updates together, or none. Raises INVALID_UPDATE_VERSION, INVALID_REQUEST."""
+    """All updates together, or none; kraft.version is the quorum's, which checks it first and makes it last.
+
+    Raises INVALID_UPDATE_VERSION, INVALID_REQUEST.
+    """
     updates = tuple(
         FeatureUpdate(
             each.feature,
@@ -26,7 +30,14 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         )
         for each in request.feature_updates
     )
+    changes = broker.quorum.changes
+    of_the_quorum = [update for update in updates if update.name == OF_THE_QUORUM]
+    for update in of_the_quorum:
+        changes.check_upgrade(update.level, is_upgrade=update.upgrade_type == UpgradeType.UPGRADE)
     await broker.controller.ask(UpdateFeatures(updates, request.validate_only), request.timeout_ms)
+    if not request.validate_only:
+        for update in of_the_quorum:
+            await changes.upgrade(update.level)
     return Response(error_message=None, results=_results(request))
 
 

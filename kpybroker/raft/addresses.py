@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig
+from kpybroker.raft.voter_set import Voter
 
 KNOWN_MAX = 1000
 
@@ -23,6 +24,7 @@ class Addresses:
     def __init__(self, config: BrokerConfig) -> None:
         self._known = {voter.node_id: Address(voter.host, voter.port) for voter in config.controller_quorum_voters}
         self._bootstrap = [Address(*server) for server in config.controller_quorum_bootstrap_servers]
+        self._names = config.controller_listener_names
         self._next = 0
 
     def of(self, node_id: int) -> Address | None:
@@ -34,6 +36,13 @@ class Addresses:
         for node_id, host, port in told:
             if node_id >= 0 and host and port and (node_id in self._known or len(self._known) < KNOWN_MAX):
                 self._known[node_id] = Address(host, port)
+
+    def learn_voters(self, voters: Iterable[Voter]) -> None:
+        """Take in where the log says that the voters listen."""
+        for voter in voters:
+            found = voter.listens(self._names)
+            if found is not None:
+                self.learn([(voter.node_id, *found)])
 
     def anybody(self) -> Address | None:
         """One of those who may know the leader, each in its turn."""

@@ -12,6 +12,7 @@ from kpybroker.raft.divergence import Diverges, NeedsSnapshot, compare
 from kpybroker.raft.followed import Followed
 from kpybroker.raft.identity import METADATA_TOPIC_ID
 from kpybroker.raft.state import Tail
+from kpybroker.raft.voter_set import NO_DIRECTORY, Endpoint, Voter
 from kpybroker.storage.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch, fetch_snapshot, vote
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kpybroker.world import World
 
 OBSERVERS_MAX = 1000
+CAUGHT_UP_MS = 3_600_000
 OBSERVER_SESSION_MS = 300_000
 """A replica that has not fetched for so long is not shown any more (Kafka's value)."""
 
@@ -30,7 +32,8 @@ class Progress(NamedTuple):
     end: int
     fetched_ms: int
     caught_up_ms: int
-    directory_id: bytes
+    leader_end: int
+    """Where the leader's log ended then."""
 
 
 class Answering:
@@ -40,8 +43,8 @@ class Answering:
         self._world = world
         self._quorum = quorum
         self._limit_bytes = quorum.config.fetch_max_bytes
-        self._replicas: dict[int, Progress] = {}
-        """Of those who fetched in this epoch, while this node leads."""
+        self._replicas: dict[tuple[int, bytes], Progress] = {}
+        """By node and directory: of those who fetched in this epoch, while this node leads."""
         self._parked: dict[Callable[[], None], None] = {}
         self.followed = Followed()
 
@@ -51,18 +54,25 @@ class Answering:
         """Grant or refuse; what is granted is on disk when this returns. Raises KafkaError for the whole request."""
         asked = self._the_partition(request)
         quorum = self._quorum
-        if request.voter_id not in (-1, quorum.identity.node_id):
+        if not self._is_for_me(request.voter_id, asked.voter_directory_id):
             return self._voted(granted=False, error=ErrorCode.INVALID_VOTER_KEY)
         newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own has no records yet
         if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0:
             return self._voted(granted=False, error=ErrorCode.INVALID_REQUEST)
         if asked.replica_epoch < quorum.epoch:
             return self._voted(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
-        if quorum.identity.node_id not in quorum.state.voters or asked.replica_id not in quorum.state.voters:
-            return self._voted(granted=False)
+        known = quorum.state.voters
+        if not quorum.kraft_version and not {quorum.identity.node_id, asked.replica_id} <= set(known):
+            return self._voted(granted=False)  # where voters change, a log that lacks a change may still be needed
         tail = Tail(asked.last_offset_epoch, asked.last_offset)
-        granted = quorum.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote))
+        directory = b"" if asked.replica_directory_id == NO_DIRECTORY else asked.replica_directory_id
+        granted = quorum.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote, directory))
         return self._voted(granted=bool(granted))
+
+    def _is_for_me(self, node_id: int, directory_id: bytes) -> bool:
+        """Whether a request is for this node, and for the directory that it has; older ones do not say."""
+        me = self._quorum.identity
+        return node_id in (-1, me.node_id) and directory_id in (NO_DIRECTORY, me.directory_id)
 
     def _voted(self, *, granted: bool, error: ErrorCode = ErrorCode.NONE) -> vote.Response:
         row = vote.PartitionDataReply(
@@ -76,6 +86,9 @@ class Answering:
     def epoch_begun(self, request: begin_quorum_epoch.Request) -> begin_quorum_epoch.Response:
         """A leader tells of itself. Raises KafkaError for the whole request."""
         told = self._the_partition(request)
+        if not self._is_for_me(request.voter_id, told.voter_directory_id):
+            refused: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, ErrorCode.INVALID_VOTER_KEY)
+            return refused
         self._learn(request, told.leader_id)
         error = self._check_told(told)
         if not error:
@@ -99,7 +112,7 @@ class Answering:
         state = self._quorum.state
         if told.leader_epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if told.leader_id not in state.voters:
+        if not self._quorum.kraft_version and told.leader_id not in state.voters:
             return ErrorCode.INCONSISTENT_VOTER_SET
         known = self._quorum.leader_id
         if told.leader_epoch == state.epoch and known not in (raft.NOBODY, told.leader_id):
@@ -128,7 +141,7 @@ class Answering:
 
         Raises INCONSISTENT_CLUSTER_ID for the whole request.
         """
-        self._check_cluster(request)
+        self.check_cluster(request)
         wanted = request.topics[0].partitions[0]
         quorum = self._quorum
         row = fetch.PartitionData(
@@ -139,7 +152,7 @@ class Answering:
             aborted_transactions=None,
             records=b"",
         )
-        row.error_code = self._check_leader(wanted.current_leader_epoch)
+        row.error_code = self.check_leader(wanted.current_leader_epoch)
         if row.error_code:
             return row, False
         row.high_watermark = row.last_stable_offset = quorum.state.high_watermark
@@ -164,14 +177,18 @@ class Answering:
         """Count what a fetch that agrees says of its replica; the high watermark may rise. Once for each request."""
         wanted = request.topics[0].partitions[0]
         quorum, now_ms = self._quorum, self._world.wall_ms()
-        before = self._replicas.get(replica_id)
-        is_caught_up = wanted.fetch_offset >= quorum.log.end
-        caught_up_ms = now_ms if is_caught_up else (before.caught_up_ms if before is not None else -1)
+        key = replica_id, wanted.replica_directory_id
+        before = self._replicas.get(key)
+        caught_up_ms = -1
+        if wanted.fetch_offset >= quorum.log.end:
+            caught_up_ms = now_ms
+        elif before is not None:
+            had_all = wanted.fetch_offset >= before.leader_end  # of what there was when it fetched before
+            caught_up_ms = max(before.caught_up_ms, before.fetched_ms if had_all else -1)
         if before is not None or len(self._replicas) < OBSERVERS_MAX:
-            self._replicas[replica_id] = Progress(
-                wanted.fetch_offset, now_ms, caught_up_ms, wanted.replica_directory_id
-            )
-        quorum.step(raft.Fetched(replica_id, wanted.fetch_offset))
+            self._replicas[key] = Progress(wanted.fetch_offset, now_ms, caught_up_ms, quorum.log.end)
+        if quorum.voters.counts(*key):
+            quorum.step(raft.Fetched(replica_id, wanted.fetch_offset))
         self.followed.note(replica_id, min(wanted.high_watermark, wanted.fetch_offset))
 
     def is_news(self, request: fetch.Request) -> bool:
@@ -203,7 +220,7 @@ class Answering:
         except KafkaError as refusal:
             self._unreadable(row, refusal)
             return
-        if self._check_leader(wanted.current_leader_epoch):  # the log may have been cut meanwhile
+        if self.check_leader(wanted.current_leader_epoch):  # the log may have been cut meanwhile
             row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
         row.records = found if isinstance(found, bytes) else memoryview(found)
@@ -223,9 +240,10 @@ class Answering:
             current_leader=fetch_snapshot.LeaderIdAndEpoch(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
             unaligned_records=b"",
         )
-        row.error_code = self._check_leader(wanted.current_leader_epoch)
+        row.error_code = self.check_leader(wanted.current_leader_epoch)
         if not row.error_code:
-            quorum.step(raft.Fetched(request.replica_id, 0))  # it is there, and has nothing new to say
+            if quorum.voters.counts(request.replica_id, wanted.replica_directory_id):
+                quorum.step(raft.Fetched(request.replica_id, 0))  # it is there, and has nothing new to say
             try:
                 limit_bytes = min(request.max_bytes, quorum.config.controller_quorum_fetch_snapshot_max_bytes)
                 row.size, found = await quorum.metadata.snapshots.read(asked, wanted.position, limit_bytes)
@@ -246,6 +264,16 @@ class Answering:
     def unpark(self, look_again: Callable[[], None]) -> None:
         """It does not wait any more."""
         self._parked.pop(look_again, None)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """There are parked fetches."""
+        return bool(self._parked)
+
+    def is_caught_up(self, node_id: int, directory_id: bytes) -> bool:
+        """A replica had all there was within the last hour (Kafka's measure for who may become a voter)."""
+        progress = self._replicas.get((node_id, directory_id))
+        return progress is not None and self._world.wall_ms() - progress.caught_up_ms < CAUGHT_UP_MS
 
     def wake(self) -> None:
         """Let everybody who waits look again."""
@@ -269,52 +297,59 @@ class Answering:
             leader_id=quorum.leader_id,
             leader_epoch=quorum.epoch,
             high_watermark=quorum.state.high_watermark,
-            current_voters=[self._replica(voter, now_ms) for voter in quorum.state.voters],
+            current_voters=[self._replica(key, now_ms) for key in self._voter_keys()],
             observers=[
-                self._replica(replica, now_ms)
-                for replica, progress in self._replicas.items()
-                if replica not in quorum.state.voters and now_ms - progress.fetched_ms < OBSERVER_SESSION_MS
+                self._replica(key, now_ms)
+                for key, progress in self._replicas.items()
+                if not quorum.voters.counts(*key) and now_ms - progress.fetched_ms < OBSERVER_SESSION_MS
             ],
         )
         topic = describe_quorum.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])
         return describe_quorum.Response(error_message=None, topics=[topic], nodes=self._nodes())
 
-    def _replica(self, replica: int, now_ms: int) -> describe_quorum.ReplicaState:
+    def _voter_keys(self) -> list[tuple[int, bytes]]:
+        """Ids and directories of the voters; without the log's word for it, those that they fetch with."""
+        voters = self._quorum.voters
+        if voters.kraft_version:
+            return [voter.key for voter in voters.set.voters]
+        fetching = dict(self._replicas.keys())
+        fetching[self._quorum.identity.node_id] = self._quorum.identity.directory_id
+        return [(node_id, fetching.get(node_id, NO_DIRECTORY)) for node_id in voters.ids]
+
+    def _replica(self, key: tuple[int, bytes], now_ms: int) -> describe_quorum.ReplicaState:
         quorum = self._quorum
-        if replica == quorum.identity.node_id:
-            return describe_quorum.ReplicaState(
-                replica_id=replica,
-                replica_directory_id=quorum.identity.directory_id,
-                log_end_offset=quorum.log.end,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
-            )
-        progress = self._replicas.get(replica)
-        if progress is None:
-            return describe_quorum.ReplicaState(replica_id=replica, log_end_offset=-1)
-        return describe_quorum.ReplicaState(
-            replica_id=replica,
-            replica_directory_id=progress.directory_id,
-            log_end_offset=progress.end,
-            last_fetch_timestamp=progress.fetched_ms,
-            last_caught_up_timestamp=progress.caught_up_ms,
-        )
+        shown = describe_quorum.ReplicaState(replica_id=key[0], replica_directory_id=key[1], log_end_offset=-1)
+        progress = self._replicas.get(key)
+        if key == (quorum.identity.node_id, quorum.identity.directory_id):
+            progress = Progress(quorum.log.end, now_ms, now_ms, quorum.log.end)
+        if progress is not None:
+            shown.log_end_offset = progress.end
+            shown.last_fetch_timestamp = progress.fetched_ms
+            shown.last_caught_up_timestamp = progress.caught_up_ms
+        return shown
 
     def _nodes(self) -> list[describe_quorum.Node]:
-        name = self._quorum.config.controller_listener_names[0]
-        known = [(voter, self._quorum.addresses.of(voter)) for voter in self._quorum.state.voters]
+        listed = [(voter.node_id, self.endpoints(voter)) for voter in self._quorum.voters.set.voters]
         return [
             describe_quorum.Node(
-                node_id=voter,
-                listeners=[describe_quorum.Listener(name=name, host=address.host, port=address.port)],
+                node_id=node_id,
+                listeners=[describe_quorum.Listener(name=name, host=host, port=port) for name, host, port in found],
             )
-            for voter, address in known
-            if address is not None
+            for node_id, found in listed
+            if found
         ]
+
+    def endpoints(self, voter: Voter) -> list[Endpoint]:
+        """Where a voter listens, as the log says it; for kraft.version 0, as this node knows it."""
+        if self._quorum.kraft_version:
+            return list(voter.endpoints)
+        address = self._quorum.addresses.of(voter.node_id)
+        return [] if address is None else [(self._quorum.config.controller_listener_names[0], *address)]
 
     # ---- what all of them check
 
-    def _check_cluster(self, request: Any) -> None:
+    def check_cluster(self, request: Any) -> None:
+        """Raises INCONSISTENT_CLUSTER_ID."""
         if request.cluster_id is not None and request.cluster_id != self._quorum.identity.cluster_id:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -323,7 +358,7 @@ class Answering:
 
     def _the_partition(self, request: Any) -> Any:
         """What is asked of the one partition there is. Raises INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
-        self._check_cluster(request)
+        self.check_cluster(request)
         rows = [
             (topic.name if hasattr(topic, "name") else topic.topic_name, partition)
             for topic in request.topics
@@ -333,7 +368,8 @@ class Answering:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC}-0 alone is kept by the quorum")
         return rows[0][1]
 
-    def _check_leader(self, epoch: int) -> ErrorCode:
+    def check_leader(self, epoch: int) -> ErrorCode:
+        """What is wrong with a request to the leader of an epoch."""
         state = self._quorum.state
         if epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH

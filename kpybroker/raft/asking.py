@@ -17,6 +17,7 @@ from kpybroker.raft import state as raft
 from kpybroker.raft.addresses import Addresses
 from kpybroker.raft.identity import Identity
 from kpybroker.raft.tasks import begin
+from kpybroker.raft.voters import Voters
 from kpybroker.wire.api import by_name
 from kpybroker.world import Network
 
@@ -38,6 +39,7 @@ class Asking:
         network: Network,
         addresses: Addresses,
         identity: Identity,
+        voters: Voters,
         timeout_ms: int,
         step: Callable[[raft.Event], Any],
         fail: Callable[[str], None],
@@ -45,6 +47,7 @@ class Asking:
         self._network = network
         self._addresses = addresses
         self._identity = identity
+        self._voters = voters
         self._timeout_s = timeout_ms / 1000
         self._step = step
         self._fail = fail
@@ -103,9 +106,9 @@ class Asking:
             case raft.AskVote():
                 return await self._vote(peer, question)
             case raft.AskBegin():
-                told = await peer.ask("BeginQuorumEpoch", self._identity.begin(question))
+                told = await peer.ask("BeginQuorumEpoch", self._identity.begin(question, self._voters.set))
             case raft.AskEnd():
-                told = await peer.ask("EndQuorumEpoch", self._identity.end(question))
+                told = await peer.ask("EndQuorumEpoch", self._identity.end(question, self._voters.set))
         self._addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
         answer = _partition(told)
         return None if answer is None else raft.LeaderTold(answer.leader_epoch, answer.leader_id)
@@ -114,7 +117,7 @@ class Asking:
         """A voter before KIP-996 knows no pre-vote: it is taken to agree, as Kafka does."""
         if question.is_pre_vote and peer.best_version(VOTE) < PRE_VOTE_VERSION:
             return raft.VoteTold(question.to, question.epoch, raft.NOBODY, True, True)
-        told = await peer.ask("Vote", self._identity.vote(question))
+        told = await peer.ask("Vote", self._identity.vote(question, self._voters.set))
         self._addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
         answer = _partition(told)
         if answer is None:

@@ -1,8 +1,8 @@
 """Raft as a function (KIP-595, KIP-996): what a node of the quorum does next, without clock, disk or network.
 
 `step(state, event, now_ms, chance)` gives the next state and the effects that the shell carries out in their order:
-what persists comes first. Followers pull: a voter's Fetch says up to where it has the log on disk, and the high
-watermark is what a majority has. Whether logs agree is `raft.divergence`'s part.
+what persists comes first. What a leader does stands in `raft.leading`; whether logs agree is `raft.divergence`'s part.
+Who votes is what the node's log says last (KIP-853): the shell tells it before it asks for anything else.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
+from kpybroker.raft.leading import (
+    Stepped,
+    announce,
+    check_quorum,
+    fetched,
+    lead,
+    lead_others,
+    random_timeout_ms,
+    resign,
+    synced,
+)
 from kpybroker.raft.state import (
     NOBODY,
     AnswerVote,
-    AskBegin,
-    AskEnd,
     AskVote,
     BeginAsked,
     Commit,
@@ -24,7 +33,6 @@ from kpybroker.raft.state import (
     Event,
     Fetched,
     Followed,
-    Lead,
     LeaderGone,
     LeaderTold,
     Persist,
@@ -36,10 +44,9 @@ from kpybroker.raft.state import (
     Tick,
     VoteAsked,
     Voted,
+    VotersChanged,
     VoteTold,
 )
-
-Stepped = tuple[State, list[Effect]]
 
 
 def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
@@ -57,9 +64,9 @@ def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
     """Go on where the disk says. A leader of old does not lead on: what it had told may be more than its disk has."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
-    if not state.is_voter:
+    if not state.may_stand:
         return state, []
-    if state.majority == 1:
+    if not state.others_needed:
         return _stand(state, now_ms, chance)
     wait_ms = chance.randrange(state.timing.spread_ms)  # pre-votes disturb nobody, so there is nothing to wait for
     return state._replace(role=Role.UNATTACHED, deadline_ms=now_ms + wait_ms), []
@@ -68,22 +75,17 @@ def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
 def _tick(state: State, event: Tick, now_ms: int, chance: Random) -> Stepped:
     if state.deadline_ms is not None and state.deadline_ms <= now_ms:
         if state.is_leader:
-            return _check_quorum(state, now_ms, chance)
-        if not state.is_voter:
+            return check_quorum(state, now_ms, chance)
+        if not state.may_stand:
             return _attach(state, state.epoch, now_ms, chance)
         if state.role is Role.PROSPECTIVE:
             return _give_up(state, now_ms, chance)
         return _wonder(state, now_ms, chance)
     if state.retry_at_ms is not None and state.retry_at_ms <= now_ms:
         if state.is_leader:
-            return _announce(state, now_ms)
+            return announce(state, now_ms)
         return state._replace(retry_at_ms=now_ms + state.timing.retry_ms), _asks(state)
     return state, []
-
-
-def _random_timeout_ms(state: State, now_ms: int, chance: Random) -> int:
-    timeout_ms = state.timing.election_timeout_ms
-    return now_ms + timeout_ms + chance.randrange(max(timeout_ms, 1))
 
 
 def _fetch_deadline_ms(state: State, now_ms: int, chance: Random) -> int:
@@ -95,13 +97,13 @@ def _fetch_deadline_ms(state: State, now_ms: int, chance: Random) -> int:
 
 def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
     """Ask whether a candidacy would succeed, before disturbing anybody with a new epoch."""
-    if state.majority == 1:
+    if not state.others_needed:
         return _stand(state, now_ms, chance)
     asking = state._replace(
         role=Role.PROSPECTIVE,
-        answers={state.node_id: True},
+        answers={state.node_id: True} if state.is_voter else {},
         has_fetched=False,
-        deadline_ms=_random_timeout_ms(state, now_ms, chance),
+        deadline_ms=random_timeout_ms(state, now_ms, chance),
         retry_at_ms=now_ms + state.timing.retry_ms,
     )
     return asking, _asks(asking)
@@ -113,13 +115,13 @@ def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
     candidate = state._replace(
         voted=Voted(epoch, NOBODY, state.node_id),
         role=Role.CANDIDATE,
-        answers={state.node_id: True},
+        answers={state.node_id: True} if state.is_voter else {},
         has_fetched=False,
-        deadline_ms=_random_timeout_ms(state, now_ms, chance),
+        deadline_ms=random_timeout_ms(state, now_ms, chance),
         retry_at_ms=now_ms + state.timing.retry_ms,
     )
-    if state.majority == 1:
-        return _lead(candidate, now_ms)  # the vote and its success are one write
+    if not state.others_needed:
+        return lead(candidate, now_ms)  # the vote and its success are one write
     return candidate, [Persist(candidate.voted), *_asks(candidate)]
 
 
@@ -138,7 +140,7 @@ def _give_up(state: State, now_ms: int, chance: Random) -> Stepped:
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     backoff_ms = 1 + chance.randrange(max(state.timing.election_backoff_max_ms, 1))
-    waiting = _out_of_office(state)._replace(role=Role.UNATTACHED, deadline_ms=now_ms + backoff_ms)
+    waiting = state.out_of_office()._replace(role=Role.UNATTACHED, deadline_ms=now_ms + backoff_ms)
     return waiting, []
 
 
@@ -153,15 +155,21 @@ def _vote_asked(state: State, event: VoteAsked, now_ms: int, chance: Random) -> 
     if event.is_pre_vote:
         has_leader = state.is_leader or (state.role is Role.FOLLOWER and state.has_fetched)
         return state, [*effects, AnswerVote(granted=not has_leader)]
-    if state.voted.leader_id != NOBODY or state.voted.voted_id not in (NOBODY, event.candidate):
+    has_voted = state.voted.voted_id != NOBODY and not _is_voted_for(state.voted, event)
+    if state.voted.leader_id != NOBODY or has_voted or event.candidate == state.node_id:
         return state, [*effects, AnswerVote(granted=False)]
-    voted = Voted(event.epoch, NOBODY, event.candidate)
-    granting = _out_of_office(state)._replace(
+    voted = Voted(event.epoch, NOBODY, event.candidate, event.directory)
+    granting = state.out_of_office()._replace(
         voted=voted,
         role=Role.UNATTACHED,
-        deadline_ms=_random_timeout_ms(state, now_ms, chance) if state.is_voter else None,
+        deadline_ms=random_timeout_ms(state, now_ms, chance) if state.may_stand else None,
     )
     return granting, [Persist(voted), AnswerVote(granted=True)]
+
+
+def _is_voted_for(voted: Voted, event: VoteAsked) -> bool:
+    """Whether an epoch's vote is that candidate's: a node of the same id on another directory is somebody else."""
+    return voted.voted_id == event.candidate and voted.voted_directory in (b"", event.directory)
 
 
 def _vote_told(state: State, event: VoteTold, now_ms: int, chance: Random) -> Stepped:
@@ -176,7 +184,7 @@ def _vote_told(state: State, event: VoteTold, now_ms: int, chance: Random) -> St
     counted = state._replace(answers={**state.answers, event.voter: event.granted})
     granted = sum(counted.answers.values())
     if granted >= state.majority:
-        return _stand(counted, now_ms, chance) if event.is_pre_vote else _lead(counted, now_ms)
+        return _stand(counted, now_ms, chance) if event.is_pre_vote else lead(counted, now_ms)
     if len(counted.answers) - granted > len(state.voters) - state.majority:
         return _give_up(counted, now_ms, chance)
     return counted, []
@@ -187,28 +195,28 @@ def _vote_told(state: State, event: VoteTold, now_ms: int, chance: Random) -> St
 
 def _attach(state: State, epoch: int, now_ms: int, chance: Random) -> Stepped:
     """An epoch whose leader is not known; a vote in it stays."""
-    voted = Voted(epoch, NOBODY, state.voted.voted_id if epoch == state.epoch else NOBODY)
-    waiting = _out_of_office(state)._replace(
+    voted = _vote_kept(state, epoch)
+    waiting = state.out_of_office()._replace(
         voted=voted,
         role=Role.UNATTACHED,
-        deadline_ms=_random_timeout_ms(state, now_ms, chance) if state.is_voter else None,
+        deadline_ms=random_timeout_ms(state, now_ms, chance) if state.may_stand else None,
     )
     return waiting, [Persist(voted)]
 
 
+def _vote_kept(state: State, epoch: int) -> Voted:
+    """The vote in an epoch, if it is still the same one; nothing of a leader."""
+    return state.voted._replace(leader_id=NOBODY) if epoch == state.epoch else Voted(epoch)
+
+
 def _follow(state: State, epoch: int, leader_id: int, now_ms: int, chance: Random) -> Stepped:
-    voted = Voted(epoch, leader_id, state.voted.voted_id if epoch == state.epoch else NOBODY)
-    following = _out_of_office(state)._replace(
+    voted = _vote_kept(state, epoch)._replace(leader_id=leader_id)
+    following = state.out_of_office()._replace(
         voted=voted,
         role=Role.FOLLOWER,
         deadline_ms=_fetch_deadline_ms(state, now_ms, chance),
     )
     return following, [Persist(voted)] if voted != state.voted else []
-
-
-def _out_of_office(state: State) -> State:
-    """Without what belongs to a role that ends."""
-    return state._replace(answers={}, has_fetched=False, synced=None, fetched_ms=None, retry_at_ms=None)
 
 
 def _leader_told(state: State, event: LeaderTold, now_ms: int, chance: Random) -> Stepped:
@@ -265,94 +273,35 @@ def _hurry(state: State, at_ms: int) -> State:
     return state._replace(has_fetched=False, deadline_ms=deadline_ms)
 
 
-# ---- leading
+# ---- who votes
 
 
-def _lead(state: State, now_ms: int) -> Stepped:
-    voted = Voted(state.epoch, state.node_id, NOBODY)
-    granting = tuple(voter for voter in state.voters if state.answers.get(voter))
-    alone = state.majority == 1
-    leader = _out_of_office(state)._replace(
-        voted=voted,
-        role=Role.LEADER,
-        synced=dict.fromkeys(state.voters, 0),
-        fetched_ms={},
-        led_since_ms=now_ms,
-        epoch_start=state.tail.end,
-        deadline_ms=None if alone else now_ms + state.timing.check_quorum_ms,
+def _voters_changed(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
+    """What the log says of the voters holds from now on, committed or not."""
+    if state.is_leader:
+        return lead_others(state, event, now_ms, chance)
+    answers = {voter: granted for voter, granted in state.answers.items() if voter in event.voters}
+    state = state._replace(
+        voters=event.voters,
+        voters_end=event.end,
+        is_stranger=event.is_stranger,
+        is_leaving=event.is_leaving,
+        answers=answers,
     )
-    if len(state.voters) == 1:
-        return leader, [Persist(voted), Lead(voted.epoch, granting)]
-    leader, begins = _announce(leader, now_ms)
-    return leader, [Persist(voted), Lead(voted.epoch, granting), *begins]
-
-
-def _announce(state: State, now_ms: int) -> Stepped:
-    """Tell those who do not fetch: often at first, for an election goes on where a voter does not know its end."""
-    assert state.fetched_ms is not None
-    begin_ms = state.timing.begin_ms
-    is_new = now_ms - state.led_since_ms < state.timing.fetch_timeout_ms
-    quiet = [
-        voter
-        for voter in state.voters
-        if voter != state.node_id and (voter not in state.fetched_ms or now_ms - state.fetched_ms[voter] >= begin_ms)
-    ]
-    again_ms = now_ms + (state.timing.retry_ms if is_new else begin_ms)
-    return state._replace(retry_at_ms=again_ms), [AskBegin(voter, state.epoch) for voter in quiet]
-
-
-def _check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
-    """A leader that is cut off stops being one: others have elected theirs, or are about to."""
-    assert state.fetched_ms is not None
-    since_ms = now_ms - state.timing.check_quorum_ms
-    heard = sorted(
-        (state.fetched_ms.get(voter, state.led_since_ms) for voter in state.voters if voter != state.node_id),
-        reverse=True,
-    )
-    lasts_since_ms = heard[state.majority - 2]
-    if lasts_since_ms > since_ms:
-        return state._replace(deadline_ms=lasts_since_ms + state.timing.check_quorum_ms), []
-    return _resign(state, Resign(), now_ms, chance)
-
-
-def _resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
-    if state.synced is None:
+    if state.may_stand:
+        if state.role is Role.UNATTACHED and state.deadline_ms is None:
+            return state._replace(deadline_ms=random_timeout_ms(state, now_ms, chance)), []
         return state, []
-    synced = state.synced
-    others = [voter for voter in state.voters if voter != state.node_id]
-    successors = tuple(sorted(others, key=lambda voter: -synced[voter]))
-    resigned = _out_of_office(state)._replace(role=Role.RESIGNED, deadline_ms=_random_timeout_ms(state, now_ms, chance))
-    return resigned, [AskEnd(voter, state.epoch, successors) for voter in others]
-
-
-def _synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
-    return _count(state, state.node_id, event.end)
-
-
-def _fetched(state: State, event: Fetched, now_ms: int, chance: Random) -> Stepped:
-    if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
-        return state, []
-    heard = state._replace(fetched_ms={**state.fetched_ms, event.replica: now_ms})
-    return _count(heard, event.replica, event.end)
-
-
-def _count(state: State, voter: int, end: int) -> Stepped:
-    """The high watermark is what a majority has on disk, once that reaches into the leader's own epoch."""
-    if state.synced is None or voter not in state.synced or end <= state.synced[voter]:
-        return state, []
-    synced = {**state.synced, voter: end}
-    agreed = sorted(synced.values(), reverse=True)[state.majority - 1]
-    counted = state._replace(synced=synced)
-    if agreed <= state.high_watermark or agreed <= state.epoch_start:
-        return counted, []
-    return counted._replace(high_watermark=agreed), [Commit(agreed)]
+    if state.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+        return _attach(state, state.epoch, now_ms, chance)
+    return (state, []) if state.role is Role.FOLLOWER else (state._replace(deadline_ms=None), [])
 
 
 _STEPS: Mapping[type[Any], Callable[[State, Any, int, Random], Stepped]] = {
     Start: _start,
     Tick: _tick,
-    Synced: _synced,
-    Fetched: _fetched,
+    Synced: synced,
+    Fetched: fetched,
     VoteAsked: _vote_asked,
     VoteTold: _vote_told,
     LeaderTold: _leader_told,
@@ -360,5 +309,6 @@ _STEPS: Mapping[type[Any], Callable[[State, Any, int, Random], Stepped]] = {
     EndAsked: _end_asked,
     Followed: _followed,
     LeaderGone: _leader_gone,
-    Resign: _resign,
+    Resign: resign,
+    VotersChanged: _voters_changed,
 }

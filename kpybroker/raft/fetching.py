@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 WAIT_MS = 500
 """How long a leader may keep a fetch that finds nothing (Kafka's value)."""
+TWIN_TIMEOUTS = 3
+"""What this node was before it lost its directory may have led: the others forget that after some fetch timeouts."""
 REFUSALS = 2
 """So many closed ports in a row mean that the leader's process has ended."""
 
@@ -52,6 +54,7 @@ class Fetching:
         self._peer: Peer | None = None
         self._source: Source | None = None
         self._refusals = 0
+        self._twin_since_ms: int | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -80,8 +83,14 @@ class Fetching:
     def _matters(self, source: Source) -> bool:
         state = self._quorum.state
         if source.node_id == raft.NOBODY:
-            return state.role is Role.UNATTACHED and not state.is_voter
+            return self._looks_for_a_leader
         return state.role is Role.FOLLOWER and (state.leader_id, state.epoch) == (source.node_id, source.epoch)
+
+    @property
+    def _looks_for_a_leader(self) -> bool:
+        """An observer asks anybody; a voter waits until it is told, or stands."""
+        state = self._quorum.state
+        return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
 
     def _next_source(self) -> Source | None:
         """The leader; an observer without one asks anybody. None where there is nothing to fetch."""
@@ -91,7 +100,7 @@ class Fetching:
         if state.role is Role.FOLLOWER:
             address = self._quorum.addresses.of(state.leader_id)
             return None if address is None else Source(state.leader_id, state.epoch, address)
-        if state.is_voter:
+        if not self._looks_for_a_leader:
             return None
         anybody = self._quorum.addresses.anybody()
         return None if anybody is None else Source(raft.NOBODY, state.epoch, anybody)
@@ -141,6 +150,7 @@ class Fetching:
             )
             told = await peer.ask("Fetch", request)
         quorum.addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
+        self._look_for_a_misfit(source, told)
         if told.error_code:
             raise _refusal(told.error_code)
         row = next((row for topic in told.responses for row in topic.partitions), None)
@@ -152,6 +162,27 @@ class Fetching:
             raise _refusal(row.error_code)
         if self._matters(source) and source.node_id != raft.NOBODY:
             await self._take(source, row)
+
+    def _look_for_a_misfit(self, source: Source, told: Any) -> None:
+        """Say so where this node will never belong to those it asks, instead of asking for ever."""
+        quorum = self._quorum
+        if told.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            quorum.current.refuse(
+                f"the controllers at {source.address.host}:{source.address.port} are of another cluster, and this node "
+                f"is of {quorum.identity.cluster_id}; correct the addresses of the controllers, or choose an empty "
+                "directory (log.dirs) and set kpybroker.cluster.id"
+            )
+        leaders = [row.current_leader.leader_id for topic in told.responses for row in topic.partitions]
+        if source.node_id != raft.NOBODY or quorum.identity.node_id not in leaders:
+            self._twin_since_ms = None
+            return
+        now_ms = self._world.wall_ms()
+        since_ms = self._twin_since_ms = now_ms if self._twin_since_ms is None else self._twin_since_ms
+        if now_ms - since_ms > TWIN_TIMEOUTS * self._config.controller_quorum_fetch_timeout_ms:
+            quorum.current.refuse(
+                f"node {quorum.identity.node_id} leads the metadata quorum, and this is another node of that id; give "
+                "every node a node.id of its own"
+            )
 
     async def _connect(self, source: Source) -> Peer:
         if self._peer is None or not self._peer.is_open:

@@ -9,8 +9,18 @@ from typing import Any, NamedTuple
 from kpybroker.config import BrokerConfig
 from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.raft import state as raft
-from kpybroker.storage.formatting import METADATA_TOPIC, Format, encode_id, random_id
-from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
+from kpybroker.raft.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
+from kpybroker.storage.formatting import METADATA_TOPIC, FirstVoter, Format, encode_id, random_id
+from kpybroker.wire.rpc import (
+    add_raft_voter,
+    begin_quorum_epoch,
+    end_quorum_epoch,
+    fetch,
+    fetch_snapshot,
+    remove_raft_voter,
+    update_raft_voter,
+    vote,
+)
 
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
 FINALIZED_AT_FORMAT = {"metadata.version": 30, ELR_FEATURE: 1}
@@ -28,12 +38,13 @@ class Identity(NamedTuple):
     def client_id(self) -> str:
         return f"raft-client-{self.node_id}"
 
-    def vote(self, question: raft.AskVote) -> vote.Request:
+    def vote(self, question: raft.AskVote, voters: VoterSet) -> vote.Request:
         """A Vote of one partition."""
         asked = vote.PartitionData(
             replica_epoch=question.epoch,
             replica_id=self.node_id,
             replica_directory_id=self.directory_id,
+            voter_directory_id=_directory_of(question.to, voters),
             last_offset_epoch=question.tail.epoch,
             last_offset=question.tail.end,
             pre_vote=question.is_pre_vote,
@@ -41,9 +52,13 @@ class Identity(NamedTuple):
         topic = vote.TopicData(topic_name=METADATA_TOPIC, partitions=[asked])
         return vote.Request(cluster_id=self.cluster_id, voter_id=question.to, topics=[topic])
 
-    def begin(self, question: raft.AskBegin) -> begin_quorum_epoch.Request:
+    def begin(self, question: raft.AskBegin, voters: VoterSet) -> begin_quorum_epoch.Request:
         """A BeginQuorumEpoch that says where this node listens."""
-        told = begin_quorum_epoch.PartitionData(leader_id=self.node_id, leader_epoch=question.epoch)
+        told = begin_quorum_epoch.PartitionData(
+            voter_directory_id=_directory_of(question.to, voters),
+            leader_id=self.node_id,
+            leader_epoch=question.epoch,
+        )
         return begin_quorum_epoch.Request(
             cluster_id=self.cluster_id,
             voter_id=question.to,
@@ -51,18 +66,57 @@ class Identity(NamedTuple):
             leader_endpoints=self._endpoints(begin_quorum_epoch.LeaderEndpoint),
         )
 
-    def end(self, question: raft.AskEnd) -> end_quorum_epoch.Request:
+    def end(self, question: raft.AskEnd, voters: VoterSet) -> end_quorum_epoch.Request:
         """An EndQuorumEpoch with the successors in the order wished for."""
         told = end_quorum_epoch.PartitionData(
             leader_id=self.node_id,
             leader_epoch=question.epoch,
             preferred_successors=list(question.successors),
-            preferred_candidates=[end_quorum_epoch.ReplicaInfo(candidate_id=node) for node in question.successors],
+            preferred_candidates=[
+                end_quorum_epoch.ReplicaInfo(candidate_id=node, candidate_directory_id=_directory_of(node, voters))
+                for node in question.successors
+            ],
         )
         return end_quorum_epoch.Request(
             cluster_id=self.cluster_id,
             topics=[end_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[told])],
             leader_endpoints=self._endpoints(end_quorum_epoch.LeaderEndpoint),
+        )
+
+    @property
+    def voter(self) -> Voter:
+        """This node as it would vote."""
+        return Voter(self.node_id, self.directory_id, () if self.listener is None else (self.listener,))
+
+    def added(self, timeout_ms: int) -> add_raft_voter.Request:
+        """An AddRaftVoter of this node."""
+        return add_raft_voter.Request(
+            cluster_id=self.cluster_id,
+            timeout_ms=timeout_ms,
+            voter_id=self.node_id,
+            voter_directory_id=self.directory_id,
+            listeners=self._endpoints(add_raft_voter.Listener),
+            ack_when_committed=False,
+        )
+
+    def removed(self, voter: Voter) -> remove_raft_voter.Request:
+        """A RemoveRaftVoter of what this node was on another directory."""
+        return remove_raft_voter.Request(
+            cluster_id=self.cluster_id, voter_id=voter.node_id, voter_directory_id=voter.directory_id
+        )
+
+    def updated(self, epoch: int) -> update_raft_voter.Request:
+        """An UpdateRaftVoter: where this node listens, and what it knows."""
+        low, high = KRAFT_VERSIONS
+        return update_raft_voter.Request(
+            cluster_id=self.cluster_id,
+            current_leader_epoch=epoch,
+            voter_id=self.node_id,
+            voter_directory_id=self.directory_id,
+            listeners=self._endpoints(update_raft_voter.Listener),
+            kraft_version_feature=update_raft_voter.KRaftVersionFeature(
+                min_supported_version=low, max_supported_version=high
+            ),
         )
 
     def _endpoints(self, kind: Any) -> list[Any]:
@@ -109,15 +163,50 @@ class Identity(NamedTuple):
         )
 
 
+def _directory_of(node_id: int, voters: VoterSet) -> bytes:
+    voter = voters.get(node_id)
+    return NO_DIRECTORY if voter is None else voter.directory_id
+
+
 def wanted_format(config: BrokerConfig) -> Format:
     """With what this node formats an empty directory.
 
     A controller that no setting names as a voter is the one voter, and is written down as such (kraft.version 1).
     """
-    voter = None
+    voter: tuple[str, str, int] | None = None
+    first: tuple[FirstVoter, ...] = ()
     if "controller" in config.process_roles and not config.controller_quorum_voters:
-        voter = listener_of(config) or ("CONTROLLER", "127.0.0.1", 0)
-    return Format(FINALIZED_AT_FORMAT, voter, config.cluster_id, _new_cluster_id(config))
+        if config.initial_controllers is None:
+            voter = listener_of(config) or ("CONTROLLER", "127.0.0.1", 0)
+        else:
+            name = config.controller_listener_names[0]
+            first = tuple(
+                (one.node_id, one.directory_id, (name, one.host, one.port)) for one in config.initial_controllers
+            )
+    new_id = _new_cluster_id(config)
+    unclear = _unclear(config, joins=voter is None and new_id is None)
+    return Format(FINALIZED_AT_FORMAT, voter, config.cluster_id, new_id, first, unclear)
+
+
+def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
+    """What must be said before an empty directory can be formatted, and is not."""
+    if joins and config.cluster_id is None:
+        return (
+            "this node joins a cluster that is there already; say which with kpybroker.cluster.id (kafka-cluster "
+            "cluster-id shows it)"
+        )
+    is_default = config.text("kpybroker.initial.controllers") is None
+    if (
+        not joins
+        and is_default
+        and not config.controller_quorum_voters
+        and len(config.controller_quorum_bootstrap_servers) > 1
+    ):
+        return (
+            "controller.quorum.bootstrap.servers names several controllers, and not who votes at first; set "
+            "kpybroker.initial.controllers to standalone for the first of them and to none for the others, or list them"
+        )
+    return None
 
 
 def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
@@ -135,8 +224,12 @@ def _new_cluster_id(config: BrokerConfig) -> str | None:
 
     None where no voters are named.
     """
-    voters = sorted(config.controller_quorum_voters)
-    if not voters:
+    named = sorted(
+        (one.node_id, one.host, one.port)
+        for ones in (config.controller_quorum_voters, config.initial_controllers or ())
+        for one in ones
+    )
+    if not named:
         return None
-    seed = sha256(",".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters).encode()).digest()
+    seed = sha256(",".join(f"{node_id}@{host}:{port}" for node_id, host, port in named).encode()).digest()
     return encode_id(random_id(Random(int.from_bytes(seed))))

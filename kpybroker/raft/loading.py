@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.errors import ConfigError, Damage
+from kpybroker.errors import ConfigError, Damage, KafkaError, MalformedFrame
 from kpybroker.metadata.image import BROKER_RESOURCE, ELR_FEATURE, Image
 from kpybroker.raft.identity import METADATA_TOPIC_ID
 from kpybroker.raft.snapshots import Snapshot, Snapshots
@@ -15,7 +16,7 @@ from kpybroker.storage.checkpoint_files import PARTITION_METADATA, write_topic_i
 from kpybroker.storage.formatting import METADATA_TOPIC, read_bootstrap
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import begin_anew
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record, read_control
 from kpybroker.wire.stored import quorum as messages
 from kpybroker.wire.stored.metadata import (
@@ -99,24 +100,41 @@ def _believe_batches(log: Log, snapshot: Tail) -> None:
         log.epochs.save_if_changed()
 
 
-async def replay_log(log: Log, image: Image, voters: Voters, snapshots: Snapshots) -> Image:
+async def learn_voters(log: Log, begin: int, voters: Voters) -> None:
+    """Take in what the log says of its voters from an offset on, committed or not. Raises Damage."""
+    async for batch in _batches(log, begin):
+        if batch.is_control:
+            voters.learn(control_of(batch), batch.next_offset)
+
+
+def control_of(batch: Batch) -> list[tuple[int, Any]]:
+    """The control records of a batch: type and message. Raises Damage."""
+    try:
+        return [read_control(row) for row in read_records(batch)]
+    except (KafkaError, MalformedFrame) as error:
+        raise Damage(f"the control batch at offset {batch.base_offset} cannot be read: {error}") from error
+
+
+async def replay_log(log: Log, image: Image, snapshots: Snapshots) -> Image:
     """The Image after all that the log has beyond it. Raises Damage."""
-    offset = image.offset + 1
+    begin = image.offset + 1
+    async for batch in _batches(log, begin):
+        records = []
+        if not batch.is_control:
+            records = [unframe_record(row.value or b"") for row in read_records(batch) if row.offset >= begin]
+            snapshots.appended(batch.size_bytes, batch.max_timestamp)
+        image = image.apply(records, batch.last_offset, batch.leader_epoch)
+    return image
+
+
+async def _batches(log: Log, offset: int) -> AsyncIterator[Batch]:
     while offset < log.end:
         found = log.read(offset, READ_BYTES, upper=log.end, min_one=True)
         if found is None:
             found = await log.read_cold(offset, READ_BYTES, upper=log.end, min_one=True)
         for batch in split(found):
-            rows = list(read_records(batch))
-            if batch.is_control:
-                voters.learn([read_control(row) for row in rows])
-                records = []
-            else:
-                records = [unframe_record(row.value or b"") for row in rows if row.offset >= offset]
-                snapshots.appended(batch.size_bytes, batch.max_timestamp)
-            image = image.apply(records, batch.last_offset, batch.leader_epoch)
+            yield batch
             offset = batch.next_offset
-    return image
 
 
 def check_level(image: Image, path: str) -> None:
@@ -150,9 +168,10 @@ def records_to_begin_with(world: World, directory: str, image: Image, min_isr: s
 def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log) -> State:
     """Of a node that has just opened its log. A log with later epochs than its vote has lost the vote's file."""
     epoch = max(voted.epoch, image.epoch, log.epochs.latest)
+    told = voters.change
     return State(
         config.node_id,
-        voters.ids,
+        told.voters,
         Voted(epoch) if epoch > voted.epoch else voted,
         timing=Timing(
             config.controller_quorum_election_timeout_ms,
@@ -160,14 +179,30 @@ def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image
             config.controller_quorum_fetch_timeout_ms,
         ),
         high_watermark=0 if voters.are_alone else log.high_watermark,
+        voters_end=told.end,
+        is_stranger=told.is_stranger,
+        is_leaving=told.is_leaving,
     )
 
 
-def leader_change(state: State, granting: tuple[int, ...]) -> Row:
-    """The first record of a leader's epoch."""
+def leader_change(state: State, granting: tuple[int, ...], voters: Voters) -> Row:
+    """The first record of a leader's epoch; from kraft.version 1 on it says the voters' directories."""
+    known = {voter.node_id: voter.directory_id for voter in voters.set.voters}
+    version = min(voters.kraft_version, 1)
     message = messages.LeaderChangeMessage(
+        version=version,
         leader_id=state.node_id,
-        voters=[messages.Voter(voter_id=voter) for voter in state.voters],
-        granting_voters=[messages.Voter(voter_id=voter) for voter in granting],
+        voters=[messages.Voter(voter_id=voter, voter_directory_id=known[voter]) for voter in state.voters],
+        granting_voters=[messages.Voter(voter_id=voter, voter_directory_id=known[voter]) for voter in granting],
     )
-    return control_record(LEADER_CHANGE, message)
+    return control_record(LEADER_CHANGE, message, version)
+
+
+def way_out(reason: BaseException) -> str:
+    """What to do about a log that cannot be used: one whose disk refuses may be whole."""
+    cause: BaseException | None = reason
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return "start again once the disk can be read and written: what was acknowledged is kept"
+        cause = cause.__cause__
+    return "restore it from a copy, or begin anew with an empty directory (log.dirs)"

@@ -15,7 +15,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.difference import with_changes
 from kpybroker.metadata.image import Image
 from kpybroker.raft.divergence import Diverges, truncation
-from kpybroker.raft.loading import begin_at, check_level, open_log, replay_log
+from kpybroker.raft.loading import begin_at, check_level, control_of, learn_voters, open_log, replay_log
 from kpybroker.raft.replay import Pending, Replay, pending_of
 from kpybroker.raft.snapshots import Snapshot, Snapshots
 from kpybroker.raft.state import Tail
@@ -24,7 +24,7 @@ from kpybroker.raft.voters import Voters
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import unlink_all
 from kpybroker.wire.batch import Batch, encode_batch, split
-from kpybroker.wire.snapshot import Row
+from kpybroker.wire.snapshot import Row, read_row
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ class MetadataLog:
         """Called when more has been applied."""
         self.on_synced: Callable[[int], None] = lambda end: None
         """Called when everything below an offset is on disk."""
+        self.on_voters: Callable[[], None] = lambda: None
+        """Called when the log says something else of who votes."""
         self.on_damage: Callable[[str], None] = log.critical
         self._replay = Replay(self._image_changed, self._applied, self.fail)
 
@@ -88,13 +90,14 @@ class MetadataLog:
         base = self.snapshots.load_newest()
         image = Image()
         if base is not None:
-            self._voters.learn(base.control)
+            self._voters.begin(base.control, base.end)
             image = image.apply(base.records, base.end - 1, base.epoch)
         self.log = await open_log(self._world, self._config, self._path, base)
         if base is None and self.log.end == 0 and self._voters.should_be_in_the_log:
             raise Damage("there is neither a snapshot, as formatting leaves one, nor a log")
+        await learn_voters(self.log, base.end if base is not None else 0, self._voters)
         if self._voters.are_alone:
-            image = await replay_log(self.log, image, self._voters, self.snapshots)
+            image = await replay_log(self.log, image, self.snapshots)
         else:
             await self.log.sync()
         check_level(image, self._path)
@@ -147,6 +150,8 @@ class MetadataLog:
             self.fail(str(reason))
             raise Damage(str(reason)) from reason
         self._replay.appended(Pending(base, self.log.end, epoch, list(records)))
+        if control:
+            self._learn([read_row(*row) for row in rows], self.log.end)
         self.snapshots.appended(0 if control else len(batch), now_ms)
         self._sync_soon()
 
@@ -161,7 +166,14 @@ class MetadataLog:
         for batch, row in zip(batches, pending, strict=True):
             self._replay.appended(row)
             self.snapshots.appended(0 if batch.is_control else batch.size_bytes, batch.max_timestamp)
+        for batch in batches:
+            if batch.is_control:
+                self._learn(control_of(batch), batch.next_offset)
         self._sync_soon()
+
+    def _learn(self, control: list[tuple[int, Any]], end: int) -> None:
+        if self._voters.learn(control, end):
+            self.on_voters()
 
     def truncate(self, told: Diverges) -> None:
         """Forget what the leader never had. Raises Damage: it lacks what has committed, or the disk fails."""
@@ -174,6 +186,8 @@ class MetadataLog:
         log.warning("cutting the metadata log from offset %d to %d, as its leader says", self.log.end, end)
         self.log.truncate_to(end)
         self._replay.cut(self.log.end)
+        if self._voters.cut(self.log.end):
+            self.on_voters()
 
     def install(self, snapshot: Snapshot) -> None:
         """Let a snapshot take the place of the log. Raises Damage."""
@@ -181,12 +195,13 @@ class MetadataLog:
             return
         image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
         check_level(image, self._path)
-        self._voters.learn(snapshot.control)
+        self._voters.begin(snapshot.control, snapshot.end)
         try:
             begin_at(self.log, Tail(snapshot.epoch, snapshot.end))
         except OSError as error:
             raise self.log.fail(error) from error
         self._replay.restart(image)
+        self.on_voters()
 
     def commit(self, end: int) -> None:
         """The high watermark is at `end`."""
@@ -225,7 +240,9 @@ class MetadataLog:
         """
         try:
             self.log.roll()
-            await self.snapshots.write(self.image, self._voters.records())
+            end = self.image.offset + 1
+            self._voters.settle(end)
+            await self.snapshots.write(self.image, self._voters.records(end))
             oldest = await self.snapshots.forget(self.log.size_bytes)
             if oldest > self.log.start:
                 self.log.advance_start(oldest)

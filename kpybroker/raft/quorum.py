@@ -21,13 +21,16 @@ from kpybroker.raft import state as raft
 from kpybroker.raft.addresses import Addresses
 from kpybroker.raft.answering import Answering
 from kpybroker.raft.asking import Asking
+from kpybroker.raft.changing import Changes
 from kpybroker.raft.core import step
+from kpybroker.raft.current import Current
 from kpybroker.raft.fetching import Fetching
 from kpybroker.raft.identity import Identity, listener_of
-from kpybroker.raft.loading import MIN_ISR, first_state, leader_change, records_to_begin_with
+from kpybroker.raft.joining import Joining
+from kpybroker.raft.loading import MIN_ISR, first_state, leader_change, records_to_begin_with, way_out
 from kpybroker.raft.metadata_log import MetadataLog
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
-from kpybroker.raft.voters import Voters
+from kpybroker.raft.voters import Voters, voter_rows
 from kpybroker.storage.directory import Directory
 from kpybroker.storage.formatting import METADATA_DIRECTORY
 from kpybroker.storage.log import Log
@@ -59,7 +62,6 @@ class Quorum:
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self._on_committed: list[Callable[[], None]] = []
         self._on_leadership: list[Callable[[], None]] = []
-        self._when_current: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._wake_is_due = False
@@ -69,18 +71,26 @@ class Quorum:
         self._stops = False
         """From now on only what is written already may still commit."""
         self._has_ended = False
+        self._steps = 0  # those under way: what one does may ask for another
+        self._voters_have_changed = False
         self.voters = Voters(config, directory.directory_id)
         self.metadata = MetadataLog(world, config, self.path, self.voters)
         self.metadata.on_applied = self._applied
         self.metadata.on_synced = lambda end: self._take(raft.Synced(end))
+        self.metadata.on_voters = self._voters_changed
         self.addresses = Addresses(config)
         self.identity = Identity(directory.cluster_id, directory.node_id, directory.directory_id, listener_of(config))
         if self.identity.listener is not None:
             self.addresses.learn([(directory.node_id, *self.identity.listener[1:])])
         self.answering = Answering(world, self)
+        self.current = Current(self)
+        self.changes = Changes(world, self)
         self._fetching = Fetching(world, self)
+        self._joining = Joining(world, self)
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
-        self._asking = Asking(world.network, self.addresses, self.identity, timeout_ms, self._take, self.fail)
+        self._asking = Asking(
+            world.network, self.addresses, self.identity, self.voters, timeout_ms, self._take, self.fail
+        )
         self.state = raft.State(directory.node_id, ())
 
     # ---- start and stop
@@ -93,21 +103,24 @@ class Quorum:
         """
         try:
             await self.metadata.open()
+            voted, static = read_quorum_state(self._world, self.path)
             self.voters.check(self.path)
-            voted = read_quorum_state(self._world, self.path)
+            self.voters.check_static(static, self.path)
+            self.addresses.learn_voters(self.voters.set.voters)
             self.state = first_state(self.config, self.voters, voted, self.image, self.log)
             if self.voters.are_alone:
                 self.step(raft.Start())
                 await self.settle()
         except (Damage, OSError) as reason:
             raise ConfigError(
-                f"the metadata log in {self.path} cannot be used: {reason}; {_way_out(reason)}"
+                f"the metadata log in {self.path} cannot be used: {reason}; {way_out(reason)}"
             ) from reason
 
     def run(self) -> None:
-        """Take part in the quorum: others can reach this node from now on. Nothing to do for a sole voter."""
-        if not self.voters.are_alone:
-            self._fetching.start()
+        """Take part in the quorum: others can reach this node from now on. A sole voter leads already."""
+        self._fetching.start()
+        self._joining.start()
+        if not self.state.is_leader:
             self._take(raft.Start())
 
     async def settle(self) -> None:
@@ -116,7 +129,7 @@ class Quorum:
 
     async def resign(self) -> None:
         """Let others lead, where this node does and there are any; it goes on answering."""
-        if self.state.is_leader and not self.voters.are_alone:
+        if self.state.is_leader and self.state.others:
             self._take(raft.Resign())
             try:
                 async with asyncio.timeout(FAREWELL_S):
@@ -129,6 +142,7 @@ class Quorum:
         self._stops = True
         if self._timer is not None:
             self._timer.cancel()
+        await self._joining.close()
         await self._fetching.close()
         await self._asking.close()
         await self.metadata.close()
@@ -168,30 +182,6 @@ class Quorum:
     def is_current(self) -> bool:
         """The Image has what the leader of this epoch had committed: all that was before its epoch, at least."""
         return self.leader_id != raft.NOBODY and self.image.epoch == self.epoch and not self.metadata.is_reading
-
-    def when_current(self, callback: Callable[[], None]) -> None:
-        """Call once: now, or as soon as the Image is current."""
-        self._when_current.append(callback)
-        self._tell_if_current()
-
-    async def wait_until_current(self, timeout_ms: int) -> None:
-        """Until the Image is current. Raises ConfigError: nobody leads for so long."""
-        current = asyncio.Event()
-        self.when_current(current.set)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await current.wait()
-        except TimeoutError:
-            raise ConfigError(
-                f"node {self._directory.node_id} found no leader of the metadata quorum within {timeout_ms} ms; check "
-                "controller.quorum.voters, and that a majority of those nodes run"
-            ) from None
-
-    def _tell_if_current(self) -> None:
-        if self._when_current and self.is_current:
-            callbacks, self._when_current = self._when_current, []
-            for callback in callbacks:
-                callback()
 
     def on_leadership(self, callback: Callable[[], None]) -> None:
         """Call after every change of `leader_id`, `epoch` or `is_active`; never from inside a step of a Machine."""
@@ -262,6 +252,12 @@ class Quorum:
         self._wake_fetches()
         return self.log.end
 
+    def append_control(self, rows: list[Row]) -> int:
+        """Append control records of this leader's; where the log ends with them. Raises Damage."""
+        self.metadata.append(rows, [], self.epoch, control=True)
+        self._wake_fetches()
+        return self.log.end
+
     async def replay(self) -> AsyncIterator[Stored]:
         """The records that make the committed Image, as a snapshot has them: no offsets, no frames."""
         for record in self.image.records():
@@ -281,6 +277,7 @@ class Quorum:
         if self._has_ended or (self._stops and type(event) is not raft.Synced):
             return False
         before = self.state
+        self._steps += 1
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         self.state, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
         sound = False
@@ -292,11 +289,23 @@ class Quorum:
         except OSError as error:
             raise Damage(str(error)) from error
         finally:
+            self._steps -= 1
             if not sound:
                 self._has_ended = True  # what comes later would rest on what is not on disk, or was not done
                 self.fail(f"the metadata quorum ends here: {sys.exception()!r}")
         self._arm()
+        if self._voters_have_changed:
+            self._voters_changed()
         return granted
+
+    def _voters_changed(self) -> None:
+        """The log says something else of who votes: that holds at once, or when the step is done that did it."""
+        self._voters_have_changed = bool(self._steps)
+        if not self._voters_have_changed:
+            self.addresses.learn_voters(self.voters.set.voters)
+            self._take(self.voters.change)
+            self._fetching.turn()
+            self._joining.look()
 
     def _carry_out(self, effects: list[raft.Effect]) -> bool:
         granted = False
@@ -307,6 +316,7 @@ class Quorum:
                 case raft.Lead():
                     self._begin_epoch(effect)
                 case raft.Commit():
+                    self.changes.committed(effect.end)
                     self.metadata.commit(effect.end)
                     self._wake_fetches()
                 case raft.AnswerVote():
@@ -335,7 +345,9 @@ class Quorum:
         if before.is_leader:
             self._in_office_from = None
             self.answering.reign_ended()
+            self.changes.reign_ended()
         self._fetching.turn()
+        self._joining.look()
         if (before.epoch, before.leader_id) != (state.epoch, state.leader_id) or before.is_leader:
             log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
             self._wake_fetches()
@@ -348,8 +360,11 @@ class Quorum:
 
     def _begin_epoch(self, lead: raft.Lead) -> None:
         """The epoch's first records: who leads, and at the very start of a log who votes."""
-        rows = [leader_change(self.state, lead.granting)]
-        if self.log.end == 0:
+        rows = [leader_change(self.state, lead.granting, self.voters)]
+        me, voters = self.identity.voter, self.voters.set
+        if self.voters.kraft_version and me.endpoints and me not in voters.voters and self.voters.counts(*me.key):
+            rows += voter_rows(self.voters.kraft_version, voters.with_voter(me))[1:]  # it listens elsewhere now
+        elif self.log.end == 0:
             rows += self.voters.records()
         self.metadata.append(rows, [], lead.epoch, control=True)
         self._take_office()
@@ -358,8 +373,8 @@ class Quorum:
         """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
         if not self.state.is_leader or self._in_office_from is not None or self.committed < self.state.epoch_start:
             return
-        min_isr = self.config.text(MIN_ISR) or "1"
-        records: list[Any] = records_to_begin_with(self._world, self._directory.path, self.image, min_isr)
+        min_isr, path = self.config.text(MIN_ISR) or "1", self._directory.path
+        records: list[Any] = records_to_begin_with(self._world, path, self.image, min_isr)
         if records:
             self.metadata.append([(None, frame_record(row)) for row in records], records, self.epoch, control=False)
             self._wake_fetches()
@@ -372,24 +387,14 @@ class Quorum:
             callback()
         if self.is_active != self._was_active:
             self._leadership_changed()
-        self._tell_if_current()
+        self.current.look()
 
     def _wake_fetches(self) -> None:
         """Let parked fetches look again, once for all that happens in this turn of the loop."""
-        if not self._wake_is_due and not self.voters.are_alone:
+        if not self._wake_is_due and self.answering.is_waited_for:
             self._wake_is_due = True
             asyncio.get_running_loop().call_soon(self._wake_now)
 
     def _wake_now(self) -> None:
         self._wake_is_due = False
         self.answering.wake()
-
-
-def _way_out(reason: BaseException) -> str:
-    """What to do about a log that cannot be used: one whose disk refuses may be whole."""
-    cause: BaseException | None = reason
-    while cause is not None:
-        if isinstance(cause, OSError):
-            return "start again once the disk can be read and written: what was acknowledged is kept"
-        cause = cause.__cause__
-    return "restore it from a copy, or begin anew with an empty directory (log.dirs)"

@@ -7,27 +7,34 @@ from typing import Any
 
 from kpybroker.errors import Damage
 from kpybroker.raft.state import Voted
-from kpybroker.storage.directory import encode_id, read_whole, write_whole
+from kpybroker.raft.voter_set import NO_DIRECTORY
+from kpybroker.storage.directory import decode_id, encode_id, read_whole, write_whole
 from kpybroker.world import World
 
 QUORUM_STATE = "quorum-state"
-NO_DIRECTORY = bytes(16)
 
 
-def read_quorum_state(world: World, directory: str) -> Voted:
-    """What the file says; the beginning where there is none. Raises Damage."""
+def read_quorum_state(world: World, directory: str) -> tuple[Voted, tuple[int, ...]]:
+    """What the file says, and the voters it names, which it does for kraft.version 0; the beginning where there is
+    none. Raises Damage."""
     path = f"{directory}/{QUORUM_STATE}"
     if not world.disk.exists(path):
-        return Voted()
+        return Voted(), ()
     try:
         told = json.loads(read_whole(world, path))
         version = int(told["data_version"])
-        voted = Voted(int(told["leaderEpoch"]), int(told["leaderId"]), int(told["votedId"]))
+        voted = Voted(int(told["leaderEpoch"]), int(told["leaderId"]), int(told["votedId"]), _directory(told))
+        voters = tuple(int(row["voterId"]) for row in told.get("currentVoters") or ())
     except (ValueError, KeyError, TypeError) as error:
         raise Damage(f"{path} cannot be read: {error!r}") from error
     if version not in (0, 1):
         raise Damage(f"{path} has data_version {version}, and 0 and 1 are known here")
-    return voted
+    return voted, voters
+
+
+def _directory(told: Any) -> bytes:
+    found = decode_id(told.get("votedDirectoryId") or encode_id(NO_DIRECTORY))
+    return b"" if found == NO_DIRECTORY else found
 
 
 def write_quorum_state(world: World, directory: str, voted: Voted, static_voters: tuple[int, ...] = ()) -> None:
@@ -48,7 +55,7 @@ def write_quorum_state(world: World, directory: str, voted: Voted, static_voters
             "leaderId": voted.leader_id,
             "leaderEpoch": voted.epoch,
             "votedId": voted.voted_id,
-            "votedDirectoryId": encode_id(NO_DIRECTORY),
+            "votedDirectoryId": encode_id(voted.voted_directory or NO_DIRECTORY),
             "data_version": 1,
         }
     write_whole(world, f"{directory}/{QUORUM_STATE}", json.dumps(told, separators=(",", ":")).encode())

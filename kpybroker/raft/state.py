@@ -15,6 +15,8 @@ class Voted(NamedTuple):
     epoch: int = 0
     leader_id: int = NOBODY
     voted_id: int = NOBODY
+    voted_directory: bytes = b""
+    """Of the candidate voted for (KIP-853); empty where it did not say."""
 
 
 class Tail(NamedTuple):
@@ -68,6 +70,7 @@ class State(NamedTuple):
 
     node_id: int
     voters: tuple[int, ...]
+    """The latest ones in the node's log, committed or not; for kraft.version 0, those of the settings."""
     voted: Voted = Voted()
     tail: Tail = Tail()
     """Of the node's own log, with what is not on disk yet; the shell brings it up to date before each step."""
@@ -89,6 +92,12 @@ class State(NamedTuple):
     """When the role has lasted long enough; None where nothing has to be waited for."""
     retry_at_ms: int | None = None
     """When to ask again who has not answered."""
+    voters_end: int = 0
+    """Where the log ends that says who votes: below the high watermark, the voters are committed."""
+    is_stranger: bool = False
+    """The voter of this node's id has another directory: this node is an observer (KIP-853)."""
+    is_leaving: bool = False
+    """The voters before the latest ones had this node among them, and the latest ones have not."""
 
     @property
     def is_leader(self) -> bool:
@@ -96,7 +105,31 @@ class State(NamedTuple):
 
     @property
     def is_voter(self) -> bool:
-        return self.node_id in self.voters
+        return self.node_id in self.voters and not self.is_stranger
+
+    @property
+    def may_stand(self) -> bool:
+        """It votes; or its log alone may have the change that removes it, without which nobody else can be elected."""
+        return self.is_voter or (self.is_leaving and self.voters_end > self.high_watermark)
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The voters besides this node."""
+        return tuple(voter for voter in self.voters if voter != self.node_id)
+
+    @property
+    def others_needed(self) -> int:
+        """How many of the others make a majority, with this node if it votes."""
+        return self.majority - self.is_voter
+
+    @property
+    def may_change_voters(self) -> bool:
+        """This leader has committed in its epoch, and the last change of voters: majorities of then and now overlap."""
+        return self.is_leader and self.high_watermark > self.epoch_start and self.voters_end <= self.high_watermark
+
+    def out_of_office(self) -> State:
+        """Without what belongs to a role that ends."""
+        return self._replace(answers={}, has_fetched=False, synced=None, fetched_ms=None, retry_at_ms=None)
 
     @property
     def epoch(self) -> int:
@@ -151,6 +184,7 @@ class VoteAsked(NamedTuple):
     epoch: int
     tail: Tail
     is_pre_vote: bool
+    directory: bytes = b""
 
 
 class VoteTold(NamedTuple):
@@ -202,6 +236,15 @@ class LeaderGone(NamedTuple):
 
 class Resign(NamedTuple):
     """This node stops: whoever is best follows."""
+
+
+class VotersChanged(NamedTuple):
+    """The log says who votes, up to `end` (KIP-853): it has grown, was cut, or a snapshot has taken its place."""
+
+    voters: tuple[int, ...]
+    end: int
+    is_stranger: bool = False
+    is_leaving: bool = False
 
 
 # Effects
@@ -269,5 +312,6 @@ Event = (
     | Followed
     | LeaderGone
     | Resign
+    | VotersChanged
 )
 Effect = Persist | Lead | Commit | AskVote | AskBegin | AskEnd | AnswerVote

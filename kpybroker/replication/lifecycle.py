@@ -181,11 +181,13 @@ class Lifecycle:
         is_leaving = self.stage is Stage.LEAVING
         timeout_ms = min(self._session_ms, LEAVING_TIMEOUT_MS) if is_leaving else self._session_ms
         try:
-            reply = await self._channel.ask(
-                "BrokerHeartbeat", request, timeout_ms, try_ms=max(self._session_ms // 3, 1)
-            )
-        except KafkaError as refusal:
-            log.warning("no controller heard of this broker for %d ms: %s", timeout_ms, refusal)
+            # a controller on this very node waits for a majority, which may be gone for good
+            async with asyncio.timeout(timeout_ms / 1000 if is_leaving else None):
+                reply = await self._channel.ask(
+                    "BrokerHeartbeat", request, timeout_ms, try_ms=max(self._session_ms // 3, 1)
+                )
+        except (KafkaError, TimeoutError) as refusal:
+            log.warning("no controller heard of this broker for %d ms: %s", timeout_ms, refusal or "no majority")
             if is_leaving:
                 self._reach(Stage.GONE)  # there is nobody to hand over to: the whole cluster may be stopping
             return

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kpybroker.server.server import Server
     from kpybroker.world import World
 
+PATHS = ("/metrics", "/healthz", "/readyz")
 STALL_CHECK_S = 0.05
 """A stall is known to within this."""
 
@@ -56,9 +57,8 @@ class Observing:
     """The HTTP side of one node. `start` before the broker opens, `show` when it has, `serving` when it serves."""
 
     def __init__(self, world: World) -> None:
-        self._http = HttpServer(
-            world.network, {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._readiness}
-        )
+        answers = (self._metrics, self._health, self._readiness)
+        self._http = HttpServer(world.network, dict(zip(PATHS, answers, strict=True)))
         self._stalls = StallWatch()
         self._broker: Broker | None = None
         self._gauges: Gauges | None = None

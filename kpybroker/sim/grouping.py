@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from struct import pack
 
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Place
-from kpybroker.wire.rpc import heartbeat, join_group, offset_commit, offset_fetch, sync_group
+from kpybroker.wire.rpc import heartbeat, join_group, leave_group, offset_commit, offset_fetch, sync_group
 
 SESSION_MS = 6000
 REBALANCE_MS = 8000
@@ -15,18 +16,30 @@ REBALANCE_LIMIT_S = 15.0
 MOVED = frozenset({int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_NOT_AVAILABLE)})
 MEMBER_ID_REQUIRED = int(ErrorCode.MEMBER_ID_REQUIRED)
 REBALANCE = int(ErrorCode.REBALANCE_IN_PROGRESS)
-UNKNOWN_MEMBER = int(ErrorCode.UNKNOWN_MEMBER_ID)
+LOST = frozenset({int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.FENCED_INSTANCE_ID)})
+LEAVING_ODDS = 0.03
+STATIC_ODDS = 0.3
 ANY_GENERATION = -1
+
+
+def _subscription(topics: tuple[str, ...]) -> bytes:
+    """A consumer's subscription, version 0, as group coordinators read it (ConsumerProtocolSubscription)."""
+    names = b"".join(pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return pack(">hi", 0, len(topics)) + names + pack(">i", -1)
 
 
 class Membership:
     """What one client says to the coordinator of its group."""
 
-    def __init__(self, client: Client, group: str) -> None:
+    def __init__(self, client: Client, group: str, *, instance_id: str | None = None, topics: tuple[str, ...] = ()):
         self._client = client
         self.group = group
+        self._instance_id = instance_id
+        """Of a static member (KIP-345)."""
+        self._subscription = _subscription(topics)
         self.member_id = ""
         self.generation = ANY_GENERATION
+        self._protocol: str | None = None
 
     async def commit(self, place: Place, step: int) -> None:
         """Commit a higher offset than ever. Raises Unanswered, Refused."""
@@ -40,6 +53,7 @@ class Membership:
             group_id=self.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
+            group_instance_id=self._instance_id,
             topics=[topic],
         )
         try:
@@ -75,8 +89,12 @@ class Membership:
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id,
+            group_instance_id=self._instance_id,
             protocol_type="consumer",
-            protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=b"")],
+            protocols=[
+                join_group.JoinGroupRequestProtocol(name=name, metadata=self._subscription)
+                for name in client.random.choice((("range",), ("range", "sticky"), ("sticky", "range")))
+            ],
         )
         node_id = await client.coordinator(self.group)
         told = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
@@ -86,6 +104,7 @@ class Membership:
             told = await client.ask(node_id, "JoinGroup", request, limit_s=REBALANCE_LIMIT_S)
         self._check(told.error_code)
         self.member_id, self.generation = told.member_id, told.generation_id
+        self._protocol = told.protocol_name
         return {member.member_id: member.metadata for member in told.members}
 
     async def sync(self, shares: dict[str, bytes]) -> bytes:
@@ -100,7 +119,8 @@ class Membership:
             generation_id=self.generation,
             member_id=self.member_id,
             protocol_type="consumer",
-            protocol_name="range",
+            group_instance_id=self._instance_id,
+            protocol_name=self._protocol,
             assignments=assignments,
         )
         node_id = await client.coordinator(self.group)
@@ -110,16 +130,29 @@ class Membership:
 
     async def beat(self) -> None:
         """Raises Unanswered, Refused."""
-        request = heartbeat.Request(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        request = heartbeat.Request(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self._instance_id,
+        )
         told = await self._client.ask(await self._client.coordinator(self.group), "Heartbeat", request)
         self._check(told.error_code)
+
+    async def leave(self) -> None:
+        """Not a member any more. Raises Unanswered, Refused."""
+        member = leave_group.MemberIdentity(member_id=self.member_id, group_instance_id=self._instance_id)
+        request = leave_group.Request(group_id=self.group, members=[member])
+        told = await self._client.ask(await self._client.coordinator(self.group), "LeaveGroup", request)
+        self._check(told.error_code or told.members[0].error_code)
+        self.member_id, self.generation = "", ANY_GENERATION
 
     def _check(self, code: int) -> None:
         if not code:
             return
         if code in MOVED:
             self._client.forget_coordinator(self.group)
-        if code == UNKNOWN_MEMBER:
+        if code in LOST:
             self.member_id, self.generation = "", ANY_GENERATION
         raise Refused(code)
 
@@ -155,7 +188,9 @@ class Member:
         self._client = client
         self._places = places
         self._pace_s = pace_s
-        self._membership = Membership(client, group)
+        instance_id = client.name if client.random.random() < STATIC_ODDS else None
+        topics = tuple(sorted({name for name, _ in places}))
+        self._membership = Membership(client, group, instance_id=instance_id, topics=topics)
 
     async def run(self) -> None:
         client = self._client
@@ -188,4 +223,7 @@ class Member:
                 await membership.commit(place, client.random.randint(1, 3))
             await membership.beat()
             client.succeeded()
+            if client.random.random() < LEAVING_ODDS:
+                await membership.leave()
+                return
             await asyncio.sleep(0.2 + client.random.random() * self._pace_s)

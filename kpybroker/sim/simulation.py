@@ -15,6 +15,7 @@ from types import FrameType
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.sim import checks
 from kpybroker.sim.administering import Operator, create_topic
+from kpybroker.sim.caretaking import Caretaker
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.consuming import Consumer
@@ -233,6 +234,8 @@ class Simulation:
         for number in range(setup.committers):
             client = self._client(f"k{number}")
             self._start(client, Committer(client, f"lone{number}", random.choice(self.places), pace_s=pace_s))
+        client = self._client("caretaker")
+        self._start(client, Caretaker(client, random.choice(self.places), pace_s=6.0))
         client = self._client("operator")
         self._start(client, Operator(client, setup.replicas, pace_s=6.0))
 

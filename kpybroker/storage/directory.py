@@ -92,11 +92,14 @@ def _open_all(world: World, paths: Sequence[str], node_id: int, wanted: Format, 
             f"{paths[0]} is empty, and the metadata log belongs there; name the directory that has "
             f"{METADATA_DIRECTORY} first in log.dirs, or restore it"
         )
+    if found[0] is None and wanted.unclear is not None:
+        raise ConfigError(f"{paths[0]} is empty: {wanted.unclear}")
     cluster_id = cluster_id or wanted.new_cluster_id or encode_id(random_id(world.random))
     made = []
     for number, (path, lock, directory) in enumerate(zip(paths, locks, found, strict=True)):
         if directory is None:
-            directory = Directory(path, random_id(world.random), cluster_id, node_id, lock)
+            directory_id = (wanted.directory_id(node_id) if number == 0 else None) or random_id(world.random)
+            directory = Directory(path, directory_id, cluster_id, node_id, lock)
             _format(world, directory, wanted, has_metadata=number == 0)
         made.append(directory)
     return made
@@ -127,7 +130,9 @@ def _lock(world: World, path: str) -> int:
             f"{path} is in use by another broker; stop that one, or give this one a directory of its own (log.dirs)"
         ) from None
     except OSError as error:
-        raise ConfigError(f"cannot write to {path}: {error.strerror or error}; choose a writable log.dirs") from error
+        raise ConfigError(
+            f"cannot write to {path}: {error.strerror or error}; choose a writable one with log.dirs or --data-dir"
+        ) from error
 
 
 def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:

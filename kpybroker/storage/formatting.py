@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -37,18 +37,30 @@ RESERVED_IDS = 100
 """Uuids below this number have meanings of their own."""
 
 
+FirstVoter = tuple[int, bytes, tuple[str, str, int]]
+"""Node id, directory id, and the endpoint of its controller: name, host, port."""
+
+
 class Format(NamedTuple):
     """With what an empty directory is formatted.
 
     voter: the controller endpoint (name, host, port) of the one voter, written down as `--standalone` does; None where
-    controller.quorum.voters names the voters (kraft.version 0). cluster_id: of every directory, formatted already or
-    not; None for any. new_cluster_id: where no directory has one; None for one that is drawn.
+    others are named. voters: several, by node id, directory id and endpoint, as `--initial-controllers` has them;
+    without either, as `--no-initial-controllers` and for kraft.version 0. cluster_id: of every directory, formatted
+    already or not; None for any. new_cluster_id: where no directory has one; None for one that is drawn.
+    unclear: why an empty directory cannot be formatted.
     """
 
     features: Mapping[str, int]
     voter: tuple[str, str, int] | None
     cluster_id: str | None = None
     new_cluster_id: str | None = None
+    voters: tuple[FirstVoter, ...] = ()
+    unclear: str | None = None
+
+    def directory_id(self, node_id: int) -> bytes | None:
+        """The directory that a node was promised to have; None where it may be any."""
+        return next((directory_id for node, directory_id, _ in self.voters if node == node_id), None)
 
 
 def encode_id(raw: bytes) -> str:
@@ -94,9 +106,10 @@ def format_directory(
     levels = [FeatureLevelRecord(name=name, feature_level=level) for name, level in wanted.features.items()]
     bootstrap = encode_snapshot(levels, epoch=0, now_ms=now_ms, last_timestamp_ms=0)
     write_whole(world, f"{path}/{BOOTSTRAP_CHECKPOINT}", b"".join(bootstrap))
-    if has_metadata and wanted.voter is not None:
+    voters = wanted.voters if wanted.voter is None else ((node_id, directory_id, wanted.voter),)
+    if has_metadata and voters:
         world.disk.mkdir(f"{path}/{METADATA_DIRECTORY}")
-        control = voter_records(node_id, directory_id, wanted.voter)
+        control = voter_records(voters)
         first = encode_snapshot([], epoch=0, now_ms=now_ms, last_timestamp_ms=now_ms, control=control)
         write_whole(world, f"{path}/{METADATA_DIRECTORY}/{FIRST_CHECKPOINT}", b"".join(first))
         world.disk.sync_directory_blocking(f"{path}/{METADATA_DIRECTORY}")
@@ -122,9 +135,8 @@ def _sync_names_above(world: World, path: str) -> None:
     world.disk.sync_directory_blocking("/")
 
 
-def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, int]) -> list[Row]:
-    """The control records of a quorum with one voter (kraft.version 1)."""
-    name, host, port = endpoint
+def voter_records(first: Sequence[FirstVoter]) -> list[Row]:
+    """The control records of a quorum with these voters (kraft.version 1)."""
     voters = quorum.VotersRecord(
         voters=[
             quorum.RegisteredVoter(
@@ -133,6 +145,7 @@ def voter_records(node_id: int, directory_id: bytes, endpoint: tuple[str, str, i
                 endpoints=[quorum.Endpoint(name=name, host=host, port=port)],
                 kraft_version_feature=quorum.KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
             )
+            for node_id, directory_id, (name, host, port) in sorted(first)
         ],
     )
     version = quorum.KRaftVersionRecord(kraft_version=1)

@@ -138,14 +138,14 @@ API = [
     Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,
           note="v0 is ListClientMetricsResources and asks for those only (KIP-1142)"),
     Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
+    Api(  80, "AddRaftVoter",             0,  1,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  81, "RemoveRaftVoter",          0,  0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  82, "UpdateRaftVoter",          0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
 
 DECLARED = [
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
-    Api(  80, "AddRaftVoter",             0,  1,    0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  81, "RemoveRaftVoter",          0,  0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  82, "UpdateRaftVoter",          0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
 """Rows whose messages are declared and that nobody answers yet: neither dispatched nor advertised. A row that gets its
 handler moves up."""

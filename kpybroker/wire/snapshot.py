@@ -24,6 +24,7 @@ Row = tuple[bytes | None, bytes | None]
 """Key and value."""
 
 _KEY = Struct(">hh")
+_VERSION = Struct(">h")
 _CONTROL_CLASSES = {
     LEADER_CHANGE: quorum.LeaderChangeMessage,
     SNAPSHOT_HEADER: quorum.SnapshotHeaderRecord,
@@ -33,18 +34,25 @@ _CONTROL_CLASSES = {
 }
 
 
-def control_record(kind: int, message: Any) -> Row:
-    """Key and value of a control record; the key is a version and its type."""
-    return _KEY.pack(0, kind), build(message, 0)
+def control_record(kind: int, message: Any, version: int = 0) -> Row:
+    """Key and value of a control record; the key is a version of its own and the type."""
+    return _KEY.pack(0, kind), build(message, version)
 
 
 def read_control(record: Record) -> tuple[int, Any]:
     """The type of a control record and its message; None for a type not known here."""
-    if record.key is None or len(record.key) < _KEY.size or record.value is None:
+    return read_row(record.key, record.value)
+
+
+def read_row(key: bytes | None, value: bytes | None) -> tuple[int, Any]:
+    """The same of a key and a value. A message begins with its version."""
+    if key is None or len(key) < _KEY.size or value is None or len(value) < _VERSION.size:
         raise Damage("a control record without type or value")
-    kind = _KEY.unpack_from(record.key)[1]
+    kind = _KEY.unpack_from(key)[1]
     cls = _CONTROL_CLASSES.get(kind)
-    return kind, None if cls is None else parse(cls, 0, record.value)
+    if cls is None:
+        return kind, None
+    return kind, parse(cls, 1 if kind == LEADER_CHANGE and _VERSION.unpack_from(value)[0] else 0, value)
 
 
 def encode_snapshot(

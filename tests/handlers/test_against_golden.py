@@ -24,6 +24,7 @@ from kpybroker.wire.message import build, parse
 from oracle.cluster_scenes import ClusterScenes
 from oracle.quorum_scenes import QuorumScenes
 from oracle.scenes import Scenes
+from oracle.voter_scenes import VoterScenes
 from tests.server.clustering import free_ports
 from tests.serving import serving
 
@@ -188,6 +189,7 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
     async with serving(directory / "quorum", {**AS_RECORDED, **both}) as node:
         peer, inner = await dialled(node, int(node.bootstrap.rpartition(":")[2])), await dialled(node, port)
         await asyncio.to_thread(QuorumScenes(asking(peer, said), asking(inner, at_controller)).all)
+        await asyncio.to_thread(VoterScenes(asking(peer, said), asking(inner, at_controller)).all)
         inner.close()
         peer.close()
     del at_controller["ApiVersions"]  # tests/test_table.py has it

@@ -1,4 +1,4 @@
-"""A quorum of pure nodes on a bad network: what the function of `raft.core` is tried on.
+"""A quorum of pure nodes on a bad network, whose voters may change: what the function of `raft.core` is tried on.
 
 Each node is a state, a log with a synced part, and a vote on disk. Time is virtual. Messages are lost, delayed,
 doubled and overtaken; a crash keeps what was synced, and any length of the rest. Every commit is compared with all
@@ -26,6 +26,8 @@ FETCH_PATIENCE_MS = 400
 class Entry(NamedTuple):
     epoch: int
     value: int
+    voters: tuple[int, ...] | None = None
+    """Who votes from here on."""
 
 
 class Fetch(NamedTuple):
@@ -90,6 +92,8 @@ class Quorum:
         self.committed: list[Entry] = []
         self.leaders: dict[int, int] = {}
         self.values = 0
+        self.changes_with_care = True
+        """A leader changes the voters only when Raft allows it."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._fetches = 0
@@ -138,6 +142,26 @@ class Quorum:
 
     # ---- the shell
 
+    def change_of(self, node: Node) -> raft.VotersChanged:
+        """What the function is told of the voters in a node's log."""
+        voters, end = self.voters_of(node.log)
+        before, _ = self.voters_of(node.log[: end - 1]) if end else (voters, 0)
+        return raft.VotersChanged(voters, end, is_leaving=node.node_id in before and node.node_id not in voters)
+
+    def voters_of(self, log: Sequence[Entry]) -> tuple[tuple[int, ...], int]:
+        """The latest voters in a log, and where it said so."""
+        for offset in range(len(log) - 1, -1, -1):
+            named = log[offset].voters
+            if named is not None:
+                return named, offset + 1
+        return self.voters, 0
+
+    def heed(self, node: Node) -> None:
+        """Tell the function who votes, where the log says something new."""
+        told, state = self.change_of(node), node.state
+        if (told.voters, told.end) != (state.voters, state.voters_end):
+            self.step(node, told)
+
     def step(self, node: Node, event: raft.Event) -> bool | None:
         """Step, carry out the effects in their order; the answer to a vote if there is one."""
         before = node.state
@@ -163,7 +187,8 @@ class Quorum:
 
     def _lead(self, node: Node, epoch: int, granting: tuple[int, ...]) -> None:
         assert self.leaders.setdefault(epoch, node.node_id) == node.node_id, f"two leaders of epoch {epoch}"
-        assert len(granting) > len(self.voters) // 2
+        voters, _ = self.voters_of(node.log)
+        assert len(set(granting) & set(voters)) > len(voters) // 2
         assert node.log[: len(self.committed)] == self.committed, "a leader lacks what has committed"
         node.log.append(Entry(epoch, -1))
 
@@ -172,13 +197,17 @@ class Quorum:
         known = min(end, len(self.committed))
         assert node.log[:known] == self.committed[:known], "committed logs agree"
         if end > known:
-            assert node.state.is_leader, "a follower knows what no leader has committed"
+            assert node.node_id == self.leaders.get(node.log[-1].epoch), "a follower knows what no leader committed"
+            voters, _ = self.voters_of(node.log)
             have = sum(
-                self.nodes[voter].synced >= end and self.nodes[voter].log[:end] == node.log[:end]
-                for voter in self.voters
+                self.nodes[voter].synced >= end and self.nodes[voter].log[:end] == node.log[:end] for voter in voters
             )
-            assert have > len(self.voters) // 2, "committed means: on the disks of a majority"
+            assert have > len(voters) // 2, "committed means: on the disks of a majority"
             self.committed = node.log[:end]
+            for other in self.nodes.values():
+                changes = sum(entry.voters is not None for entry in other.log[end:])
+                held = changes <= 1 or other.log[:end] != self.committed or not self.changes_with_care
+                assert held, "one change of voters at a time"
 
     def _sync(self, node: Node) -> None:
         node.synced = len(node.log)
@@ -230,9 +259,9 @@ class Quorum:
         state = node.state
         to = state.leader_id
         if state.role is not Role.FOLLOWER:
-            if state.is_voter:
+            if state.may_stand:
                 return
-            to = self.random.choice(self.voters)
+            to = self.random.choice(sorted(self.nodes))
         self._fetches += 1
         node.fetch = (self._fetches, self.now + FETCH_PATIENCE_MS)
         request, me, life = Fetch(self._fetches, state.epoch, node.tail), node.node_id, node.life
@@ -287,11 +316,13 @@ class Quorum:
                 node.log = list(reply.entries)
                 node.synced = node.start = len(node.log)
                 assert node.log == self.committed[: len(node.log)]
+                self.heed(node)
             case Agrees():
                 leader = self.nodes[leader_id]
-                if leader.state.is_leader and leader.state.epoch == reply.epoch:
+                if leader.up and leader.state.is_leader and leader.state.epoch == reply.epoch:
                     assert node.log[: reply.start] == leader.log[: reply.start], "what agrees is the same"
                 node.log += reply.entries
+                self.heed(node)
                 agreed = reply.high_watermark
         self.step(node, raft.Followed(leader_id, reply.epoch, agreed))
 
@@ -299,6 +330,7 @@ class Quorum:
         assert end >= node.state.high_watermark, "a follower is told to forget what has committed"
         del node.log[end:]
         node.synced = min(node.synced, end)
+        self.heed(node)
 
     # ---- what befalls it
 
@@ -309,6 +341,23 @@ class Quorum:
             self.values += 1
             node.log.append(Entry(node.state.epoch, self.values))
         return bool(leading)
+
+    def change_voters(self) -> bool:
+        """Whoever leads, or thinks so, adds a voter that has nearly caught up, or removes one: itself, sometimes."""
+        chance, changed = self.random, False
+        for node in self.nodes.values():
+            state = node.state
+            if not (node.up and state.is_leader and (state.may_change_voters or not self.changes_with_care)):
+                continue
+            number = chance.choice(sorted(self.nodes))
+            voters = tuple(sorted({*state.voters} ^ {number}))
+            if not voters or (number in voters and len(self.nodes[number].log) + 2 * BATCH < len(node.log)):
+                continue
+            self.values += 1
+            node.log.append(Entry(state.epoch, self.values, voters))
+            self.heed(node)
+            changed = True
+        return changed
 
     def snapshot(self, node: Node) -> None:
         """Give up the log before some committed offset."""
@@ -323,8 +372,16 @@ class Quorum:
     def restart(self, node: Node) -> None:
         node.up, node.fetch, node.life = True, None, node.life + 1
         node.synced = len(node.log)
+        told = self.change_of(node)
         node.state = State(
-            node.node_id, self.voters, node.voted, timing=self.timing, tail=node.tail, high_watermark=node.start
+            node.node_id,
+            told.voters,
+            node.voted,
+            timing=self.timing,
+            tail=node.tail,
+            high_watermark=node.start,
+            voters_end=told.end,
+            is_leaving=told.is_leaving,
         )
         self.step(node, raft.Start())
 

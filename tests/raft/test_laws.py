@@ -8,8 +8,8 @@ from kpybroker.raft.state import Role
 from tests.raft.model import Quorum
 
 
-def trouble(quorum: Quorum, until_ms: int) -> None:
-    """Crashes, cuts, loss and delay, one after the other and together."""
+def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0) -> None:
+    """Crashes, cuts, loss and delay, one after the other and together; `changes`: how often voters come and go."""
     chance = quorum.random
     ids = list(quorum.nodes)
     while quorum.now < until_ms:
@@ -34,6 +34,8 @@ def trouble(quorum: Quorum, until_ms: int) -> None:
                 quorum.delay_ms = chance.choice([2, 5, 50, 400])
             case 8:
                 quorum.snapshot(quorum.nodes[chance.choice(ids)])
+        if changes and chance.random() < changes:
+            quorum.change_voters()
         for _ in range(chance.randrange(4)):
             quorum.append()
         quorum.run(quorum.now + chance.randrange(300))
@@ -44,6 +46,27 @@ def trouble(quorum: Quorum, until_ms: int) -> None:
 def test_nothing_committed_is_lost_and_it_goes_on_when_all_is_well(seed: int, voters: int) -> None:
     quorum = Quorum(seed, voters, observers=seed % 3)
     trouble(quorum, 15_000)
+    goes_on(quorum)
+
+
+@pytest.mark.parametrize("voters", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(6))
+def test_it_holds_while_voters_come_and_go(seed: int, voters: int) -> None:
+    """One leader an epoch, nothing committed lost, by majorities that are never the same for long (KIP-853)."""
+    quorum = Quorum(seed, voters, observers=5 - voters)
+    trouble(quorum, 20_000, changes=0.5)
+    goes_on(quorum)
+    assert any(quorum.change_voters() for _ in range(20))
+    quorum.run(quorum.now + 5_000)
+    goes_on(quorum)
+    leader = quorum.leader
+    assert leader is not None
+    assert leader.state.is_voter
+    assert quorum.voters_of(quorum.committed) == (leader.state.voters, leader.state.voters_end)
+
+
+def goes_on(quorum: Quorum) -> None:
+    """When all is well everybody has everything, and more can be added."""
     quorum.heal()
     quorum.run(quorum.now + 5_000)
     assert quorum.leader is not None, "a healthy quorum elects"
@@ -112,3 +135,16 @@ def test_a_lost_vote_is_noticed() -> None:
 
     with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks what has committed|committed logs agree"):
         forgetful()
+
+
+def test_voters_that_change_without_care_are_noticed() -> None:
+    """The model itself: changes upon changes that nobody has agreed to make majorities that never meet."""
+
+    def careless() -> None:
+        for seed in range(400):
+            quorum = Quorum(seed, 4, observers=1)
+            quorum.changes_with_care = False
+            trouble(quorum, 20_000, changes=0.9)
+
+    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks what|committed logs agree|told to forget"):
+        careless()

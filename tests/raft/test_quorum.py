@@ -366,7 +366,7 @@ def other_identity(node: Node) -> None:
             ["quorum-state", "data_version 7"],
         ),
         (lambda node: shutil.rmtree(node.path), ["neither a snapshot", "nor a log", "restore"]),
-        (other_identity, ["1-_SxAiFjWQ3qCp-YBk6xYKQ", "quorum of one"]),
+        (other_identity, ["1-_SxAiFjWQ3qCp-YBk6xYKQ", "nobody else"]),
     ],
     ids=["garbled", "newer", "gone", "another voter"],
 )

@@ -1,0 +1,16 @@
+"""AddRaftVoter (80): an observer of the metadata quorum becomes a voter (KIP-853; v1 may not wait for that)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.wire.rpc.add_raft_voter import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Raises NOT_LEADER_OR_FOLLOWER, UNSUPPORTED_VERSION, DUPLICATE_VOTER, INVALID_REQUEST, REQUEST_TIMED_OUT."""
+    return await broker.quorum.changes.add(request)

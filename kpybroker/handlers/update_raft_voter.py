@@ -1,0 +1,16 @@
+"""UpdateRaftVoter (82): a voter tells the leader where it listens and what it knows (KIP-853)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.wire.rpc.update_raft_voter import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Every answer says who leads."""
+    return broker.quorum.changes.update(request)

@@ -1,0 +1,271 @@
+"""Voters that change: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter, and kraft.version itself (KIP-853).
+
+The leader's side. One change at a time, each a record in the log that holds as soon as it is there: a leader makes one
+only when the last one has committed, and something of its own epoch has. Refusals are Kafka's, in its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.config.quorum import VOTERS_MAX
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.peer import Peer
+from kpybroker.raft.asking import LOST
+from kpybroker.raft.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Endpoint, Voter, VoterSet
+from kpybroker.raft.voters import voter_rows
+from kpybroker.wire.rpc import add_raft_voter, api_versions, remove_raft_voter, update_raft_voter
+
+if TYPE_CHECKING:
+    from kpybroker.raft.quorum import Quorum
+    from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+KRAFT = "kraft.version"
+
+
+class Changes:
+    """What the leader does about voters. `committed` and `reign_ended` tell it how its change fares."""
+
+    def __init__(self, world: World, quorum: Quorum) -> None:
+        self._world = world
+        self._quorum = quorum
+        self._timeout_s = quorum.config.controller_quorum_request_timeout_ms / 1000
+        self._is_busy = False
+        self._waiting: tuple[int, asyncio.Future[None]] | None = None
+        """Where the change that somebody waits for ends, and who is told of it."""
+        self._told: dict[int, Voter] = {}
+        """kraft.version 0: what the voters have said of themselves in this epoch."""
+
+    # ---- requests
+
+    async def add(self, request: add_raft_voter.Request) -> add_raft_voter.Response:
+        """Make an observer that has caught up a voter. Raises KafkaError."""
+        self._check_asked(request)
+        endpoints = _endpoints(request)
+        voter = Voter(request.voter_id, request.voter_directory_id, endpoints)
+        where = voter.listens(self._names)
+        if voter.node_id < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter")
+        if where is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the new voter has no listener {self._names[0]}")
+        self._check_ready("adding")
+        voters = self._quorum.voters.set
+        if voters.get(voter.node_id) is not None:
+            raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"{voter.node_id} is one of the voters already: {voters}")
+        if len(voters.voters) >= VOTERS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{VOTERS_MAX} voters are the most there can be")
+        epoch, self._is_busy = self._quorum.epoch, True
+        try:
+            # a handler's first step is in no task, and a timeout wants one
+            asked = self._versions_of(voter, where)
+            versions = await asyncio.get_running_loop().create_task(asked)
+            self._check_still(epoch)
+            if not self._quorum.answering.is_caught_up(*voter.key):
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{voter} lags behind, or has not fetched from this leader: it must run as an observer first",
+                )
+            end = self._append(voters.with_voter(voter._replace(versions=versions)))
+            if request.ack_when_committed:
+                await self._until_committed(end)
+        finally:
+            self._is_busy = False
+        return add_raft_voter.Response(error_message=None)
+
+    async def remove(self, request: remove_raft_voter.Request) -> remove_raft_voter.Response:
+        """Make a voter an observer; this leader, too, which then hands over. Raises KafkaError."""
+        self._check_asked(request)
+        if request.voter_id < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter")
+        self._check_ready("removing")
+        voters = self._quorum.voters.set
+        if not voters.has(request.voter_id, request.voter_directory_id) or len(voters.voters) == 1:
+            gone = Voter(request.voter_id, request.voter_directory_id)
+            raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"{gone} cannot be removed from the voters {voters}")
+        self._is_busy = True
+        try:
+            await self._until_committed(self._append(voters.without(request.voter_id)))
+        finally:
+            self._is_busy = False
+        return remove_raft_voter.Response(error_message=None)
+
+    def update(self, request: update_raft_voter.Request) -> update_raft_voter.Response:
+        """Take in where a voter listens now and what it knows. Refusals are in the answer; so is who leads."""
+        error = ErrorCode.NONE
+        try:
+            self._update(request)
+        except KafkaError as refusal:
+            error = refusal.code
+        quorum = self._quorum
+        address = quorum.addresses.of(quorum.leader_id)
+        leader = update_raft_voter.CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.epoch)
+        if address is not None:
+            leader.host, leader.port = address
+        return update_raft_voter.Response(error_code=error, current_leader=leader)
+
+    def _update(self, request: update_raft_voter.Request) -> None:
+        quorum = self._quorum
+        self._check_asked(request, request.current_leader_epoch)
+        endpoints = _endpoints(request)
+        known = request.kraft_version_feature
+        versions = known.min_supported_version, known.max_supported_version
+        voter = Voter(request.voter_id, request.voter_directory_id, endpoints, versions)
+        if voter.node_id < 0 or voter.listens(self._names) is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if not 0 <= versions[0] <= quorum.kraft_version <= versions[1]:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if not quorum.kraft_version:
+            if voter.node_id not in quorum.voters.ids:
+                raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
+            self._told[voter.node_id] = voter
+            return
+        self._check_ready("updating")
+        if not quorum.voters.counts(*voter.key):
+            raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
+        if voter not in quorum.voters.set.voters:
+            self._append(quorum.voters.set.with_voter(voter))
+
+    def check_upgrade(self, level: int, *, is_upgrade: bool) -> None:
+        """Raises INVALID_UPDATE_VERSION: the quorum cannot have this kraft.version. NOT_CONTROLLER."""
+        quorum = self._quorum
+        low, high = KRAFT_VERSIONS
+        if not quorum.is_leader:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        if not low <= level <= high:
+            raise _no_such_level(level, f"the controllers support versions {low} to {high}.")
+        if level < quorum.kraft_version:
+            raise _no_such_level(level, "the quorum cannot go back, since its log names the voters.")
+        if level > quorum.kraft_version:
+            if not is_upgrade:
+                raise _no_such_level(level, "a higher version cannot be a downgrade.")
+            self._voters_at(level)
+
+    def _voters_at(self, level: int) -> VoterSet:
+        """The voters as they have told of themselves. Raises INVALID_UPDATE_VERSION."""
+        self._told[self._quorum.identity.node_id] = self._quorum.identity.voter
+        voters = VoterSet.of(self._told.get(node_id, Voter(node_id)) for node_id in self._quorum.voters.ids)
+        silent = [voter.node_id for voter in voters.voters if voter.directory_id == NO_DIRECTORY]
+        if silent:
+            raise _no_such_level(level, f"voters {silent} have not said yet which versions they know.")
+        unable = [voter.node_id for voter in voters.voters if not voter.versions[0] <= level <= voter.versions[1]]
+        if unable:
+            raise _no_such_level(level, f"voters {unable} do not know it.")
+        return voters
+
+    async def upgrade(self, level: int) -> None:
+        """Finalize a level of kraft.version: from 1 on the log names the voters. Raises what `check_upgrade` does, and
+        REQUEST_TIMED_OUT."""
+        quorum = self._quorum
+        self.check_upgrade(level, is_upgrade=True)
+        if level == quorum.kraft_version:
+            return
+        if self._is_busy or not quorum.state.may_change_voters:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the quorum is under way")
+        self._is_busy = True
+        try:
+            await self._until_committed(self._append(self._voters_at(level), level))
+        finally:
+            self._is_busy = False
+
+    # ---- what all of them check
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._quorum.config.controller_listener_names[:1]
+
+    def _check_asked(self, request: Any, epoch: int | None = None) -> None:
+        self._quorum.answering.check_cluster(request)
+        error = self._quorum.answering.check_leader(self._quorum.epoch if epoch is None else epoch)
+        if error:
+            raise KafkaError(error, "this node does not lead the metadata quorum in that epoch")
+
+    def _check_still(self, epoch: int) -> None:
+        if not self._quorum.is_leader or self._quorum.epoch != epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node leads the metadata quorum meanwhile")
+
+    def _check_ready(self, what: str) -> None:
+        quorum = self._quorum
+        if self._is_busy:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "a change of the voters is under way already")
+        if quorum.state.high_watermark <= quorum.state.epoch_start:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not committed anything in its epoch yet")
+        if not quorum.kraft_version:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{what} a voter needs {KRAFT} 1, and the cluster has 0: kafka-features upgrade --feature {KRAFT}=1",
+            )
+        if not quorum.state.may_change_voters:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the last change of the voters, up to offset {quorum.state.voters_end}, has not committed yet",
+            )
+
+    async def _versions_of(self, voter: Voter, where: tuple[str, int]) -> tuple[int, int]:
+        """The kraft.versions that a new voter knows: it is asked, and so must be there. Raises KafkaError."""
+        level, peer = self._quorum.kraft_version, None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                peer = await Peer.dial(self._world.network, *where, client_id=self._quorum.identity.client_id)
+                told = await peer.ask("ApiVersions", _who_asks(), version=4)
+        except LOST as reason:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter} does not answer at {where}: {reason}") from None
+        finally:
+            if peer is not None:
+                peer.close()
+        known = {row.name: (row.min_version, row.max_version) for row in told.supported_features}.get(KRAFT)
+        if told.error_code or known is None or not known[0] <= level <= known[1]:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{voter} does not know {KRAFT} {level}, it says {known}")
+        return known
+
+    # ---- the change
+
+    def _append(self, voters: VoterSet, kraft_version: int | None = None) -> int:
+        """Where the log ends with the new voters: from now on they count."""
+        quorum = self._quorum
+        rows = voter_rows(quorum.kraft_version if kraft_version is None else kraft_version, voters)
+        log.info("voters of the metadata quorum from offset %d on: %s", quorum.end, voters)
+        return quorum.append_control(rows if kraft_version is not None else rows[1:])
+
+    async def _until_committed(self, end: int) -> None:
+        """Raises REQUEST_TIMED_OUT: it may still commit. NOT_LEADER_OR_FOLLOWER: the next leader decides."""
+        if self._quorum.state.high_watermark >= end:
+            return
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+        self._waiting = end, waiting
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the change is written, and has not committed yet")
+        timer = loop.call_later(self._timeout_s, lambda: None if waiting.done() else waiting.set_exception(late))
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def committed(self, end: int) -> None:
+        """All below `end` has committed."""
+        if self._waiting is not None and self._waiting[0] <= end and not self._waiting[1].done():
+            self._waiting[1].set_result(None)
+
+    def reign_ended(self) -> None:
+        """This node leads no more."""
+        self._told.clear()
+        if self._waiting is not None and not self._waiting[1].done():
+            why = "another node leads the metadata quorum, and decides about the change"
+            self._waiting[1].set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
+
+
+def _who_asks() -> Any:
+
+    return api_versions.Request(client_software_name="kpybroker", client_software_version="1")
+
+
+def _endpoints(request: Any) -> tuple[Endpoint, ...]:
+    return tuple((listener.name, listener.host, listener.port) for listener in request.listeners)
+
+
+def _no_such_level(level: int, why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {KRAFT}: {why}")

@@ -1,0 +1,138 @@
+"""The leader's part of Raft's function: told of, counted, checked, handed over (KIP-595, KIP-853).
+
+Followers pull: a voter's Fetch says up to where it has the log on disk, and the high watermark is what a majority has.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from kpybroker.raft.state import (
+    NOBODY,
+    AskBegin,
+    AskEnd,
+    Commit,
+    Effect,
+    Fetched,
+    Lead,
+    Persist,
+    Resign,
+    Role,
+    State,
+    Synced,
+    Voted,
+    VotersChanged,
+)
+
+Stepped = tuple[State, list[Effect]]
+
+
+def random_timeout_ms(state: State, now_ms: int, chance: Random) -> int:
+    """When an election may begin that nobody else has begun."""
+    timeout_ms = state.timing.election_timeout_ms
+    return now_ms + timeout_ms + chance.randrange(max(timeout_ms, 1))
+
+
+def lead(state: State, now_ms: int) -> Stepped:
+    """A candidate has a majority."""
+    voted = Voted(state.epoch, state.node_id, NOBODY)
+    granting = tuple(voter for voter in state.voters if state.answers.get(voter))
+    leader = state.out_of_office()._replace(
+        voted=voted,
+        role=Role.LEADER,
+        synced=dict.fromkeys(state.voters, 0),
+        fetched_ms={},
+        led_since_ms=now_ms,
+        epoch_start=state.tail.end,
+        deadline_ms=now_ms + state.timing.check_quorum_ms if state.others_needed else None,
+    )
+    leader, begins = announce(leader, now_ms)
+    return leader, [Persist(voted), Lead(voted.epoch, granting), *begins]
+
+
+def lead_others(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
+    """The voters of a leader change: those who stay keep what is known of them. A leader that is none goes on."""
+    assert state.synced is not None
+    assert state.fetched_ms is not None
+    changed = state._replace(
+        voters=event.voters,
+        voters_end=event.end,
+        is_stranger=event.is_stranger,
+        is_leaving=event.is_leaving,
+        synced={voter: state.synced.get(voter, 0) for voter in event.voters},
+        fetched_ms={voter: at_ms for voter, at_ms in state.fetched_ms.items() if voter in event.voters},
+    )
+    changed = changed._replace(deadline_ms=now_ms + state.timing.check_quorum_ms if changed.others_needed else None)
+    changed, begins = announce(changed, now_ms)
+    changed, effects = _settle(changed, now_ms, chance)
+    return changed, [*begins, *effects]
+
+
+def announce(state: State, now_ms: int) -> Stepped:
+    """Tell those who do not fetch: often at first, for an election goes on where a voter does not know its end."""
+    assert state.fetched_ms is not None
+    if not state.others:
+        return state._replace(retry_at_ms=None), []
+    begin_ms = state.timing.begin_ms
+    is_new = now_ms - state.led_since_ms < state.timing.fetch_timeout_ms
+    quiet = [
+        voter for voter in state.others if voter not in state.fetched_ms or now_ms - state.fetched_ms[voter] >= begin_ms
+    ]
+    again_ms = now_ms + (state.timing.retry_ms if is_new else begin_ms)
+    return state._replace(retry_at_ms=again_ms), [AskBegin(voter, state.epoch) for voter in quiet]
+
+
+def check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
+    """A leader that is cut off stops being one: others have elected theirs, or are about to."""
+    assert state.fetched_ms is not None
+    since_ms = now_ms - state.timing.check_quorum_ms
+    heard = sorted((state.fetched_ms.get(voter, state.led_since_ms) for voter in state.others), reverse=True)
+    lasts_since_ms = heard[state.others_needed - 1]
+    if lasts_since_ms > since_ms:
+        return state._replace(deadline_ms=lasts_since_ms + state.timing.check_quorum_ms), []
+    return resign(state, Resign(), now_ms, chance)
+
+
+def resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
+    """Lead no more, and say who should."""
+    if state.synced is None:
+        return state, []
+    reached = state.synced
+    successors = tuple(sorted(state.others, key=lambda voter: -reached[voter]))
+    resigned = state.out_of_office()._replace(role=Role.RESIGNED, deadline_ms=random_timeout_ms(state, now_ms, chance))
+    return resigned, [AskEnd(voter, state.epoch, successors) for voter in state.others]
+
+
+def synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
+    """This node's own disk has more."""
+    return _count(state, state.node_id, event.end, now_ms, chance)
+
+
+def fetched(state: State, event: Fetched, now_ms: int, chance: Random) -> Stepped:
+    """A voter's disk has what is before its fetch."""
+    if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
+        return state, []
+    heard = state._replace(fetched_ms={**state.fetched_ms, event.replica: now_ms})
+    return _count(heard, event.replica, event.end, now_ms, chance)
+
+
+def _count(state: State, voter: int, end: int, now_ms: int, chance: Random) -> Stepped:
+    if state.synced is None or voter not in state.synced or end <= state.synced[voter]:
+        return state, []
+    return _settle(state._replace(synced={**state.synced, voter: end}), now_ms, chance)
+
+
+def _settle(state: State, now_ms: int, chance: Random) -> Stepped:
+    """The high watermark is what a majority has on disk, once that reaches into the leader's own epoch.
+
+    A leader that is no voter any more leads until the others know it for good.
+    """
+    assert state.synced is not None
+    agreed = sorted(state.synced.values(), reverse=True)[state.majority - 1]
+    if agreed <= state.high_watermark or agreed <= state.epoch_start:
+        return state, []
+    counted = state._replace(high_watermark=agreed)
+    if counted.is_voter or agreed < counted.voters_end:
+        return counted, [Commit(agreed)]
+    resigned, ends = resign(counted, Resign(), now_ms, chance)
+    return resigned, [Commit(agreed), *ends]

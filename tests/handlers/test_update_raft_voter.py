@@ -1,0 +1,24 @@
+"""UpdateRaftVoter to a controller: what changes is in the log, what does not is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.server.voting import Quorum, run_quorum
+
+
+def test_a_voter_tells_where_it_listens(tmp_path: Path) -> None:
+    async def play(quorum: Quorum) -> None:
+        await quorum.start(1)
+        lone = quorum.nodes[1].broker.quorum
+        end = lone.end
+        same = lone.identity.updated(lone.epoch)
+        assert lone.changes.update(same).error_code == 0
+        assert lone.end == end
+        moved = lone.identity._replace(listener=("CONTROLLER", "127.0.0.1", 1)).updated(lone.epoch)
+        told = lone.changes.update(moved)
+        assert (told.error_code, told.current_leader.leader_id) == (0, 1)
+        assert lone.voters.set.voters[0].endpoints == (("CONTROLLER", "127.0.0.1", 1),)
+        assert lone.end > end
+
+    run_quorum(tmp_path, play)

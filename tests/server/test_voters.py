@@ -1,0 +1,221 @@
+"""Voters that come, go, move and come back with another disk, over real sockets; the cluster serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kpybroker.errors import ConfigError, ErrorCode
+from kpybroker.storage.formatting import decode_id, encode_id
+from kpybroker.wire.rpc import create_topics, update_features
+from tests.server.clustering import Cluster, run_cluster
+from tests.server.voting import Quorum, run_quorum
+
+
+async def makes(quorum: Quorum, name: str) -> None:
+    """The cluster serves: a topic is made, and every node knows it."""
+    wanted = create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    told = await quorum.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=5000))
+    assert told.topics[0].error_code == 0, told.topics[0].error_message
+    await quorum.until(
+        lambda: all(name in node.broker.image.topics for node in quorum.nodes.values()), f"all know {name}"
+    )
+
+
+def test_a_quorum_grows_from_one_to_three_and_survives_its_first(tmp_path: Path) -> None:
+    async def play(quorum: Quorum) -> None:
+        await quorum.of_three()
+        await quorum.voting(1, 2, 3)
+        await makes(quorum, "of-three")
+        await quorum.stop(1)
+        assert await quorum.leader() in (2, 3)
+        await makes(quorum, "without-the-first")
+        await quorum.start(1)
+        await quorum.voting(1, 2, 3)
+        assert "without-the-first" in quorum.nodes[1].broker.image.topics
+
+    run_quorum(tmp_path, play)
+
+
+def test_a_leader_that_is_removed_hands_over_and_goes_on_as_an_observer(tmp_path: Path) -> None:
+    async def play(quorum: Quorum) -> None:
+        await quorum.of_three()
+        former = await quorum.leader()
+        told = await quorum.remove(former)
+        assert told.error_code == 0, told.error_message
+        left = tuple(node_id for node_id in (1, 2, 3) if node_id != former)
+        await quorum.voting(*left)
+        assert await quorum.leader() in left
+        await makes(quorum, "later")
+        assert (await quorum.remove(former)).error_code == ErrorCode.VOTER_NOT_FOUND
+        await quorum.until_caught_up(former)
+        assert (await quorum.add(former)).error_code == 0
+        await quorum.voting(1, 2, 3)
+
+    run_quorum(tmp_path, play)
+
+
+def test_what_cannot_be_added_changes_nothing(tmp_path: Path) -> None:
+    async def play(quorum: Quorum) -> None:
+        await quorum.start(1)
+        await quorum.start(2)
+        await quorum.until_caught_up(2)
+        lone = quorum.nodes[1].broker.quorum
+        for facts, code in (
+            ({"voter_id": 1}, ErrorCode.DUPLICATE_VOTER),
+            ({"voter_id": 3}, ErrorCode.REQUEST_TIMED_OUT),  # it answers at that address, and has never fetched
+            ({"voter_directory_id": bytes(range(16))}, ErrorCode.REQUEST_TIMED_OUT),
+            ({"cluster_id": "x" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ):
+            assert (await quorum.add(2, **facts)).error_code == code
+        assert lone.voters.ids == (1,)
+        assert lone.state.voters_end < lone.end
+        both = await asyncio.gather(quorum.add(2), quorum.add(2))
+        assert sorted(told.error_code for told in both) in (
+            [0, ErrorCode.REQUEST_TIMED_OUT],  # one change at a time
+            [0, ErrorCode.DUPLICATE_VOTER],
+        )
+        await quorum.voting(1, 2)
+        await quorum.stop(2)
+        await quorum.until(lambda: not lone.is_leader, "the first notices that it is not a majority")
+
+    run_quorum(tmp_path, play)
+
+
+def test_a_voter_that_listens_elsewhere_says_so(tmp_path: Path) -> None:
+    async def play(quorum: Quorum) -> None:
+        await quorum.of_three()
+        for node_id in (2, await quorum.leader()):
+            await quorum.stop(node_id)
+            quorum.move(node_id)
+            await quorum.start(node_id)
+
+            def knows(node_id: int = node_id) -> bool:
+                told = [node.broker.quorum.voters.set.get(node_id) for node in quorum.nodes.values()]
+                return all(voter and voter.endpoints[0][2] == quorum.ports[node_id] for voter in told)
+
+            await quorum.until(knows, "all know the new address")
+        await quorum.voting(1, 2, 3)
+        await makes(quorum, "after-moving")
+
+    run_quorum(tmp_path, play)
+
+
+def test_a_voter_with_a_new_disk_joins_by_itself(tmp_path: Path) -> None:
+    """controller.quorum.auto.join.enable: what it was is removed, and what it is is added."""
+
+    async def play(quorum: Quorum) -> None:
+        await quorum.of_three()
+        was = quorum.nodes[3].broker.quorum.identity.directory_id
+        await quorum.stop(3)
+        shutil.rmtree(tmp_path / "3")
+        quorum.own[3] = {"controller.quorum.auto.join.enable": "true"}
+        await quorum.start(3)
+        await quorum.voting(1, 2, 3)
+        voter = quorum.nodes[1].broker.quorum.voters.set.get(3)
+        assert voter is not None
+        assert voter.directory_id == quorum.nodes[3].broker.quorum.identity.directory_id != was
+        assert (await quorum.remove(3, was)).error_code == ErrorCode.VOTER_NOT_FOUND
+
+    run_quorum(tmp_path, play)
+
+
+def test_three_that_know_each_other_from_the_start(tmp_path: Path) -> None:
+    """kpybroker.initial.controllers as a list: kraft.version 1 without an order of starting."""
+
+    async def play(quorum: Quorum) -> None:
+        ids = {node_id: encode_id(bytes([node_id]) * 16) for node_id in (1, 2, 3)}
+        listed = ",".join(f"{node_id}@127.0.0.1:{quorum.ports[node_id]}:{text}" for node_id, text in ids.items())
+        quorum.own = {node_id: {"kpybroker.initial.controllers": listed} for node_id in ids}
+        await quorum.start(1, 2, 3)
+        await quorum.voting(1, 2, 3)
+        for node_id, text in ids.items():
+            assert quorum.nodes[node_id].broker.quorum.identity.directory_id == decode_id(text)
+        assert (await quorum.remove(3)).error_code == 0
+        await quorum.voting(1, 2)
+
+    run_quorum(tmp_path, play)
+
+
+def test_static_voters_become_ones_that_can_change(tmp_path: Path) -> None:
+    """kraft.version 0 -> 1 by UpdateFeatures, once all voters have told of themselves (UpdateRaftVoter)."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        leader = cluster.nodes[await cluster.leader()].broker.quorum
+        wanted = update_features.FeatureUpdateKey(feature="kraft.version", max_version_level=1)
+        await cluster.until(lambda: len(leader.changes._told) == 2, "the others have told the leader of themselves")
+        controller = cluster.nodes[leader.identity.node_id]
+        request = update_features.Request(feature_updates=[wanted], timeout_ms=5000)
+        told = await controller.broker.channel.ask("UpdateFeatures", request, 5000)
+        assert told.error_code == 0, told.error_message
+
+        def upgraded() -> bool:
+            quorums = [node.broker.quorum for node in cluster.nodes.values()]
+            return all(quorum.kraft_version == 1 and quorum.voters.ids == (1, 2, 3) for quorum in quorums)
+
+        await cluster.until(upgraded, "all voters stand in the log")
+        for node_id in (1, 2, 3):
+            await cluster.stop(node_id)
+            if node_id < 3:
+                await cluster.start(node_id)
+        cluster.settings["controller.quorum.voters"] = ",".join(
+            f"{node_id}@127.0.0.1:{port}" for node_id, port in cluster.ports.items() if node_id != 1
+        )
+        with pytest.raises(ConfigError, match="has other voters"):
+            await cluster.start(3)
+        assert await cluster.leader() in (1, 2)
+
+    run_cluster(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"kpybroker.cluster.id": "b3B5YnJva2VyLXZvdGVycw"}, "are of another cluster"),
+        ({"node.id": "1"}, "another node of that id|refused with DUPLICATE_BROKER_REGISTRATION"),
+        ({"node.id": "2"}, "another node of that id|refused with DUPLICATE_BROKER_REGISTRATION"),
+    ],
+    ids=["another cluster", "the leader's id", "a follower's id"],
+)
+def test_who_does_not_belong_here_is_told_so_and_the_cluster_serves_on(
+    tmp_path: Path, own: dict[str, str], why: str
+) -> None:
+    async def play(quorum: Quorum) -> None:
+        await quorum.of_three()
+        quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "4000"}
+        with pytest.raises(ConfigError, match=why):
+            await quorum.start(4)
+        await makes(quorum, "still")
+        await quorum.voting(1, 2, 3)
+
+    run_quorum(tmp_path, play)
+
+
+def test_a_minority_of_voters_says_whom_it_lacks(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        cluster.settings["initial.broker.registration.timeout.ms"] = "1500"
+        with pytest.raises(ConfigError, match="no leader of the metadata quorum within 1500 ms"):
+            await cluster.start(1)
+        cluster.settings["initial.broker.registration.timeout.ms"] = "60000"
+        await cluster.start(1, 2)
+        await cluster.leader()
+
+    run_cluster(tmp_path, play)
+
+
+def test_static_voters_are_not_changed_by_settings(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        await cluster.stop(3)
+        voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in cluster.ports.items() if node_id != 1)
+        cluster.settings["controller.quorum.voters"] = voters
+        cluster.settings["kpybroker.cluster.id"] = cluster.nodes[1].broker.cluster_id
+        with pytest.raises(ConfigError, match=r"names 2, 3, and .* was voting among 1, 2, 3"):
+            await cluster.start(3)
+        await cluster.leader()
+
+    run_cluster(tmp_path, play)

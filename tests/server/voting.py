@@ -1,0 +1,116 @@
+"""Several real controllers whose voters change: the first one is alone, the others join as observers (KIP-853)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.peer import Peer
+from kpybroker.raft.state import Role
+from kpybroker.wire.rpc import add_raft_voter, remove_raft_voter
+from tests.server.clustering import PATIENCE_S, QUICK, Cluster, free_ports
+
+CLUSTER_ID = "a3B5YnJva2VyLXZvdGVycw"
+
+
+class Quorum(Cluster):
+    """Node 1 forms the cluster; whoever starts later follows it, and votes once it was added."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, voters=4, settings={"controller.quorum.request.timeout.ms": "1000"})
+        self.own: dict[int, dict[str, str]] = {}
+        """Settings of single nodes, over all others."""
+
+    def config(self, node_id: int) -> BrokerConfig:
+        listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{self.ports[node_id]}"
+        servers = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        return BrokerConfig.parse(
+            {
+                "controller.quorum.bootstrap.servers": servers,
+                "kpybroker.initial.controllers": "standalone" if node_id == 1 else "none",
+                "kpybroker.cluster.id": CLUSTER_ID,
+                "listeners": listeners,
+                "node.id": str(node_id),
+                "log.dirs": str(self.root / str(node_id)),
+                **QUICK,
+                **self.settings,
+                **self.own.get(node_id, {}),
+            }
+        )
+
+    def move(self, node_id: int) -> None:
+        """The node's controller listens elsewhere from its next start on."""
+        self.ports[node_id] = free_ports(1)[0]
+
+    async def ask(self, name: str, request: Any, version: int | None = None) -> Any:
+        """Ask as a client does, at some node's first listener."""
+        node = next(iter(self.nodes.values()))
+        host, _, port = node.bootstrap.rpartition(":")
+        peer = await Peer.dial(node.broker.world.network, host, int(port))
+        await peer.negotiate()
+        try:
+            return await peer.ask(name, request, version=version)
+        finally:
+            peer.close()
+
+    async def add(self, node_id: int, version: int | None = None, **facts: Any) -> Any:
+        """The answer to an AddRaftVoter of a node that runs."""
+        me = self.nodes[node_id].broker.quorum.identity
+        assert me.listener is not None
+        name, host, port = me.listener
+        listener = add_raft_voter.Listener(name=name, host=host, port=port)
+        said = {"cluster_id": CLUSTER_ID, "voter_id": node_id, "voter_directory_id": me.directory_id}
+        request = add_raft_voter.Request(listeners=[listener], **{**said, **facts})
+        return await self.ask("AddRaftVoter", request, version)
+
+    async def remove(self, node_id: int, directory_id: bytes | None = None) -> Any:
+        """The answer to a RemoveRaftVoter."""
+        directory = directory_id or self.nodes[node_id].broker.quorum.identity.directory_id
+        request = remove_raft_voter.Request(cluster_id=CLUSTER_ID, voter_id=node_id, voter_directory_id=directory)
+        return await self.ask("RemoveRaftVoter", request)
+
+    async def until_caught_up(self, node_id: int) -> None:
+        """Until the leader has seen the node have all there is."""
+        me = self.nodes[node_id].broker.quorum.identity
+        leader = self.nodes[await self.leader()].broker.quorum
+        await self.until(lambda: leader.answering.is_caught_up(me.node_id, me.directory_id), "it has caught up")
+
+    async def of_three(self) -> None:
+        """Nodes 1 to 3 vote."""
+        await self.start(1)
+        await self.start(2, 3)
+        for node_id in (2, 3):
+            await self.until_caught_up(node_id)
+            told = await self.add(node_id)
+            assert told.error_code == 0, told.error_message
+
+    async def voting(self, *node_ids: int) -> None:
+        """Until every node that runs knows these voters, and what it is among them."""
+
+        def agreed() -> bool:
+            quorums = {node_id: node.broker.quorum for node_id, node in self.nodes.items()}
+            return all(
+                quorum.state.voters == node_ids
+                and quorum.state.voters_end <= quorum.state.high_watermark
+                and quorum.state.is_voter == (node_id in node_ids)
+                and quorum.state.role in (Role.LEADER, Role.FOLLOWER)
+                for node_id, quorum in quorums.items()
+            )
+
+        await self.until(agreed, f"{node_ids} vote, and everybody knows it")
+
+
+def run_quorum(root: Path, play: Callable[[Quorum], Awaitable[None]]) -> None:
+    """Play on nodes that nobody has started yet."""
+
+    async def whole() -> None:
+        quorum = Quorum(root)
+        try:
+            await play(quorum)
+        finally:
+            await quorum.close()
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_S * 2))

@@ -1,0 +1,205 @@
+"""deploy/: valid by the schemas of Compose and Kubernetes, and true: names resolve, settings are settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from compose_spec import ComposeSpecification, Service
+
+from kpybroker.config import BrokerConfig, parse_setting
+from kpybroker.server.observing import PATHS
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+MANIFESTS = [
+    manifest
+    for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for manifest in yaml.safe_load_all(file.read_text())
+]
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+NAMESPACE = "streams"
+DOMAIN = "svc.cluster.local"
+KUBERNETES = "1.28"
+"""The oldest that the manifests promise to work with."""
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
+
+
+def config_of(arguments: list[str]) -> BrokerConfig:
+    """What `kpybroker serve --set=...` makes of them."""
+    assert arguments[0] == "serve"
+    assert all(argument.startswith("--set=") for argument in arguments[1:]), arguments
+    return BrokerConfig.parse(dict(parse_setting(argument.removeprefix("--set=")) for argument in arguments[1:]))
+
+
+def check_is_one_cluster(configs: list[BrokerConfig]) -> None:
+    """Everybody names the same voters, and is one of them under its own name."""
+    assert len({config.controller_quorum_voters for config in configs}) == 1
+    assert sorted(config.node_id for config in configs) == sorted(
+        v.node_id for v in configs[0].controller_quorum_voters
+    )
+    for config in configs:
+        assert config.process_roles == ("broker", "controller")
+        assert (config.default_replication_factor, config.log_settings().min_insync_replicas) == (3, 2)
+        assert config.http_host == "0.0.0.0", "probes and scrapes come from elsewhere"
+
+
+# ---- Kubernetes
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda m: f"{m['kind']}-{m['metadata']['name']}")
+def test_manifests_are_valid(manifest: dict[str, Any]) -> None:
+    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_the_schema_bites() -> None:
+    (budget,) = of_kind("PodDisruptionBudget")
+    wrong = {**budget, "spec": {**budget["spec"], "maxUnavailabel": 1}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def pods() -> list[dict[str, str]]:
+    """The environment of each pod of the StatefulSet, as the downward API gives it."""
+    (stateful,) = of_kind("StatefulSet")
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    found = []
+    for index in range(stateful["spec"]["replicas"]):
+        facts = {
+            "metadata.name": f"{stateful['metadata']['name']}-{index}",
+            "metadata.namespace": NAMESPACE,
+            "metadata.labels['apps.kubernetes.io/pod-index']": str(index),
+        }
+        found.append({row["name"]: facts[row["valueFrom"]["fieldRef"]["fieldPath"]] for row in container["env"]})
+    return found
+
+
+def expanded(argument: str, environment: dict[str, str]) -> str:
+    """With $(NAME) replaced, as the kubelet does."""
+    return re.sub(r"\$\((\w+)\)", lambda variable: environment[variable[1]], argument)
+
+
+def test_nodes_listen_where_the_headless_service_leads() -> None:
+    """What a pod advertises, and what voters are named, are the names that the service gives to the pods."""
+    (stateful,) = of_kind("StatefulSet")
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    environments = pods()
+    configs = [
+        config_of([expanded(argument, environment) for argument in container["args"]]) for environment in environments
+    ]
+    check_is_one_cluster(configs)
+    service = stateful["spec"]["serviceName"]
+    for env, config in zip(environments, configs, strict=True):
+        name = f"{env['POD_NAME']}.{service}.{NAMESPACE}.{DOMAIN}"
+        assert str(config.node_id) == env["NODE_ID"]
+        assert [(each.host, each.port) for each in config.advertised_listeners] == [(name, 9092)]
+        (voter,) = [voter for voter in config.controller_quorum_voters if voter.node_id == config.node_id]
+        assert (voter.host, voter.port) == (name, config.controller_listeners[0].port)
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert all(any(path.startswith(mount) for mount in mounts) for path in configs[0].log_dirs)
+
+
+def test_services_and_budget_lead_to_the_pods() -> None:
+    (stateful,) = of_kind("StatefulSet")
+    template = stateful["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    (container,) = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    services = {service["metadata"]["name"]: service["spec"] for service in of_kind("Service")}
+    headless = services[stateful["spec"]["serviceName"]]
+    assert headless["clusterIP"] == "None"
+    assert headless["publishNotReadyAddresses"], "nodes look for each other before they are ready"
+    for service in services.values():
+        assert service["selector"].items() <= labels.items()
+        assert all(ports[port["targetPort"]] == port["port"] for port in service["ports"])
+    (budget,) = of_kind("PodDisruptionBudget")
+    for selector in (budget["spec"]["selector"], stateful["spec"]["selector"]):
+        assert selector["matchLabels"].items() <= labels.items()
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_probes_ask_what_is_served() -> None:
+    (stateful,) = of_kind("StatefulSet")
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    config = config_of([expanded(argument, pods()[0]) for argument in container["args"]])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    wanted = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    for probe, path in wanted.items():
+        asked = container[probe]["httpGet"]
+        assert (asked["path"], ports[asked["port"]]) == (path, config.http_port)
+        assert path in PATHS
+    annotations = stateful["spec"]["template"]["metadata"]["annotations"]
+    assert int(annotations["prometheus.io/port"]) == config.http_port
+
+
+# ---- Compose
+
+
+def unknown_to_compose(file: dict[str, Any]) -> set[str]:
+    """Keys that the Compose specification does not have; values of a wrong shape are a ValueError."""
+    ComposeSpecification.model_validate(file)
+    unknown = {key for key in file if not key.startswith("x-")} - _keys(ComposeSpecification)
+    for service in file["services"].values():
+        unknown |= set(service) - _keys(Service)
+    return unknown
+
+
+def _keys(model: Any) -> set[str]:
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def test_the_compose_file_is_valid() -> None:
+    assert unknown_to_compose(COMPOSE) == set()
+    one = COMPOSE["services"]["kpybroker-1"]
+    assert unknown_to_compose({**COMPOSE, "services": {"a": {**one, "restrat": "no"}}}) == {"restrat"}
+    with pytest.raises(ValueError, match="ports"):
+        unknown_to_compose({**COMPOSE, "services": {"a": {**one, "ports": 9092}}})
+
+
+def test_the_compose_services_are_one_cluster() -> None:
+    services = COMPOSE["services"]
+    configs = {name: config_of(service["command"]) for name, service in services.items()}
+    check_is_one_cluster(list(configs.values()))
+    published = []
+    for name, config in configs.items():
+        service = services[name]
+        assert service["hostname"] == name
+        (voter,) = [voter for voter in config.controller_quorum_voters if voter.node_id == config.node_id]
+        assert (voter.host, voter.port) == (name, config.controller_listeners[0].port)
+        ports = dict(text.split(":") for text in service["ports"])
+        published += list(ports)
+        inside, outside = config.advertised_listeners
+        assert (inside.host, inside.name) == (name, config.inter_broker_listener_name)
+        assert outside.host == "localhost"
+        listening = {endpoint.name: endpoint.port for endpoint in config.listeners}
+        assert ports[str(outside.port)] == str(listening[outside.name])
+        assert str(config.http_port) in ports.values()
+        (volume,) = service["volumes"]
+        assert volume == f"{name}:{config.log_dirs[0]}"
+        assert name in COMPOSE["volumes"]
+        assert f":{config.http_port}/healthz" in service["healthcheck"]["test"][-1]
+    assert len(set(published)) == len(published)
+
+
+# ---- the image
+
+
+def test_the_image_starts_a_broker() -> None:
+    """What it copies is there, and its command is one that kpybroker reads."""
+    text = (DEPLOY / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
+        assert all((DEPLOY.parent / name).exists() for name in line.split())
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
+    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    assert yaml.safe_load(entry) == ["kpybroker"]
+    first, *rest = yaml.safe_load(command)
+    assert rest[::2] == ["--set"] * (len(rest) // 2)
+    config = config_of([first, *(f"--set={setting}" for setting in rest[1::2])])
+    exposed = {int(port) for port in re.findall(r"\d+", re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE)[0])}
+    assert {config.listeners[0].port, config.http_port} <= exposed

@@ -1,0 +1,42 @@
+"""The runbook names metrics, settings and options that there are; compat_tests/test_runbook.py runs its commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from kpybroker.cli import arguments
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.server.gauges import ALL_NAMES
+
+TEXT = (Path(__file__).parent.parent / "docs" / "runbook.md").read_text()
+
+
+def test_every_metric_is_one() -> None:
+    named = set(re.findall(r"\b(?:kafka|kpybroker)_[a-z_]+", TEXT))
+    assert len(named) > 10
+    assert named <= set(ALL_NAMES)
+    for watched in ("underreplicatedpartitions", "underminisr", "offlinepartitions", "activecontroller", "stall"):
+        assert any(watched in name for name in named), watched
+
+
+def test_every_setting_is_one() -> None:
+    named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", TEXT)) | set(re.findall(r"s[/|]\^([a-z.]+)=", TEXT))
+    settings = {name for name in named if not name.endswith((".md", ".py", ".properties", ".ready", ".log", ".sh"))}
+    assert len(settings) > 5
+    assert settings <= set(BROKER_KEYS)
+
+
+def test_brokers_are_started_with_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read by the program's own parser, up to where it would serve."""
+    served = []
+    monkeypatch.setattr("kpybroker.cli.serving.dev", lambda *given, **more: served.append(("dev", given)))
+    monkeypatch.setattr("kpybroker.cli.serving.serve", lambda *given, **more: served.append(("serve", given)))
+    starts = re.findall(r"^ *kpybroker ((?:dev|serve) .*?) *&$", TEXT, re.MULTILINE)
+    for line in starts:
+        words = shlex.split(re.sub(r"\$\w+", "1", line))
+        arguments.run_serving(words)
+    assert [kind for kind, _ in served] == ["dev", "serve"]
