@@ -53,6 +53,9 @@ class ClusterJavaProduce(JavaProduce):
 
     family = "cluster"
     brokers = Brokers.CLUSTER
+    warm_up_slices = 1
+    records = 100_000
+    warm_up_records = 50_000
 
 
 class ClusterAckLatency(RawAckLatency):

@@ -19,6 +19,8 @@ class JavaProduce(Case):
 
     family = "java"
     warm_up_slices = 2
+    records = RECORDS
+    warm_up_records = WARM_UP_RECORDS
 
     def __init__(self, name: str, label: str, acks: str, rate: tuple[float, float], cpu: tuple[float, float]) -> None:
         self.acks = acks
@@ -35,7 +37,7 @@ class JavaProduce(Case):
         told = self._run(target, topic)
         used = target.cpu() - cpu
         steady = _STEADY.search(told)
-        sent = RECORDS + WARM_UP_RECORDS
+        sent = self.records + self.warm_up_records
         stored = sum(end_offsets(target, topic, PARTITIONS))
         delete_topic(target, topic)
         if steady is None or stored != sent:
@@ -45,8 +47,8 @@ class JavaProduce(Case):
 
     def _run(self, target: Target, topic: str) -> str:
         flags = ["-Xmx512m", "-Xms512m", "-Dlog4j2.level=error", "-cp", f"{jars()}/*"]
-        load = ["--topic", topic, "--num-records", str(RECORDS + WARM_UP_RECORDS), "--record-size", "1024"]
-        load += ["--warmup-records", str(WARM_UP_RECORDS), "--throughput", "-1"]
+        load = ["--topic", topic, "--num-records", str(self.records + self.warm_up_records), "--record-size", "1024"]
+        load += ["--warmup-records", str(self.warm_up_records), "--throughput", "-1"]
         load += ["--bootstrap-server", target.bootstrap, "--command-property", f"acks={self.acks}"]
         command = [java(), *flags, "org.apache.kafka.tools.ProducerPerformance", *load]
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

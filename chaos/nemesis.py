@@ -27,6 +27,8 @@ TORN_SHARE = 0.5
 STOP_PATIENCE_S = 40.0
 POLL_S = 0.05
 TAIL_BYTES = 1500
+LOOK_AGAIN_S = 0.5
+COMMITS = "__consumer_offsets"
 
 
 class Nemesis:
@@ -49,7 +51,10 @@ class Nemesis:
         self._told = told
         self._busy: set[int] = set()
         self._down: set[int] = set()
-        self._torn_since_whole = False
+        self._torn: int | None = None
+        """The node whose tail is gone. Until it is in sync again nobody else may be killed: who comes back uncleanly is
+        believed to have lost something, so two of them at once may leave nobody who is known to have everything."""
+        self._look_again_s = 0.0
         self._order = itertools.count()
         self.counted: Counter[str] = Counter()
         self._kinds: list[tuple[int, Callable[[], Trouble | None]]] = [
@@ -89,6 +94,7 @@ class Nemesis:
                 if wait_s is not None:
                     heapq.heappush(running, (now + wait_s, next(self._order), trouble))
             self.look()
+            self._look_whether_whole()
             time.sleep(POLL_S)
         self._links.heal_all()
 
@@ -101,9 +107,21 @@ class Nemesis:
                 self._links.down(node.node_id)
                 self._start(node)
 
-    def whole(self) -> None:
-        """All replicas are in sync: another may be torn."""
-        self._torn_since_whole = False
+    def is_whole(self) -> bool:
+        """Every node is up, has told the controller of its new life, and has all its replicas in sync."""
+        topics = sorted({place.topic for place in self._places})
+        if self._down or not all(node.ready() for node in self._cluster.nodes.values()):
+            return False
+        try:
+            self._cluster.await_in_sync(*topics, COMMITS, patience_s=0.0)
+        except TimeoutError:
+            return False
+        return True
+
+    def _look_whether_whole(self) -> None:
+        if self._torn is not None and not self._busy and time.monotonic() > self._look_again_s:
+            self._torn = None if self.is_whole() else self._torn
+            self._look_again_s = time.monotonic() + LOOK_AGAIN_S
 
     def _draw(self) -> Trouble | None:
         weights = [weight for weight, _ in self._kinds]
@@ -126,9 +144,13 @@ class Nemesis:
     def _idle(self) -> list[ClusterNode]:
         return [node for node in self._cluster.nodes.values() if node.node_id not in self._busy]
 
+    def _mortal(self) -> list[ClusterNode]:
+        """Whom one may kill now."""
+        return [node for node in self._idle() if self._torn in (None, node.node_id) and not self._down]
+
     def _kill_any(self) -> Trouble | None:
-        idle = self._idle()
-        return self._killed(self._random.choice(idle), "a node") if idle and not self._down else None
+        mortal = self._mortal()
+        return self._killed(self._random.choice(mortal), "a node") if mortal else None
 
     def _kill_leader(self) -> Trouble | None:
         place = self._random.choice(self._places)
@@ -141,17 +163,16 @@ class Nemesis:
         return found
 
     def _kill_known(self, node_id: int, what: str) -> Trouble | None:
-        is_there = node_id in self._cluster.nodes and node_id not in self._busy and not self._down
-        return self._killed(self._cluster.nodes[node_id], what) if is_there else None
+        node = self._cluster.nodes.get(node_id)
+        return self._killed(node, what) if node is not None and node in self._mortal() else None
 
     def _killed(self, node: ClusterNode, what: str) -> Trouble:
         self._busy.add(node.node_id)
-        may_tear = not self._torn_since_whole and not self._down
+        torn = self._random.random() < TORN_SHARE and self._torn is None and self.is_whole()
         self._kill(node)
-        torn = may_tear and self._random.random() < TORN_SHARE
         self._told(f"kill {what}, node {node.node_id}{', torn' if torn else ''}")
         if torn:
-            self._torn_since_whole = True
+            self._torn = node.node_id
             self.counted["torn"] += 1
             for line in tear(node.data, self._random):
                 self._told(f"  {line}")
@@ -161,7 +182,7 @@ class Nemesis:
         self._busy.discard(node.node_id)
 
     def _kill_several(self) -> Trouble | None:
-        if self._busy:
+        if self._busy or self._torn is not None:
             return None
         nodes = list(self._cluster.nodes.values())
         return self._all_killed(self._random.sample(nodes, self._random.randint(2, len(nodes))))
@@ -179,8 +200,8 @@ class Nemesis:
         self._busy -= {node.node_id for node in nodes}
 
     def _restart_quickly(self) -> Trouble | None:
-        idle = self._idle()
-        return self._restarted_quickly(self._random.choice(idle)) if idle and not self._down else None
+        mortal = self._mortal()
+        return self._restarted_quickly(self._random.choice(mortal)) if mortal else None
 
     def _restarted_quickly(self, node: ClusterNode) -> Trouble:
         self._told(f"kill node {node.node_id} three times in a row")

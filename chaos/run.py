@@ -113,9 +113,8 @@ class Run:
     def _calm(self) -> None:
         """Nothing is in trouble: all replicas come back into sync, all producers go on, commits are as they were."""
         began_s = time.monotonic()
-        if not self._until(self._is_whole, "not all replicas are in sync"):
+        if not self._until(self.nemesis.is_whole, "not all replicas are in sync"):
             return
-        self.nemesis.whole()
         recovered_s = time.monotonic() - began_s
         self.report.longest_recovery_s = max(self.report.longest_recovery_s, recovered_s)
         producers = [*self._producers, self._java]
@@ -132,14 +131,6 @@ class Run:
                 return False
             self.nemesis.look()
             time.sleep(0.05)
-        return True
-
-    def _is_whole(self) -> bool:
-        topics = [TOPIC, "__consumer_offsets"]
-        try:
-            self.cluster.await_in_sync(*topics, patience_s=0.0)
-        except TimeoutError:
-            return False
         return True
 
     def _fetch_commits(self) -> None:
@@ -176,7 +167,7 @@ class Run:
             member.finish()
         self._java.close()
         self._watch.finish()
-        self._until(self._is_whole, "not all replicas are in sync")
+        self._until(self.nemesis.is_whole, "not all replicas are in sync")
         self._fetch_commits()
         self._told("reading everything")
         found = self._read_everything()

@@ -161,9 +161,11 @@ class Broker:
         self.hosting.flush()
         self.replicas.wake()
 
-    async def leave(self) -> None:
-        """Hand over what this broker leads, while it still serves; nothing to do where there is no other broker."""
-        others = any(not broker.fenced for node_id, broker in self.image.brokers.items() if node_id != self.node_id)
+    async def leave(self, *, also_last: bool = False) -> None:
+        """Hand over what this broker leads, while it still serves; the last one need not, unless others still vote."""
+        others = also_last or any(
+            not broker.fenced for node_id, broker in self.image.brokers.items() if node_id != self.node_id
+        )
         if self.lifecycle is not None and others and self.config.controlled_shutdown_enable:
             await self.lifecycle.leave()
 

@@ -23,7 +23,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
-EARLIEST, LATEST, LATEST_WITH_TIME = -2, -1, -3
+EARLIEST, LATEST = -2, -1
 """Timestamps that ListOffsets takes for names of places."""
 PASSING = {
     ErrorCode.LEADER_NOT_AVAILABLE,

@@ -272,7 +272,7 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
 
 async def _hand_over(node: Node, wished: asyncio.Event) -> None:
     await wished.wait()
-    await node.broker.leave()
+    await node.broker.leave(also_last=True)
     with contextlib.suppress(BrokenPipeError):
         print("kpybroker has handed over", flush=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -174,7 +175,7 @@ async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, A
     ends = await client.list_offsets(dict.fromkeys(places, LATEST))
     return {
         "topic": name,
-        "id": topic.topic_id.hex(),
+        "id": base64.urlsafe_b64encode(topic.topic_id).rstrip(b"=").decode(),
         "internal": topic.is_internal,
         "settings": await _settings_of(client, name),
         "partitions": [

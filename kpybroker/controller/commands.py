@@ -38,12 +38,6 @@ class AlterOp(IntEnum):
     SUBTRACT = 3
 
 
-class Bootstrap(NamedTuple):
-    """Write the feature levels of a freshly formatted node; does nothing where some are there. Answer: None."""
-
-    features: tuple[tuple[str, int], ...]
-
-
 class BrokerEndpoint(NamedTuple):
     """Where a broker can be reached. `security_protocol` by Kafka's codes: 0 is PLAINTEXT."""
 
@@ -321,7 +315,6 @@ class ProducerIdBlock:
 
 Command = (
     Tick
-    | Bootstrap
     | RegisterBroker
     | BrokerHeartbeat
     | BrokerLost

@@ -92,8 +92,6 @@ class ControllerMachine:
                 return reassignment.list_reassignments(state, command)
             case asked.UpdateFeatures():
                 return features.update_features(state, self.config, command)
-            case asked.Bootstrap():
-                return self._bootstrap(command)
             case Tick():
                 return self._tick(rules, now_ms), None
 
@@ -180,11 +178,6 @@ class ControllerMachine:
         return records
 
     # ---- others
-
-    def _bootstrap(self, command: asked.Bootstrap) -> tuple[list[Any], None]:
-        if self.state.features:
-            return [], None
-        return [stored.FeatureLevelRecord(name=name, feature_level=level) for name, level in command.features], None
 
     def _allocate_producer_ids(self, command: asked.AllocateProducerIds) -> tuple[list[Any], ProducerIdBlock]:
         brokers.registered(self.state, command.node_id, command.broker_epoch)

@@ -73,8 +73,6 @@ class Rebalance:
         self.settings = settings
         self.timers = timers
         self.new_id = new_id
-        self.completed = 0
-        """Generations that got their members, for metrics."""
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -194,7 +192,6 @@ class Rebalance:
         if group.state is State.EMPTY:
             turn.write(records.group_record(group))
             return
-        self.completed += 1
         for member in group.members.values():
             ticket = group.take_join(member)
             if ticket is not None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kpybroker.call import Call
-from kpybroker.controller.commands import AlterConfigs, ConfigResult, ReplaceConfigs, ResourceType
+from kpybroker.controller.commands import (
+    AlterConfigs,
+    ConfigResult,
+    IncrementalAlterConfigs,
+    ReplaceConfigs,
+    ResourceType,
+)
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_configs import check_this_broker
 from kpybroker.wire.rpc.alter_configs import AlterConfigsResource, AlterConfigsResourceResponse, Request, Response
@@ -13,44 +20,42 @@ from kpybroker.wire.rpc.alter_configs import AlterConfigsResource, AlterConfigsR
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
+T = TypeVar("T")
+
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    refused = {} if call.forwarded else here(broker, request)
-    asked = [resource for at, resource in enumerate(request.resources) if at not in refused]
+    settled = [None if call.forwarded else _refused(broker, resource) for resource in request.resources]
+    asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
     command = AlterConfigs(tuple(_replace(resource) for resource in asked), request.validate_only)
-    decided = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
-    return Response(
-        responses=[refused[at] if at in refused else row(next(decided)) for at in range(len(request.resources))]
-    )
+    return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
-    """What the broker that is asked refuses by itself, by the place of the resource."""
-    refused = ((at, _refused(broker, resource)) for at, resource in enumerate(request.resources))
-    return {at: row(result) for at, result in refused if result is not None}
-
-
-def row(result: ConfigResult) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_code=result.error_code,
-        error_message=result.error_message,
-        resource_type=result.resource_type,
-        resource_name=result.resource_name,
-    )
+    """What the broker that is asked answers by itself, by the place of the resource."""
+    settled = ((at, _refused(broker, resource)) for at, resource in enumerate(request.resources))
+    return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    return Response(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=refusal.code,
-                error_message=refusal.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
+    return Response(responses=told(AlterConfigsResourceResponse, refused_alike(request.resources, refusal)))
+
+
+async def decided(
+    broker: Broker, command: AlterConfigs | IncrementalAlterConfigs, settled: Sequence[ConfigResult | None]
+) -> list[ConfigResult]:
+    """One result per resource: what this broker settled by itself, in between what the controller answers."""
+    answers = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
+    return [result or next(answers) for result in settled]
+
+
+def refused_alike(resources: Sequence[Any], refusal: KafkaError) -> list[ConfigResult]:
+    """Every resource of a request refused for one reason."""
+    return [ConfigResult(one.resource_type, one.resource_name, refusal.code, refusal.message) for one in resources]
+
+
+def told(answer: type[T], results: Sequence[ConfigResult]) -> list[T]:
+    """The results as the response of an API has them, whose declaration `answer` is."""
+    return [answer(**result._asdict()) for result in results]
 
 
 def _refused(broker: Broker, resource: AlterConfigsResource) -> ConfigResult | None:

@@ -17,6 +17,7 @@ from kpybroker.controller.commands import (
     ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.alter_configs import decided, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
 from kpybroker.wire.rpc.incremental_alter_configs import (
     AlterConfigsResource,
@@ -30,42 +31,20 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    settled = {} if call.forwarded else here(broker, request)
-    asked = [resource for at, resource in enumerate(request.resources) if at not in settled]
+    settled = [None if call.forwarded else _settled(broker, resource, request) for resource in request.resources]
+    asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
     command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only)
-    decided = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
-    return Response(
-        responses=[settled[at] if at in settled else row(next(decided)) for at in range(len(request.resources))]
-    )
+    return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
     """What the broker that is asked answers by itself, by the place of the resource."""
     settled = ((at, _settled(broker, resource, request)) for at, resource in enumerate(request.resources))
-    return {at: row(result) for at, result in settled if result is not None}
-
-
-def row(result: ConfigResult) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_code=result.error_code,
-        error_message=result.error_message,
-        resource_type=result.resource_type,
-        resource_name=result.resource_name,
-    )
+    return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    return Response(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=refusal.code,
-                error_message=refusal.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
+    return Response(responses=told(AlterConfigsResourceResponse, refused_alike(request.resources, refusal)))
 
 
 def _settled(broker: Broker, resource: AlterConfigsResource, request: Request) -> ConfigResult | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.replication.partition import Partition
     from kpybroker.storage.log import Appended
+    from kpybroker.wire.message import Buffer
 
 NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 """Refused before the log's state mattered: its start is not told, as Kafka does not."""
@@ -193,12 +194,13 @@ def _handle_one(
     broker: Broker, call: Call, request: Request, topic: TopicProduceData, data: PartitionProduceData
 ) -> Reply | Response:
     """A Produce to one partition that is to be answered."""
+    records, data.records = data.records, None  # a request that is remembered does not keep the bytes
     partition = None
     try:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
         if name is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition, batches = _admit(broker, call, request.acks, name, data)
+        partition, batches = _admit(broker, call, request.acks, name, data.index, records)
         appended = partition.append(batches, broker.world.wall_ms())
     except KafkaError as error:
         answer = PartitionProduceResponse(index=data.index)
@@ -224,23 +226,22 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
             return _handle_one(broker, call, request, topics[0], partitions[0])
     result = Response()
     reply = ProduceReply(request, result)
-    refusal = None
-    if request.acks not in ACKS or request.transactional_id is not None:
-        refusal = _refusal_of_all(request)
+    all_refused = request.acks not in ACKS or request.transactional_id is not None
     refused = False
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
         told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         result.responses.append(told)
         for data in topic.partition_data:
+            records, data.records = data.records, None
             answer = PartitionProduceResponse(index=data.index)
             told.partition_responses.append(answer)
             try:
-                if refusal is not None:
-                    raise refusal
+                if all_refused:
+                    raise _refusal_of_all(request)
                 if name is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-                partition, batches = _admit(broker, call, request.acks, name, data)
+                partition, batches = _admit(broker, call, request.acks, name, data.index, records)
                 answer.log_start_offset = partition.log.start
                 appended = partition.append(batches, broker.world.wall_ms())
                 answer.base_offset = appended.base_offset
@@ -258,17 +259,17 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
 
 
 def _admit(
-    broker: Broker, call: Call, acks: int, topic: str, data: PartitionProduceData
+    broker: Broker, call: Call, acks: int, topic: str, index: int, records: Buffer | None
 ) -> tuple[Partition, list[Batch]]:
     """Where the records go, and the batches they are. Raises KafkaError."""
-    partition = broker.hosting.leads(topic, data.index)
-    if data.records is None:
+    partition = broker.hosting.leads(topic, index)
+    if records is None:
         raise KafkaError(ErrorCode.INVALID_RECORD, "no records were sent")
     if partition.is_internal and call.client_id != ADMIN_CLIENT:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
-    return partition, split(data.records)
+    return partition, split(records)
 
 
 def _refusal_of_all(request: Request) -> KafkaError:

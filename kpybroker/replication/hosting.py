@@ -29,9 +29,10 @@ class Hosting:
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self.offline: dict[tuple[str, int], str] = {}
         """Partitions that belong here and could not be opened, and why."""
-        self._flushing = False
         self.isr_shrinks = self.isr_expands = 0
         """In-sync sets of partitions led here that have become smaller, or larger."""
+        self.flushing = False
+        """A flush is under way: what is appended now is written before it ends."""
         self.lag_max_ms = LAG_MAX_MS
         """replica.lag.time.max.ms: how long a follower may not have caught up and still be in sync."""
         self.now_ms: Callable[[], int] = _loop_ms
@@ -108,10 +109,10 @@ class Hosting:
         return partition
 
     def flush(self) -> None:
-        """End of a read event: write what was appended, then settle whoever that brings on."""
-        if self._flushing or not (self.dirty or self.woken):
+        """Write what was appended, then settle whoever was woken: a read event ends, a sync finished."""
+        if self.flushing or not (self.dirty or self.woken):
             return
-        self._flushing = True
+        self.flushing = True
         try:
             while self.dirty or self.woken:
                 dirty, self.dirty = self.dirty, []
@@ -121,8 +122,4 @@ class Hosting:
                 for waiter in dict.fromkeys(woken):
                     waiter.settle()
         finally:
-            self._flushing = False
-
-    def settle(self) -> None:
-        """Settle the woken outside a read event (a sync finished, leadership moved)."""
-        self.flush()
+            self.flushing = False

@@ -206,10 +206,6 @@ class Partition:
         else:
             self.advance()
 
-    def flush_now(self) -> None:
-        """Flush inside an event, for a coordinator that answers in the same step."""
-        self.flush()
-
     @property
     def node_id(self) -> int:
         return self._hosting.node_id
@@ -224,10 +220,10 @@ class Partition:
             while self.log.synced_end < self.log.written_end and self.offline is None:
                 await self.log.sync()
                 self.advance()
-                self._hosting.settle()
+                self._hosting.flush()
         except Damage as damage:
             self.fail(str(damage))
-            self._hosting.settle()
+            self._hosting.flush()
         finally:
             self._sync = None
 
@@ -274,7 +270,7 @@ class Partition:
         """The high watermark of a follower has moved: consumers may wait for it here, too (KIP-392)."""
         if self.fetches:
             self._hosting.woken.extend(self.fetches)
-            self._hosting.settle()
+            self._hosting.flush()
 
     def fetched_by(self, follower: Follower, offset: int, log_start: int, broker_epoch: int) -> None:
         """A follower asks from `offset` on, within the log and of the same history: it may bring on what others wait

@@ -45,7 +45,7 @@ class PartitionLog:
             [Record(0, record.timestamp_ms, record.key, record.value) for record in records], timestamp_ms=now_ms
         )
         partition.append(split(memoryview(batch)), now_ms, client=False)
-        partition.flush_now()
+        partition.flush()
         if partition.offline is not None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.offline)
         return partition.log.end

@@ -121,13 +121,11 @@ class Connection(asyncio.BufferedProtocol):
                 reply.abandon()
         self._replies.clear()
         self._blocker = None
-        self._giving_way.cancel()
         self.transport = None
         self._resize(IDLE_BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._awaits_flush:  # what is queued are views of this buffer
-            self._server.flush_all()
+        # nothing else may happen here: uvloop's stream must not be paused or closed between this and buffer_updated
         return self._view[self._filled :] if self._filled else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -135,6 +133,8 @@ class Connection(asyncio.BufferedProtocol):
         self.received_bytes += nbytes
         if not self._processing:
             self._process()
+        if self._awaits_flush and self._filled == len(self._buffer):
+            self._server.flush_all()  # the next read needs room
 
     def eof_received(self) -> bool:
         return False
@@ -171,7 +171,9 @@ class Connection(asyncio.BufferedProtocol):
             self._position = self._filled = 0
             return
         if self._has_runnable_frame():
-            self._process()
+            # in another turn: whoever sends much at once does not hold up the others
+            self._pause_reading(self._filled == len(self._buffer))
+            asyncio.get_running_loop().call_soon(self.go_on)
             return
         if self._closing:
             return

@@ -80,8 +80,11 @@ class Dispatcher:
             known = self._recognise(connection, frame)
             if known is None:
                 return
-        request = known.parse(frame, known.body_at)
         route = known.route
+        try:
+            request = known.parse(frame, known.body_at)
+        except MalformedFrame as malformed:
+            raise MalformedFrame(f"{route.api.name} v{known.call.version}: {malformed}") from malformed
         route.count += 1
         try:
             result = route.handle(self._broker, known.call, request)
@@ -200,8 +203,13 @@ def _buffers(api: api_table.Api, version: int, correlation_id: int, response: An
     return encode_response(correlation_id, api, version, response)
 
 
+async def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
+    """As a coroutine, which a task must be from Python 3.12 on."""
+    return await _resumed(work, waits_for)
+
+
 @types.coroutine
-def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+def _resumed(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
     """Go on with a coroutine that has already yielded its first future."""
     while True:
         try:

@@ -34,8 +34,3 @@ class GivingWay:
     def _over(self, again: Callable[[], None]) -> None:
         self._timer = None
         again()
-
-    def cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -121,12 +121,23 @@ class Server:
             self._loop.call_soon(self.flush_all)
 
     def flush_all(self) -> None:
-        """Write what was appended, settle, and let the connections that waited for it go on."""
+        """Write what was appended, settle, and let the connections that waited for it go on.
+
+        Those that come while a flush settles (a reply makes a connection go on) wait for the next: what they appended
+        is not written yet, and still lies in their receive buffers.
+        """
+        if self.broker.hosting.flushing:
+            return
         self._flush_is_due = False
         waited, self._unflushed = self._unflushed, []
         self.flush()
-        for connection in waited:
-            connection.finish_event()
+        rest = iter(waited)
+        try:
+            for connection in rest:
+                connection.finish_event()
+        finally:
+            for connection in rest:  # a bug in one of them is not the others'
+                self.flush_soon(connection)
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay (max.connections, max.connections.per.ip)."""

@@ -16,6 +16,9 @@ def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
     large = [piece for piece in out if len(piece) >= SMALL_WRITE_BYTES]
     if large:
         transport.writelines(out)
+        if transport.get_write_buffer_size():
+            # some Pythons 3.12 and 3.13 do not look whether the writer must pause here (CVE-2024-12254); this does
+            transport.set_write_buffer_limits()
     else:
         transport.write(b"".join(out))
     return large

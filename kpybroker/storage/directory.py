@@ -130,7 +130,9 @@ def _lock(world: World, path: str) -> int:
             f"{path} is in use by another broker; stop that one, or give this one a directory of its own (log.dirs)"
         ) from None
     except OSError as error:
-        raise ConfigError(f"cannot write to {path}: {error.strerror or error}; choose a writable log.dirs") from error
+        raise ConfigError(
+            f"cannot write to {path}: {error.strerror or error}; choose a writable one with log.dirs or --data-dir"
+        ) from error
 
 
 def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:

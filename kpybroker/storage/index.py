@@ -70,17 +70,6 @@ class OffsetIndex:
         del self.entries[kept << 3 :]
         self.saved_bytes = min(self.saved_bytes, len(self.entries))
 
-    def is_sound(self, size_bytes: int) -> bool:
-        """Whether the entries can belong to a segment of this size: whole, growing, inside it."""
-        if len(self.entries) % OFFSET_ENTRY.size:
-            return False
-        before = (-1, -1)
-        for entry in OFFSET_ENTRY.iter_unpack(self.entries):
-            if entry[0] <= before[0] or entry[1] <= before[1]:
-                return False
-            before = entry
-        return before[1] < size_bytes
-
 
 class TimeIndex:
     """Where to begin searching for a timestamp."""
@@ -122,14 +111,3 @@ class TimeIndex:
         kept = bisect_left(range(len(self)), relative, key=lambda at: TIME_ENTRY.unpack_from(entries, at * size)[1])
         del self.entries[kept * size :]
         self.saved_bytes = min(self.saved_bytes, len(self.entries))
-
-    def is_sound(self) -> bool:
-        """Whether the entries are whole and growing."""
-        if len(self.entries) % TIME_ENTRY.size:
-            return False
-        before = (-1, -1)
-        for entry in TIME_ENTRY.iter_unpack(self.entries):
-            if entry[0] <= before[0] or entry[1] < before[1]:
-                return False
-            before = entry
-        return True

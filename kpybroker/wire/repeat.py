@@ -2,7 +2,7 @@
 
 A frame that has the same bytes as an earlier one but for known fields is not parsed again: the earlier request is
 handed out with these changed. Whoever gets a request has done with it before the next one of the connection is parsed,
-or reads only what repeats.
+or reads only what repeats; the records are taken out of it, or they would keep the receive buffer they lie in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from kpybroker.wire.forms import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
 from kpybroker.wire.message import build
 from kpybroker.wire.primitives import read_uvarint, write_uvarint
 
-KNOWN_LIMIT = 64
+LEARNT_BYTES = 512
+"""What is kept of a request at most; longer ones are parsed each time."""
+KNOWN_LIMIT = 32
 """Requests kept per connection: a producer sends to so many partitions in turn, of topics with names of one length."""
 CHANCES = 16
 """How often a connection's Fetch is learnt: one whose shape changes all the time is not worth it."""
@@ -66,6 +68,8 @@ class RepeatingProduce:
             return
         length = write_uvarint(len(data.records) + 1)
         begin = len(frame) - 3 - len(data.records) - len(length)
+        if begin - at > LEARNT_BYTES:
+            return
         if frame[begin : begin + len(length)] != length:
             return
         if len(self._known) >= KNOWN_LIMIT:
@@ -100,7 +104,12 @@ class RepeatingFetch:
                 self._partition.fetch_offset = fetch_offset
                 return self._request
         request = self._parse(frame, at)
-        if self._chances and len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
+        if (
+            self._chances
+            and len(frame) - at <= LEARNT_BYTES
+            and len(request.topics) == 1
+            and len(request.topics[0].partitions) == 1
+        ):
             self._chances -= 1
             self._learn(frame, at, request, request.topics[0].partitions[0])
         return request

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kpybroker.controller.commands import (
-    Bootstrap,
     BrokerHeartbeat,
     CreateTopics,
     NewTopic,
@@ -92,7 +91,7 @@ def test_a_stale_epoch_is_refused(node_id: int) -> None:
 
 def test_a_broker_that_lacks_a_finalized_feature_is_refused() -> None:
     stage = Stage(brokers=0)
-    stage.ask(Bootstrap((("metadata.version", 30),)))
+    stage.state.apply(stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
     with pytest.raises(KafkaError) as refused:
         stage.ask(RegisterBroker(1, b"i" * 16, (), (("metadata.version", 7, 29),)))
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION

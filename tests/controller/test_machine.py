@@ -12,7 +12,6 @@ from kpybroker.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
     AlterOp,
-    Bootstrap,
     BrokerHeartbeat,
     ChangeConfigs,
     Command,
@@ -59,7 +58,6 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     ),
     st.builds(BrokerHeartbeat, st.integers(1, 3), st.integers(0, 3), st.booleans(), st.booleans()),
     st.builds(AllocateProducerIds, st.integers(1, 3), st.integers(0, 3)),
-    st.builds(Bootstrap, st.just((("metadata.version", 30),))),
 )
 
 
@@ -112,13 +110,6 @@ def test_producer_ids_come_in_blocks_of_a_thousand_that_never_overlap() -> None:
     with pytest.raises(KafkaError) as refused:
         stage.ask(AllocateProducerIds(1, 999))
     assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
-
-
-def test_feature_levels_are_written_once() -> None:
-    stage = Stage(brokers=0)
-    stage.ask(Bootstrap((("metadata.version", 30),)))
-    stage.ask(Bootstrap((("metadata.version", 29),)))
-    assert stage.state.features == {"metadata.version": 30}
 
 
 def test_an_open_metadata_transaction_counts_from_its_end() -> None:

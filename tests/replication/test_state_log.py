@@ -47,7 +47,7 @@ def test_replay_gives_what_was_appended(
         if data.draw(st.booleans()):
             marker = split(encode_batch([(b"\0\0\0\1", b"")], timestamp_ms=NOW_MS, control=True, transactional=True))
             partition.append(marker, NOW_MS, client=False)
-            partition.flush_now()
+            partition.flush()
     assert told == sorted(told)
     assert asyncio.run(replayed(partition)) == wanted, "without the control batches"
     partition.log.drop_files()

@@ -247,7 +247,7 @@ def test_a_directory_in_use_is_refused_and_the_locks_are_let_go(tmp_path: Path, 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, opening: Opener) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot write to .*choose a writable log.dirs"):
+    with pytest.raises(ConfigError, match=r"cannot write to .*choose a writable one with log.dirs"):
         opening("file/a")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.forms import MARK, SHORT_MARK
 from kpybroker.wire.message import build, parser
-from kpybroker.wire.repeat import RepeatingFetch, RepeatingProduce
+from kpybroker.wire.repeat import LEARNT_BYTES, RepeatingFetch, RepeatingProduce
 from kpybroker.wire.rpc import fetch
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request, TopicProduceData
 
@@ -116,3 +116,28 @@ def test_a_repeated_fetch_is_not_parsed_again() -> None:
         request = repeating(frame, len(HEADER))
         assert (request.session_epoch, request.topics[0].partitions[0].fetch_offset) == (epoch, offset)
     assert len(parsed) == 1
+
+
+def test_only_a_frame_that_ends_in_no_tagged_fields_is_a_repetition() -> None:
+    plain = parser(Request, VERSION)
+    repeating = RepeatingProduce(parser(Request, VERSION))
+    frame = HEADER + build(a_request(["a"], 1, 1, b"x" * 200), VERSION)
+    assert read(repeating, frame) == read(plain, frame)
+    for at in (1, 2, 3):
+        changed = bytearray(frame)
+        changed[-at] = 1
+        assert read(plain, bytes(changed)) is None
+        assert read(repeating, bytes(changed)) is None
+
+
+def test_long_requests_are_not_learnt() -> None:
+    parsed = []
+
+    def parse(frame: Any, at: int) -> Any:
+        parsed.append(1)
+        return parser(Request, VERSION)(frame, at)
+
+    repeating = RepeatingProduce(parse)
+    for _ in range(3):
+        repeating(memoryview(HEADER + build(a_request(["a" * LEARNT_BYTES], 1, 1, b"x" * 200), VERSION)), len(HEADER))
+    assert len(parsed) == 3

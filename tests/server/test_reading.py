@@ -1,0 +1,184 @@
+"""What an event loop may rely on: there is room whenever reading is not paused, `get_buffer` does nothing else, one
+connection does not hold it for long, and what it was given to send stays as it is until it has been sent.
+
+libuv calls through a null pointer where a stream is paused or closed between `get_buffer` and `buffer_updated`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from random import Random
+from typing import Any
+
+import pytest
+
+from kpybroker.peer import Peer
+from kpybroker.server.connection import IDLE_BUFFER_BYTES, REPLIES_LIMIT, Connection
+from kpybroker.server.door import BROKER, Door
+from kpybroker.server.node import Node
+from kpybroker.wire import api as api_table
+from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.frame import encode_request
+from kpybroker.wire.rpc import list_groups
+from kpybroker.world.buffers import ReadBuffer
+from tests.asking import fetched, get, make, produced, put
+from tests.conftest import WithBroker
+
+
+class Pipe(asyncio.Transport):
+    """The event loop's side of a socket: its reads are as large as chance wants them."""
+
+    def __init__(self, connection: Connection, chance: Random) -> None:
+        super().__init__({"peername": ("192.0.2.1", 9)})
+        self.chance = chance
+        self.paused = False
+        self.is_in_get_buffer = False
+        self.pieces: list[Any] = []
+        """What was given to be sent, uncopied."""
+        self.unsent_bytes = 0
+        self.connection = connection
+        connection.connection_made(self)
+
+    def changed(self) -> None:
+        assert not self.is_in_get_buffer
+
+    def pause_reading(self) -> None:
+        self.changed()
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.changed()
+        self.paused = False
+
+    def close(self) -> None:
+        self.changed()
+
+    def abort(self) -> None:
+        self.changed()
+
+    def write(self, data: Any) -> None:
+        self.changed()
+        self.pieces.append(data)
+
+    def writelines(self, pieces: Any) -> None:
+        self.changed()
+        self.pieces += pieces
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """What is unsent here pauses nobody."""
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    async def deliver(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            # as libuv does: on and on, while a read fills the whole buffer
+            for _ in range(32):
+                if self.paused or at == len(data):
+                    break
+                self.is_in_get_buffer = True
+                room = self.connection.get_buffer(-1)
+                self.is_in_get_buffer = False
+                assert len(room), "no room, and not paused"
+                size = min(len(data) - at, len(room) if self.chance.random() < 0.7 else self.chance.randrange(1, 3000))
+                size = min(size, len(room))
+                room[:size] = data[at : at + size]
+                at += size
+                self.connection.buffer_updated(size)
+                if size < len(room):
+                    break
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pipelined_frames_of_any_size_in_reads_of_any_size(seed: int, with_broker: WithBroker) -> None:
+    chance = Random(seed)
+    values = [chance.randbytes(chance.choice((1, 50, 900, IDLE_BUFFER_BYTES, 20_000))) for _ in range(60)]
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        pipe = Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), chance)
+        row = api_table.by_name["Produce"]
+        frames = [b"".join(encode_request(n, row, 9, produced("t", value), "p")) for n, value in enumerate(values)]
+        await pipe.deliver(b"".join(frames))
+        while node.broker.hosting.leads("t", 0).log.high_watermark < len(values):
+            await asyncio.sleep(0)
+        records = (await get(peer, "t", 0)).records
+        found = [record.value for batch in split(records) for record in read_records(batch)]
+        assert found == values
+        pipe.connection.connection_lost(None)
+
+    with_broker(scenario)
+
+
+def framed(number: int, name: str, request: Any, version: int) -> bytes:
+    return b"".join(encode_request(number, api_table.by_name[name], version, request, "p"))
+
+
+def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -> None:
+    """However many lie in the buffer, others get their turn in between, and nothing calls itself ever deeper."""
+    count = 30_000
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        pipe = Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
+        await pipe.deliver(framed(0, "Produce", produced("t", b"x" * 900_000), 9))  # the buffer has grown
+        slices: list[int] = []
+        handled = node.server.dispatch.__self__.routes  # type: ignore[attr-defined]
+        delivery = asyncio.create_task(pipe.deliver(framed(1, "ListGroups", list_groups.Request(), 3) * count))
+        while not slices or sum(slices) < count:
+            await asyncio.sleep(0)
+            done = handled["ListGroups"].count if "ListGroups" in handled else handled[16].count if 16 in handled else 0
+            slices.append(done - sum(slices))
+        assert max(slices) <= 4 * REPLIES_LIMIT
+        await delivery
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for topic, fill in (("a", b"a"), ("b", b"b")):
+            await make(peer, topic)
+            await put(peer, topic, fill * 100_000)
+        slow, other = (
+            Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), Random(1)) for _ in range(2)
+        )
+        for number in range(2):  # the second time a place is known, and the memory is used again
+            await slow.deliver(framed(number, "Fetch", fetched("a", 0), 12))
+            slow.unsent_bytes = 0 if is_sent else 100_000
+        lent = [piece for piece in slow.pieces if isinstance(piece, memoryview) and isinstance(piece.obj, ReadBuffer)]
+        assert lent, "the disk says what is in the page cache"
+        before = [bytes(piece) for piece in lent]
+        for number in range(4):
+            await slow.deliver(framed(9, "ListGroups", list_groups.Request(), 3))  # gives back what was sent
+            await other.deliver(framed(number, "Fetch", fetched("b", 0), 12))
+        assert ([bytes(piece) for piece in lent] == before) is not is_sent
+        for pipe in (slow, other):
+            pipe.connection.connection_lost(None)
+
+    with_broker(scenario)
+
+
+def test_remembered_requests_keep_no_bytes(with_broker: WithBroker) -> None:
+    """A receive buffer that was given back is free, whatever was learnt from the requests in it."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=3)
+        pipe = Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
+        for index in range(3):
+            for acks in (1, 5):
+                await pipe.deliver(framed(1, "Produce", produced("t", b"x" * 200_000, index=index, acks=acks), 9))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        large = pipe.connection.get_buffer(-1).obj
+        assert isinstance(large, bytearray)
+        assert len(large) > 200_000
+        pipe.connection.shrink()
+        assert sys.getrefcount(large) == 2, "this test's, and the call's"
+        pipe.connection.connection_lost(None)
+
+    with_broker(scenario)

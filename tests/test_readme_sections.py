@@ -1,0 +1,105 @@
+"""What the README says between its marks is there, and is what the project itself says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import FAMILIES
+from bench.measure import Measure
+from bench.report import HEADINGS
+from oracle.jars import KAFKA_VERSION
+from spark_examples import flights_demo
+from spark_examples.flights_table import flights, totals_of
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SECTIONS = dict(re.findall(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", README, re.DOTALL))
+VERDICTS = ("goal", "held", "", "SHORT")
+ROUNDING = 0.006
+"""Ratios are shown with two digits."""
+WAIT_S = 120
+
+
+def table_of(text: str) -> list[list[str]]:
+    """The cells of the Markdown table in a text, its heading first."""
+    rows = [line.strip().strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for number, row in enumerate(rows) if number != 1]
+
+
+def printed_by(*module: str) -> str:
+    command = [sys.executable, "-m", *module]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S, cwd=ROOT).stdout
+
+
+def test_every_mark_encloses_something() -> None:
+    opened = re.findall(r"<!-- (/?\w+) -->", README)
+    assert opened == [mark for name in SECTIONS for mark in (name, f"/{name}")]
+    assert set(SECTIONS) == {"api", "bench", "clients", "demo"}, "a section without a test of its truth"
+    assert all(text.strip() for text in SECTIONS.values())
+
+
+def test_the_apis_are_those_that_are_served() -> None:
+    assert printed_by("kpybroker", "api", "--markdown") in SECTIONS["api"]
+
+
+def test_the_clients_are_those_that_the_tests_run() -> None:
+    """Versions are those of the last complete run; names, combinations and numbers of tests those of today."""
+    said, found = table_of(SECTIONS["clients"]), table_of(printed_by("compat_tests.versions"))
+    assert [[name, how, count] for name, _, how, count in said] == [[name, how, count] for name, _, how, count in found]
+    assert all(re.match(r"\d+\.\d+", version) for _, version, *_ in said[1:])
+    assert f"Apache Kafka {KAFKA_VERSION} alike" in SECTIONS["clients"]
+
+
+def figure(text: str) -> float:
+    return float(text.split(" ")[0].replace(",", ""))
+
+
+def test_the_figures_are_of_todays_loads_and_judged_by_todays_floors() -> None:
+    heading, *rows = table_of(SECTIONS["bench"])
+    assert tuple(heading) == HEADINGS
+    assert rows
+    cases = [case.measures for family in FAMILIES for case in family.cases()]
+    case: Sequence[Measure] = ()
+    for label, unit, ours, _, ratio, floor, goal, verdict in rows:
+        if not label.startswith("…"):  # which goes on with the load of the row before
+            case = next((known for known in cases if label in [measure.label for measure in known]), ())
+        measure = next((known for known in case if (known.label, known.unit) == (label, unit)), None)
+        assert measure is not None, f"no load measures {label!r} in {unit!r} here"
+        shown = ["–" if bound is None else f"{bound:g}" for bound in (measure.floor, measure.goal)]
+        assert [floor, goal] == shown, label
+        judged = ours if measure.absolute else ratio
+        assert verdict in {verdict_of(measure, figure(judged) + off) for off in (-ROUNDING, 0, ROUNDING)}, label
+
+
+def verdict_of(measure: Measure, value: float) -> str:
+    if measure.goal is not None and measure.reaches(value, measure.goal):
+        return "goal"
+    if measure.floor is None:
+        return ""
+    return "held" if measure.reaches(value, measure.floor) else "SHORT"
+
+
+@pytest.mark.parametrize(
+    "word", [r"\d{4}-\d\d-\d\d", r"\d+ (cores|×)", r"\d+ GB", "CPython 3", re.escape(KAFKA_VERSION)]
+)
+def test_the_figures_say_when_and_on_what(word: str) -> None:
+    assert re.search(word, SECTIONS["bench"])
+
+
+def test_the_demo_shows_what_the_flights_are() -> None:
+    """The table as the demo prints it, from the package's own totals, line by line; the README leaves some out."""
+    with flights_demo.console.capture() as capture:
+        flights_demo.show(totals_of(flights()))
+    printed = [line.rstrip() for line in capture.get().splitlines()]
+    rows = [line for line in SECTIONS["demo"].splitlines() if line.startswith("│") and "..." not in line]
+    assert len(rows) > 3
+    assert [line for line in printed if line in rows] == rows
+    count = len(flights())
+    assert f"{count:,} flights went through." in SECTIONS["demo"]
+    assert f"{count}/{count}" in SECTIONS["demo"]
