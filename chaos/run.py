@@ -91,7 +91,6 @@ class Run:
         for node in self.cluster.nodes.values():
             node.await_ready()
         bootstrap = self.cluster.bootstrap
-        self.cluster.finalize(
             "eligible.leader.replicas.version", 1
         )  # without it, two failures at once may lose records
         admin = self._admin()
