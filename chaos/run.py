@@ -91,9 +91,6 @@ class Run:
         for node in self.cluster.nodes.values():
             node.await_ready()
         bootstrap = self.cluster.bootstrap
-        self.cluster.finalize(
-            "eligible.leader.replicas.version", 1
-        )  # without it, two failures at once may lose records
         admin = self._admin()
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
         self.cluster.await_in_sync(TOPIC)

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from kpybroker.wire.rpc import update_features
-from oracle.asking import active_controller, ask, partitions_of
+from oracle.asking import active_controller, partitions_of
 from oracle.broker import KPyBroker
 from oracle.kafka import CLUSTER_ID, Kafka
 from oracle.target import NotStarted, ServerProcess, answers, read_json, steady_port
@@ -274,13 +273,6 @@ class Cluster:
     def bootstrap(self) -> str:
         """Every broker, as clients are told."""
         return ",".join(f"127.0.0.1:{self.told[node.node_id, CLIENTS]}" for node in self.brokers)
-
-    def finalize(self, feature: str, level: int) -> None:
-        """Raise a feature to this level; nothing happens where it has it. Raises OSError."""
-        update = update_features.FeatureUpdateKey(feature=feature, max_version_level=level)
-        request = update_features.Request(feature_updates=[update])
-        told = ask(self.brokers[0].address, "UpdateFeatures", 2, request, update_features.Response, PATIENCE_S)
-        assert told.error_code == 0, told.error_message
 
     def tool(self, name: str, *args: str, stdin: str = "") -> Ran:
         """Run one of Kafka's tools against the cluster."""

@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import traceback
+import warnings
 from dataclasses import dataclass, field
 from random import Random
 from time import process_time
@@ -143,7 +144,9 @@ class Simulation:
             self.loop.bury(client.owner)
         self.loop.bury(self.loop.simulation)
         self.loop.close()
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # what the killed had not begun yet is never awaited
+            gc.collect()
 
     # ---- the play
 

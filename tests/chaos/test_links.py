@@ -95,7 +95,7 @@ def test_a_cut_link_is_reset_and_heals(stage: Stage) -> None:
         stage.links.cut([FORTH])
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
-    with stage.dial() as connection, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), stage.dial() as connection:
         connection.recv(1)
     stage.links.heal([FORTH])
     with stage.dial() as connection:
@@ -122,7 +122,7 @@ def test_links_are_told_apart_by_who_dials(stage: Stage) -> None:
     stage.dial_when_open().close()
     stage.links.up(OTHER, os.getpid())
     stage.links.cut([Flow(OTHER, NODE, "PLAINTEXT")])
-    with stage.dial() as connection, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), stage.dial() as connection:
         connection.recv(1)
     command = [sys.executable, "-c", DIAL, str(stage.port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:

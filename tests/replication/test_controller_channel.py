@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.describe_cluster import CONTROLLERS
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import describe_cluster
@@ -35,7 +36,9 @@ def play(root: Path, scene: Play) -> None:
 
 async def cluster_asked(channel: ControllerChannel, **facts: Any) -> str:
     """Whose controller answers: the cluster's id."""
-    told = await channel.ask("DescribeCluster", describe_cluster.Request(), PATIENCE_MS, **facts)
+    told = await channel.ask(
+        "DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), PATIENCE_MS, **facts
+    )
     cluster_id: str = told.cluster_id
     return cluster_id
 
@@ -66,7 +69,7 @@ def test_where_nobody_leads_the_question_ends(tmp_path: Path) -> None:
         for at in (None, At(9, "127.0.0.1", 1)):
             pointing.to(at)
             with pytest.raises(KafkaError) as refused:
-                await channel.ask("DescribeCluster", describe_cluster.Request(), 50)
+                await channel.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), 50)
             assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
 
     play(tmp_path, scene)
