@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from chaos.history import PRODUCER_SHIFT, UNKNOWN, Commit, Fetched, History, Latest, Place, key_of, name_of
+from chaos.history import PRODUCER_SHIFT, SOMEWHERE, UNKNOWN, Commit, Fetched, History, Latest, Place, key_of, name_of
 
 SHOWN_MAX = 20
 """Violations of one kind that are listed; more are counted."""
@@ -91,7 +91,7 @@ def _of_acknowledgements(history: History) -> Iterator[Violation]:
             at = there.get(key)
             if at is None:
                 yield Violation(Kind.LOST, f"{name_of(key)} was acknowledged in {_at(place, offset)}")
-            elif at != offset:
+            elif offset not in (SOMEWHERE, at):
                 yield Violation(Kind.MOVED, f"{name_of(key)} was acknowledged in {_at(place, offset)}, and is at {at}")
 
 

@@ -17,6 +17,10 @@ UNKNOWN = -1
 """The offset of a record that nobody acknowledged, and that may be there or not."""
 
 
+SOMEWHERE = -2
+"""The offset of a record that was acknowledged as one that is there already."""
+
+
 class Place(NamedTuple):
     """A partition."""
 
@@ -95,7 +99,7 @@ class History:
     """`lock` is for those who write from several threads."""
 
     acked: dict[tuple[Place, int], array[int]] = field(default_factory=dict)
-    """(place, producer) -> by number, the offset that was acknowledged or UNKNOWN."""
+    """(place, producer) -> by number, the offset that was acknowledged, SOMEWHERE or UNKNOWN."""
     reads: dict[tuple[Place, str], Found] = field(default_factory=dict)
     """(place, reader) -> what it was given, again and again where it went back."""
     final: dict[Place, Found] = field(default_factory=dict)

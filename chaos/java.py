@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from chaos.history import UNKNOWN, Commit, History, Place
+from chaos.history import SOMEWHERE, UNKNOWN, Commit, History, Place
 from chaos.librdkafka import key_in
 from oracle.jars import jars, java
 from oracle.target import die_with_parent
@@ -58,7 +58,8 @@ class JavaLoad:
             place = Place(self._topic, int(rest[0]))
             if what == "A":
                 self.last_ack_s = time.monotonic()
-                self._history.ack(place, self._number, int(rest[1]), int(rest[2]))
+                offset = int(rest[2])
+                self._history.ack(place, self._number, int(rest[1]), SOMEWHERE if offset < 0 else offset)
             elif what == "F":
                 self._history.ack(place, self._number, int(rest[1]), UNKNOWN)
                 self._history.incident(f"Java producer {self._number} gave up: {' '.join(rest)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from chaos.history import UNKNOWN, Commit, History, Place, key_of
+from chaos.history import SOMEWHERE, UNKNOWN, Commit, History, Place, key_of
 
 IN_FLIGHT_MAX = 5000
 VALUE_BYTES = 100
@@ -94,7 +94,8 @@ class Production(threading.Thread):
                 self._history.incident(f"producer {self._number} gave up {number} of {place}: {error}")
             else:
                 self.last_ack_s = time.monotonic()
-                self._history.ack(place, self._number, number, message.offset() or 0)
+                offset = message.offset()
+                self._history.ack(place, self._number, number, SOMEWHERE if offset is None or offset < 0 else offset)
 
         return done
 
@@ -155,7 +156,8 @@ class Member(threading.Thread):
         self._consumer.close()
 
     def _take(self, message: Message) -> None:
-        place, offset = Place(message.topic() or "", message.partition() or 0), message.offset() or 0
+        place, offset = Place(message.topic() or "", message.partition() or 0), message.offset()
+        assert offset is not None
         value = message.value()
         assert isinstance(value, bytes)
         self._history.read(place, self._name, offset, key_in(value))
@@ -195,10 +197,12 @@ def read_all(bootstrap: str, place: Place, start: int, end: int, patience_s: flo
             if error is None:
                 value = message.value()
                 assert isinstance(value, bytes)
-                found.append((message.offset() or 0, value))
+                offset = message.offset()
+                assert offset is not None
+                found.append((offset, value))
                 position = found[-1][0] + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                position = max(position, message.offset() or 0)
+                position = max(position, message.offset() or start)
         if time.monotonic() > deadline:
             raise TimeoutError(f"{place}: read up to {position} of {end} in {patience_s} s")
     consumer.close()

@@ -237,6 +237,8 @@ class Broker:
             self._retire(topic)
         for name in topics:
             self.replicas.host(new.topics[name], self._log_settings(name))
+        if old.offset < 0:
+            self.log_dir.is_recovered = True
         changed = set(topics)
         for kind, name in configs:
             if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:

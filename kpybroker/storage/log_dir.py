@@ -59,6 +59,8 @@ class LogDirectory:
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
+        self.is_recovered = self.clean or self._present <= {METADATA_LOG}
+        """Nothing here is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
         self.garbage = Garbage(world)
         """What is to be unlinked, and when: the directory's owner runs it."""
         for name in world.disk.list(path):
@@ -233,9 +235,12 @@ class LogDirectory:
             disk.close(starts)
 
     async def close(self) -> None:
-        """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt."""
+        """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt.
+
+        A broker that stops before it knew the metadata has not looked at what a crash may have left: not its word.
+        """
         await self._world.disk.off_loop(lambda: None)  # a checkpoint may be under way; these files have one writer
-        whole = not self.damaged
+        whole = self.is_recovered and not self.damaged
         for one in self.logs.values():
             try:
                 whole &= one.offline is None
@@ -250,13 +255,15 @@ class LogDirectory:
             self._write_checkpoints(self._recovery_points, self._high_watermarks)
             unlink(disk, self.garbage.take())
             if whole:
-                mark = f'{{"version":0,"brokerEpoch":{self.broker_epoch}}}'
+                epoch = max(self.broker_epoch, self.previous_epoch)  # who did not register has changed nothing
+                mark = f'{{"version":0,"brokerEpoch":{epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
             disk.sync_directory_blocking(self.path)
         except OSError as error:
             log.error("%s: the stop is not clean: %s", self.path, error)
         if not whole:
-            log.warning("%s: partitions are damaged; the next start recovers all logs of this directory", self.path)
+            why = "partitions are damaged" if self.is_recovered else "not everything was recovered"
+            log.warning("%s: %s; the next start recovers all logs of this directory", self.path, why)
         self.logs.clear()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.check import Kind, agree, violations
-from chaos.history import UNKNOWN, Commit, Fetched, Found, History, Latest, Place, Transaction, Write, key_of
+from chaos.history import SOMEWHERE, UNKNOWN, Commit, Fetched, Found, History, Latest, Place, Transaction, Write, key_of
 
 SEEDS = st.integers(0, 2**32)
 PLACES = [Place("t", 0), Place("t", 1)]
@@ -40,7 +40,8 @@ def _write(history: History, place: Place, random: Random) -> None:
         numbers[producer] += 1
         is_there = random.random() < 0.9 or number < 3
         is_acked = is_there and (random.random() < 0.8 or number < 3)
-        history.ack(place, producer, number, offset if is_acked else UNKNOWN)
+        told = SOMEWHERE if random.random() < 0.1 and number > 3 else offset
+        history.ack(place, producer, number, told if is_acked else UNKNOWN)
         if is_there:
             found.add(offset, key_of(producer, number))
             offset += random.choice((1, 1, 1, 2))
@@ -119,7 +120,7 @@ def _acked(history: History, random: Random) -> tuple[Place, int, int, int]:
         (place, producer, number, offset)
         for (place, producer), offsets in history.acked.items()
         for number, offset in enumerate(offsets)
-        if offset != UNKNOWN
+        if offset not in (UNKNOWN, SOMEWHERE)
     ]
     return random.choice(rows)
 

@@ -102,6 +102,37 @@ def test_a_checkpoint_moves_the_recovery_point_over_full_segments(tmp_path: Path
     run(scenario)
 
 
+def test_a_stop_before_anything_was_opened_does_not_vouch_for_what_a_crash_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        filled(opened(tmp_path), "a")  # and the process is killed
+        with (tmp_path / "a-0" / "00000000000000000000.log").open("ab") as log:
+            log.write(b"torn")
+        hasty = opened(tmp_path)
+        await hasty.close()
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        again = opened(tmp_path)
+        assert again.open_log("a", IDS["a"], 0, SMALL).end == 12
+        again.is_recovered = True
+        await again.close()
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+    run(scenario)
+
+
+def test_a_stop_without_a_registration_keeps_the_word_of_the_stop_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        filled(directory, "a")
+        directory.broker_epoch = 13
+        await directory.close()
+        await opened(tmp_path).close()
+        again = opened(tmp_path)
+        assert again.clean
+        assert again.previous_epoch == 13
+
+    run(scenario)
+
+
 def test_a_damaged_partition_is_offline_and_the_rest_serves(tmp_path: Path) -> None:
     async def scenario() -> None:
         directory = opened(tmp_path)
