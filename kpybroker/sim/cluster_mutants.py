@@ -7,7 +7,6 @@ from typing import Any
 
 from kpybroker.handlers import fetching_replicas, produce
 from kpybroker.raft import quorum
-from kpybroker.raft.changing import Changes
 from kpybroker.raft.core import step
 from kpybroker.raft.quorum_state import write_quorum_state
 from kpybroker.raft.replay import Pending, Replay
@@ -86,10 +85,6 @@ def _writes_the_vote_carelessly(world: Any, *rest: Any) -> None:
     write_quorum_state(_CarelessWorld(world), *rest)  # type: ignore[arg-type]
 
 
-async def _waits_for_nothing(*_: Any) -> None:
-    """A change that only says that it is one."""
-
-
 def _without_two(voters: VoterSet, node_id: int) -> VoterSet:
     return VoterSet(tuple(voter for voter in voters.voters if voter.node_id != node_id)[:1])
 
@@ -131,12 +126,6 @@ THREE_BROKERS = (
         "the fsync of a vote is lost",
         (Patch(quorum, "write_quorum_state", _writes_the_vote_carelessly),),
         ("power_loss", "partition", "isolate"),
-        brokers=3,
-    ),
-    Mutant(
-        "a change of voters is answered before it has committed",
-        (Patch(Changes, "_until_committed", _waits_for_nothing),),
-        OUT_OF_REACH,
         brokers=3,
     ),
     Mutant("two voters leave at once", (Patch(VoterSet, "without", _without_two),), OUT_OF_REACH, brokers=3),

@@ -41,7 +41,7 @@ class Registrar:
             await client.nap(2 * self._pace_s)
             out = [node_id for node_id, votes in self._votes.items() if not votes]
             may_remove = len(self._votes) - len(out) > FEWEST
-            adds = bool(out) and (client.stopping or not may_remove or client.random.random() < 0.7)
+            adds = bool(out) and (not may_remove or client.random.random() < 0.7)
             node_id = client.random.choice(out if adds else [each for each in self._votes if each not in out])
             if not adds and not may_remove:
                 continue
@@ -53,7 +53,8 @@ class Registrar:
                 client.succeeded()
             except Refused as refused:
                 if refused.code in CHANGED_ALREADY:
-                    self._votes[node_id] = adds
+                    if node_id in self._doubtful:  # else a deposed leader says so, and what was answered before stands
+                        self._votes[node_id] = adds
                     client.succeeded()
                 elif refused.code in UNDECIDED:
                     self._doubtful[node_id] = None
