@@ -121,9 +121,12 @@ class Run:
         self._told(f"calm after {recovered_s:.1f} s, {self.history.acknowledged} acknowledged")
 
     def _until(self, holds: Callable[[], bool], otherwise: str) -> bool:
-        deadline = time.monotonic() + PATIENCE_S
+        left_s, before_s = PATIENCE_S, time.monotonic()
         while not holds():
-            if time.monotonic() > deadline:
+            now_s = time.monotonic()
+            left_s -= min(now_s - before_s, 1.0)  # a machine that was asleep has not been patient
+            before_s = now_s
+            if left_s < 0:
                 self.history.incident(f"{otherwise}, {PATIENCE_S} s after the last trouble ended")
                 return False
             self.nemesis.look()
