@@ -60,7 +60,7 @@ class LogDirectory:
         self._starts = self._read_offsets(LOG_STARTS)
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
         self.is_recovered = self.clean or self._present <= {METADATA_LOG}
-        """Nothing here is as a crash left it: whoever knows the partitions says so when all have been opened."""
+        """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
         self.garbage = Garbage(world)
         """What is to be unlinked, and when: the directory's owner runs it."""
         for name in world.disk.list(path):
