@@ -106,11 +106,12 @@ class Broker:
     async def enter_quorum(self) -> None:
         """Take part in the quorum: other nodes can reach this one. A broker returns when it knows the metadata.
 
-        Raises ConfigError: nobody leads.
+        Raises ConfigError: nobody leads, or the node cannot go on.
         """
         if not self.quorum.is_active:
             self.quorum.current.then(self._follow_metadata)
         self.quorum.run()
+        self.failed.add_done_callback(lambda failed: self.quorum.current.refuse(failed.result()))
         if "broker" in self.config.process_roles:
             await self.quorum.current.wait(self.config.initial_broker_registration_timeout_ms)
 

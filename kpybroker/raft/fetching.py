@@ -191,6 +191,8 @@ class Fetching:
             peer = await Peer.dial(self._world.network, *source.address, client_id=client_id)
             self._peer, self._source = peer, source
             await peer.negotiate()
+            if self._peer is not peer:
+                raise ConnectionError("the leader has changed")
         return self._peer
 
     async def _take(self, source: Source, row: Any) -> None:

@@ -186,16 +186,15 @@ def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image
 
 
 def leader_change(state: State, granting: tuple[int, ...], voters: Voters) -> Row:
-    """The first record of a leader's epoch; from kraft.version 1 on it says the voters' directories."""
-    known = {voter.node_id: voter.directory_id for voter in voters.set.voters}
-    version = min(voters.kraft_version, 1)
+    """The first record of a leader's epoch. Kafka 4.3 writes the version that goes with kraft.version into it, and all
+    of it, the voters too, in the form of version 0: DumpLogSegments reads no other."""
     message = messages.LeaderChangeMessage(
-        version=version,
+        version=min(voters.kraft_version, 1),
         leader_id=state.node_id,
-        voters=[messages.Voter(voter_id=voter, voter_directory_id=known[voter]) for voter in state.voters],
-        granting_voters=[messages.Voter(voter_id=voter, voter_directory_id=known[voter]) for voter in granting],
+        voters=[messages.Voter(voter_id=voter) for voter in state.voters],
+        granting_voters=[messages.Voter(voter_id=voter) for voter in granting],
     )
-    return control_record(LEADER_CHANGE, message, version)
+    return control_record(LEADER_CHANGE, message)
 
 
 def way_out(reason: BaseException) -> str:

@@ -54,6 +54,8 @@ class Client:
         self._peers: dict[int, Peer] = {}
         self._topics: dict[str, Any] = {}
         self._names: dict[bytes, str] = {}
+        self._epochs: dict[tuple[bytes, int], int] = {}
+        """The newest leader epoch known, by topic id and partition."""
         self._coordinators: dict[str, int] = {}
 
     def succeeded(self) -> None:
@@ -151,9 +153,13 @@ class Client:
         topic = await self.topic(name)
         for row in topic.partitions:
             if row.partition_index == index and row.leader_id in self._brokers:
+                newest = self._epochs.get((topic.topic_id, index), -1)
+                if row.leader_epoch < newest:
+                    break  # told by a node that lags behind: clients never go back to an earlier leader
+                self._epochs[topic.topic_id, index] = row.leader_epoch
                 return Leader(row.leader_id, row.leader_epoch, topic.topic_id)
         self.forget_topic(name)
-        raise Unanswered(f"{name}-{index} has no leader")
+        raise Unanswered(f"{name}-{index} has no leader that is known")
 
     async def coordinator(self, group: str) -> int:
         """The node that keeps a group. Raises Unanswered, Refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ PRODUCE_LIMIT_MS = 5000
 IN_FLIGHT_MAX = 5
 FAILURES_MAX = 200
 """Attempts in a row before an idempotent producer counts as refused for good."""
+DEPOSED_S = 30.0
+"""A leader that was deposed and does not know it yet says so too, for as long as it is cut off."""
 DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 HOPELESS = frozenset(
     {
@@ -101,10 +104,11 @@ class Producer:
         # until one batch is there, the broker takes any as the first, as Kafka does: so the first one goes alone
         count = client.random.randint(1, IN_FLIGHT_MAX) if self._sequence else 1
         waiting = [self._new_parcel() for _ in range(count)]
-        failures = 0
+        failures, hopeless_since_s = 0, math.inf
         while waiting:
             outcomes = await self._send_together(waiting)
-            if outcomes[0] in HOPELESS or failures > FAILURES_MAX:
+            hopeless_since_s = min(hopeless_since_s, client.history.now_s) if outcomes[0] in HOPELESS else math.inf
+            if client.history.now_s - hopeless_since_s > DEPOSED_S or failures > FAILURES_MAX:
                 code = outcomes[0]
                 what = ErrorCode(code).name if code is not None else "nothing"
                 client.history.breach(f"{client.name} is told {what} for a batch that follows what was acknowledged")

@@ -24,7 +24,6 @@ Row = tuple[bytes | None, bytes | None]
 """Key and value."""
 
 _KEY = Struct(">hh")
-_VERSION = Struct(">h")
 _CONTROL_CLASSES = {
     LEADER_CHANGE: quorum.LeaderChangeMessage,
     SNAPSHOT_HEADER: quorum.SnapshotHeaderRecord,
@@ -34,9 +33,9 @@ _CONTROL_CLASSES = {
 }
 
 
-def control_record(kind: int, message: Any, version: int = 0) -> Row:
+def control_record(kind: int, message: Any) -> Row:
     """Key and value of a control record; the key is a version of its own and the type."""
-    return _KEY.pack(0, kind), build(message, version)
+    return _KEY.pack(0, kind), build(message, 0)
 
 
 def read_control(record: Record) -> tuple[int, Any]:
@@ -45,14 +44,14 @@ def read_control(record: Record) -> tuple[int, Any]:
 
 
 def read_row(key: bytes | None, value: bytes | None) -> tuple[int, Any]:
-    """The same of a key and a value. A message begins with its version."""
-    if key is None or len(key) < _KEY.size or value is None or len(value) < _VERSION.size:
+    """The same of a key and a value."""
+    if key is None or len(key) < _KEY.size or value is None:
         raise Damage("a control record without type or value")
     kind = _KEY.unpack_from(key)[1]
     cls = _CONTROL_CLASSES.get(kind)
     if cls is None:
         return kind, None
-    return kind, parse(cls, 1 if kind == LEADER_CHANGE and _VERSION.unpack_from(value)[0] else 0, value)
+    return kind, parse(cls, 0, value)
 
 
 def encode_snapshot(
