@@ -18,10 +18,17 @@ SOURCE = Path(__file__).resolve().parent / "JavaLoad.java"
 
 
 class JavaLoad:
-    """A producer and a member of a group in one process."""
+    """A producer and a member of a group in one process; `log` gets what the client warns of."""
 
     def __init__(
-        self, history: History, bootstrap: str, places: list[Place], number: int, per_second: float, group: str
+        self,
+        history: History,
+        bootstrap: str,
+        places: list[Place],
+        number: int,
+        per_second: float,
+        group: str,
+        log: Path,
     ) -> None:
         self._history = history
         self._topic = places[0].topic
@@ -30,16 +37,17 @@ class JavaLoad:
         self._commit_began_s = 0.0
         self._ended = {letter: threading.Event() for letter in "PE"}
         self.last_ack_s = 0.0
-        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dkpybroker.log.level=off"]
+        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dkpybroker.log.level=warn"]
         flags += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"]
         load = [bootstrap, self._topic, str(len(places)), str(number), str(per_second), group]
-        self._process = subprocess.Popen(
-            [java(), *flags, "-cp", f"{compiled(SOURCE)}:{jars()}/*", "JavaLoad", *load],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
-        )
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [java(), *flags, "-cp", f"{compiled(SOURCE)}:{jars()}/*", "JavaLoad", *load],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                preexec_fn=die_with_parent,
+            )
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 

@@ -31,6 +31,7 @@ SETTINGS = {
     "log.retention.ms": "-1",
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "auto.create.topics.enable": "false",
+    "initial.broker.registration.timeout.ms": "900000",
 }
 
 
@@ -95,7 +96,9 @@ class Run:
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
         self.cluster.await_in_sync(TOPIC)
         self._producers = [Production(self.history, bootstrap, self.places, number, PER_SECOND) for number in (1, 2)]
-        self._java = JavaLoad(self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP)
+        self._java = JavaLoad(
+            self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP, self.cluster.directory / "java.log"
+        )
         self._members = [Member(self.history, bootstrap, TOPIC, GROUP, f"librdkafka {n}") for n in (1, 2)]
         addresses = {
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
