@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+BROKER, CONTROLLER = "broker", "controller"
+"""The two sides of a node, by the words of `Listens`: clients come in at one, nodes of the quorum at the other."""
+
 
 @dataclass(slots=True, frozen=True)
 class Call:
@@ -19,7 +22,7 @@ class Call:
     connection: int
     """A number that is unique among the connections of this process."""
     listener: str = "PLAINTEXT"
-    side: str = "broker"
+    side: str = BROKER
     """Which kind of listener it came in at: of the broker, or of the controller."""
     forwarded: bool = False
     """Another broker has sent it on, and has answered what a broker decides by itself."""

@@ -130,9 +130,7 @@ class Controller:
         self._term = _Term(self._quorum)
         world = self._world
         self._runner = Runner(
-            ControllerMachine(
-                self._config, world.random, lambda: self._quorum.end, self._config.node_id, self._applied
-            ),
+            ControllerMachine(self._config, world.random, lambda: self._quorum.end, self._applied),
             self._term,
             world,
             loading_code=ErrorCode.NOT_CONTROLLER,

@@ -60,6 +60,8 @@ class RegisterBroker(NamedTuple):
     rack: str | None = None
     log_dirs: tuple[bytes, ...] = ()
     previous_epoch: int = -1
+    is_own: bool = False
+    """By the node of the active controller itself: nobody else can be that broker."""
 
 
 class BrokerHeartbeat(NamedTuple):

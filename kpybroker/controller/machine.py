@@ -37,7 +37,6 @@ class ControllerMachine:
         config: BrokerConfig,
         random: Random,
         next_offset: Callable[[], int],
-        node_id: int | None = None,
         applied: Callable[[int], int] | None = None,
     ) -> None:
         self.config = config
@@ -45,7 +44,6 @@ class ControllerMachine:
         self.sessions = Sessions(config.broker_session_timeout_ms, applied)
         self._random = random
         self._next_offset = next_offset
-        self._node_id = node_id
         self._look_around_ms: int | None = None
 
     def decide(self, ticket: Ticket, command: Command, now_ms: int) -> Outcome:
@@ -112,7 +110,7 @@ class ControllerMachine:
         node_id = command.node_id
         known = self.state.brokers.get(node_id)
         is_other = known is not None and known.incarnation_id != command.incarnation_id
-        if is_other and node_id != self._node_id and self.sessions.holds(node_id, now_ms):
+        if is_other and not command.is_own and self.sessions.holds(node_id, now_ms):
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"Another broker is registered with that broker id {node_id}, and its session has not ended.",

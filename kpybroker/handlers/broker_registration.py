@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 TIMEOUT_MS = 10_000
+NO_CONNECTION = 0
+"""What a node asks of itself comes over none."""
 
 
-async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """The broker's epoch. Raises INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, ..."""
     if request.cluster_id != broker.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
@@ -32,5 +34,6 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
         rack=request.rack,
         log_dirs=tuple(request.log_dirs),
         previous_epoch=request.previous_broker_epoch,
+        is_own=call.connection == NO_CONNECTION,
     )
     return Response(broker_epoch=await broker.controller.ask(command, TIMEOUT_MS))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call
+from kpybroker.call import CONTROLLER, Call
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.rpc.describe_cluster import DescribeClusterBroker, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
-CONTROLLER = "controller"
-"""The side of the listener that a call came to."""
 BROKERS = 1
 CONTROLLERS = 2
 NOT_ASKED = -(1 << 31)

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call, Reply
+from kpybroker.call import CONTROLLER, Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fetching_metadata import fetch_metadata
-from kpybroker.raft.answering import is_of_the_quorum
+from kpybroker.handlers.fetching_metadata import fetch_metadata, is_of_the_quorum
 from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, Want, Wanted
 from kpybroker.wire.forms import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import (
@@ -256,7 +255,9 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Fetched |
     """Answer at once where possible, else give a reply that waits."""
     by_id = call.version >= 13
     replica_id = request.replica_id if call.version < 15 else (request.replica_state or _NO_REPLICA).replica_id
-    if replica_id >= 0 and is_of_the_quorum(request):
+    if call.side == CONTROLLER:
+        if replica_id < 0 or not is_of_the_quorum(request):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "at a controller's listener replicas fetch the metadata, only")
         return fetch_metadata(broker, call, request, replica_id)
     if replica_id >= 0:
         from kpybroker.handlers.fetching_replicas import fetch_replica

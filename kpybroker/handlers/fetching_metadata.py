@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.raft.answering import Answering
+from kpybroker.raft.identity import METADATA_TOPIC_ID
+from kpybroker.storage.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:
@@ -100,3 +102,11 @@ def respond(answering: Answering, request: Request, row: PartitionData) -> Respo
     topic = request.topics[0]
     told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
     return Response(responses=[told], node_endpoints=answering.fetch_endpoints())
+
+
+def is_of_the_quorum(request: Request) -> bool:
+    """A Fetch of the metadata log, by id (v13) or by name."""
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return False
+    topic = request.topics[0]
+    return bool(topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC)

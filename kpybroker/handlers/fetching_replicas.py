@@ -31,6 +31,7 @@ class ReplicaFetchReply(FetchReply):
         "_again",
         "_is_rack_aware",
         "_is_slowed",
+        "_is_stale",
         "_must_answer",
         "_parked_at",
         "_replica_id",
@@ -46,9 +47,12 @@ class ReplicaFetchReply(FetchReply):
         session: Session | None,
         wants: list[Want],
         replica_id: int,
+        broker_epoch: int,
     ) -> None:
         super().__init__(broker, call, request, session, wants)
         self._replica_id = replica_id
+        self._is_stale = UNKNOWN < broker_epoch < broker.hosting.epoch_of(replica_id)
+        """It comes from an incarnation of the follower that is no more (KIP-903)."""
         self._must_answer = False
         self._parked_at: list[Followers] = []
         self._is_rack_aware = broker.hosting.is_rack_aware
@@ -72,6 +76,8 @@ class ReplicaFetchReply(FetchReply):
 
     def _led(self, want: ReplicaWant) -> tuple[Partition, Follower]:
         """Raises KafkaError: UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER for a node that is not a replica."""
+        if self._is_stale:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition = want.partition
         if partition is None or partition.offline is not None or not partition.leads:
             partition = want.partition = self._find(want)
@@ -195,8 +201,8 @@ def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
 
 def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
     """Count what the follower has, then answer at once where there is something to say, else park."""
-    state = request.replica_state
+    broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
     session, wants = resolve(broker, request, call.version >= 13, ReplicaWant)
-    reply = ReplicaFetchReply(broker, call, request, session, wants, replica_id)
-    reply.count(UNKNOWN if state is None else state.replica_epoch)
+    reply = ReplicaFetchReply(broker, call, request, session, wants, replica_id, broker_epoch)
+    reply.count(broker_epoch)
     return begin(reply)

@@ -51,6 +51,12 @@ def leader_of(image: Image, name: str, index: int, listener: str) -> Leader | No
     return Leader(partition.leader, partition.leader_epoch)
 
 
+def epoch_of(image: Image, node_id: int) -> int:
+    """The epoch of a broker's registration; -1 where there is none."""
+    known = image.brokers.get(node_id)
+    return -1 if known is None else known.epoch
+
+
 def may_be_in_sync(image: Image, node_id: int, broker_epoch: int) -> bool:
     """Whether a replica on a broker that fetched with this epoch can be in the in-sync set (KIP-841, KIP-903)."""
     known = image.brokers.get(node_id)

@@ -10,7 +10,6 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft import state as raft
 from kpybroker.raft.divergence import Diverges, NeedsSnapshot, compare
 from kpybroker.raft.followed import Followed
-from kpybroker.raft.identity import METADATA_TOPIC_ID
 from kpybroker.raft.state import Tail
 from kpybroker.raft.voter_set import NO_DIRECTORY, Endpoint, Voter
 from kpybroker.storage.formatting import METADATA_TOPIC
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from kpybroker.world import World
 
 OBSERVERS_MAX = 1000
+EPOCHS_AHEAD_MAX = 1_000_000
 CAUGHT_UP_MS = 3_600_000
 OBSERVER_SESSION_MS = 300_000
 """A replica that has not fetched for so long is not shown any more (Kafka's value)."""
@@ -57,7 +57,7 @@ class Answering:
         if not self._is_for_me(request.voter_id, asked.voter_directory_id):
             return self._voted(granted=False, error=ErrorCode.INVALID_VOTER_KEY)
         newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own has no records yet
-        if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0:
+        if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0 or self._is_absurd(newest_epoch):
             return self._voted(granted=False, error=ErrorCode.INVALID_REQUEST)
         if asked.replica_epoch < quorum.epoch:
             return self._voted(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
@@ -73,6 +73,10 @@ class Answering:
         """Whether a request is for this node, and for the directory that it has; older ones do not say."""
         me = self._quorum.identity
         return node_id in (-1, me.node_id) and directory_id in (NO_DIRECTORY, me.directory_id)
+
+    def _is_absurd(self, epoch: int) -> bool:
+        """Epochs count elections: nobody who votes is so many ahead, and epochs must not be used up."""
+        return epoch > self._quorum.epoch + EPOCHS_AHEAD_MAX
 
     def _voted(self, *, granted: bool, error: ErrorCode = ErrorCode.NONE) -> vote.Response:
         row = vote.PartitionDataReply(
@@ -112,6 +116,8 @@ class Answering:
         state = self._quorum.state
         if told.leader_epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
+        if self._is_absurd(told.leader_epoch):
+            return ErrorCode.INVALID_REQUEST
         if not self._quorum.kraft_version and told.leader_id not in state.voters:
             return ErrorCode.INCONSISTENT_VOTER_SET
         known = self._quorum.leader_id
@@ -386,11 +392,3 @@ class Answering:
     def fetch_endpoints(self) -> list[fetch.NodeEndpoint]:
         """Where the leader listens, for who asked somebody else."""
         return self._endpoints(fetch.NodeEndpoint)
-
-
-def is_of_the_quorum(request: fetch.Request) -> bool:
-    """A Fetch of the metadata log, by id (v13) or by name."""
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return False
-    topic = request.topics[0]
-    return bool(topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC)

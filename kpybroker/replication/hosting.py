@@ -40,6 +40,8 @@ class Hosting:
         self.following_throttle = Throttle(node_id, lambda it: it.follower_replication_throttled_replicas, self.now)
         self.may_join: Callable[[int, int], bool] = lambda node_id, broker_epoch: True
         """Whether a node can be in sync, as far as the metadata says, that fetched with a broker epoch (KIP-841)."""
+        self.epoch_of: Callable[[int], int] = lambda node_id: -1
+        """The epoch of a broker's registration, as far as is known here; -1 for none."""
         self.is_rack_aware = False
         """Consumers read from followers, which want to know of a high watermark as soon as it moves."""
         self.propose: Callable[[Partition], None] = lambda partition: None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
 from kpybroker.metadata.image import PartitionImage, TopicImage
-from kpybroker.metadata.whereabouts import has_partition, may_be_in_sync
+from kpybroker.metadata.whereabouts import epoch_of, has_partition, may_be_in_sync
 from kpybroker.replication.fetcher import Context, Fetchers
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.in_sync import Proposals
@@ -45,6 +45,7 @@ class Replicas:
         hosting.is_rack_aware = context.config().is_rack_aware
         hosting.lag_max_ms = context.config().replica_lag_time_max_ms
         hosting.may_join = lambda *who: may_be_in_sync(context.image(), *who)
+        hosting.epoch_of = lambda node_id: epoch_of(context.image(), node_id)
         hosting.exists = lambda *place: has_partition(context.image(), *place)
 
     def host(self, topic: TopicImage, settings: LogSettings) -> None:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.call import Call, Encoded, Reply
+from kpybroker.call import CONTROLLER, Call, Encoded, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
-from kpybroker.server.door import CONTROLLER
 from kpybroker.server.forwarding import forwarding
 from kpybroker.wire import api as api_table
 from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS

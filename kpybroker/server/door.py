@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BROKER, CONTROLLER = "broker", "controller"
-"""The two sides of a node, by the words of `Listens`: clients come in at one, nodes of the quorum at the other."""
+from kpybroker.call import BROKER
 
 
 @dataclass(slots=True)

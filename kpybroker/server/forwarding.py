@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import Call, Encoded
+from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.server.door import CONTROLLER
 from kpybroker.wire.api import Api
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.wire.message import parse

@@ -7,9 +7,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from kpybroker.broker import Broker
+from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError
-from kpybroker.server.door import BROKER, CONTROLLER
 from kpybroker.server.server import Server
 from kpybroker.world import World
 

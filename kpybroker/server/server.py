@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import Reply
+from kpybroker.call import BROKER, CONTROLLER, Reply
 from kpybroker.server import dispatch
 from kpybroker.server.connection import Connection
-from kpybroker.server.door import BROKER, CONTROLLER, Door
+from kpybroker.server.door import Door
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.grouping import Membership
 from kpybroker.sim.history import Commits, Place
@@ -52,17 +54,21 @@ class Caretaker:
         """Its coordinator knows it, empty as it is. Raises Unanswered, Refused."""
         client = self._client
         node_id = await client.coordinator(group)
-        told = await client.ask(node_id, "DescribeGroups", describe_groups.Request(groups=[group]))
-        row = told.groups[0]
-        if row.error_code:
-            raise Refused(row.error_code)
+        row = await self._described(group, node_id)
         if row.group_state != "Empty":
             client.history.breach(f"group {group} has a commit and no members, and is {row.group_state}")
         listed = await client.ask(node_id, "ListGroups", list_groups.Request())
         if listed.error_code:
             raise Refused(listed.error_code)
         if group not in [row.group_id for row in listed.groups]:
+            await self._described(group, node_id)  # it is still the coordinator
             client.history.breach(f"group {group} was described and is not listed")
+
+    async def _described(self, group: str, node_id: int) -> Any:
+        told = await self._client.ask(node_id, "DescribeGroups", describe_groups.Request(groups=[group]))
+        if told.groups[0].error_code:
+            raise Refused(told.groups[0].error_code)
+        return told.groups[0]
 
     async def _delete_group(self, group: str) -> None:
         node_id = await self._client.coordinator(group)

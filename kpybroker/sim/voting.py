@@ -53,8 +53,9 @@ class Registrar:
                 client.succeeded()
             except Refused as refused:
                 if refused.code in CHANGED_ALREADY:
-                    if node_id in self._doubtful:  # else a deposed leader says so, and what was answered before stands
-                        self._votes[node_id] = adds
+                    # done before, where that answer was lost on its way between nodes; or a deposed leader says so
+                    self._votes[node_id] = adds
+                    self._doubtful[node_id] = None
                     client.succeeded()
                 elif refused.code in UNDECIDED:
                     self._doubtful[node_id] = None

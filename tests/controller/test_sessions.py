@@ -99,9 +99,8 @@ def test_another_incarnation_waits_for_the_end_of_the_session() -> None:
 
 def test_the_broker_of_the_controllers_own_node_need_not_wait() -> None:
     stage = three()
-    stage.machine._node_id = 3
     features = stage.state.brokers[3].features
-    assert stage.ask(RegisterBroker(3, b"new" + bytes(13), (), features, log_dirs=(bytes([3]) * 16,)))
+    assert stage.ask(RegisterBroker(3, b"new" + bytes(13), (), features, log_dirs=(bytes([3]) * 16,), is_own=True))
 
 
 def test_who_is_lost_and_dead_is_fenced_unless_another_has_come() -> None:

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from kpybroker.call import CONTROLLER
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.peer import Peer
-from kpybroker.server.door import CONTROLLER
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import broker_heartbeat, broker_registration
 

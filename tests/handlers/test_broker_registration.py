@@ -71,3 +71,14 @@ def test_an_id_that_lives_is_not_given_to_another(with_broker: WithBroker) -> No
             assert await second.register() == 0
 
     with_broker(scenario)
+
+
+def test_nobody_but_the_controllers_own_broker_takes_its_id(with_broker: WithBroker) -> None:
+    async def scenario(_: Peer, node: Node) -> None:
+        async with inner(node) as peer:
+            twin = Stranger(peer, node.broker.cluster_id, node.broker.node_id)
+            epoch = node.broker.image.brokers[node.broker.node_id].epoch
+            assert await twin.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            assert node.broker.image.brokers[node.broker.node_id].epoch == epoch
+
+    with_broker(scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kpybroker.server.door import CONTROLLER
+from kpybroker.call import CONTROLLER
 from kpybroker.server.node import Node
 
 

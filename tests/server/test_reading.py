@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from kpybroker.call import BROKER
 from kpybroker.peer import Peer
 from kpybroker.server.connection import IDLE_BUFFER_BYTES, REPLIES_LIMIT, Connection
-from kpybroker.server.door import BROKER, Door
+from kpybroker.server.door import Door
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.batch import read_records, split

@@ -186,7 +186,7 @@ def test_who_does_not_belong_here_is_told_so_and_the_cluster_serves_on(
 ) -> None:
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
-        quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "8000"}
+        quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "15000"}
         with pytest.raises(ConfigError, match=why):
             await quorum.start(4)
         await makes(quorum, "still")
