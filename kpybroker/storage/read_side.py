@@ -75,7 +75,7 @@ class ReadSide:
         self._check_range(offset)
         upper = min(upper, self.written_end)
         try:
-            return await self.reader.read_cold(offset, max_bytes, upper, self.written_end, min_one=min_one)
+            return await self.reader.read_cold(offset, max_bytes, upper, min_one=min_one)
         except OSError as error:
             raise self.refusal(error) from error
 

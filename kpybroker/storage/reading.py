@@ -19,6 +19,10 @@ _LOOK_AHEAD_BYTES = 8192
 """Read beyond what was asked where the first batch has to be looked for, so that one read is enough."""
 
 
+_GROWING = 1 << 62
+"""The end of a log that may move while it is read."""
+
+
 class Ask(NamedTuple):
     """What a read wants next: bytes of a segment, or (size 0) its indexes in memory."""
 
@@ -90,9 +94,12 @@ class Reader:
             result: Buffer = done.value
             return result
 
-    async def read_cold(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer:
-        """The same, on a thread where it must wait."""
-        plan = self._plan(offset, max_bytes, upper, written_end, min_one=min_one)
+    async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
+        """The same, on a thread where it must wait.
+
+        The log may grow meanwhile, so what is read is walked up to `upper`: the file may end elsewhere by then.
+        """
+        plan = self._plan(offset, max_bytes, upper, _GROWING, min_one=min_one)
         try:
             ask = next(plan)
             while True:
