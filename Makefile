@@ -6,7 +6,7 @@ PORT ?= 9092
 RUNS ?= 3
 SEEDS ?= 1000
 FIRST ?= 0
-BROKERS ?= 1
+BROKERS ?= 3
 REPLICAS ?= 3
 JOBS ?= 1
 MINUTES ?= 20
@@ -18,11 +18,11 @@ run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
 
 test: prerequisites lint                  ## everything, on kpybroker
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n auto
 	$(BIN)/python -m pytest compat_tests --target kpybroker
 
 check: $(VENV)/ready lint                 ## the fast tests alone: under a minute
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n auto -m 'not slow'
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .

@@ -1,20 +1,51 @@
 """`python -m bench`: run the loads against both brokers in turn, print the table, write bench/results/."""
 
+import compileall
 import resource
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from bench import cluster, failover, fetch_raw, groups, java, latency, librdkafka, produce_raw, report, startup, topics
+from bench import (
+    cluster,
+    consumer_groups,
+    failover,
+    fetch_raw,
+    groups,
+    java,
+    latency,
+    librdkafka,
+    produce_raw,
+    report,
+    startup,
+    topics,
+    transactions,
+)
 from bench.brokers import NAMES, started
 from bench.measure import Brokers, Case, LoadError, Measure, Result
 from bench.target import Target
+from kpybroker import errors
 
-FAMILIES = (startup, produce_raw, fetch_raw, librdkafka, java, latency, groups, topics, cluster, failover)
+FAMILIES = (
+    startup,
+    produce_raw,
+    fetch_raw,
+    librdkafka,
+    java,
+    latency,
+    groups,
+    consumer_groups,
+    transactions,
+    topics,
+    cluster,
+    failover,
+)
 DESCRIPTORS = 8192
 STEADY = 0.05
 
@@ -64,8 +95,8 @@ class Session:
             apart = [target for target in targets if case.only in (None, target.name)]
             try:
                 self._case(case, apart, bar)
-            except LoadError as error:
-                self.failures.append(f"{case.name}: {error}")
+            except (LoadError, KafkaException, OSError) as error:  # the figures of the others are worth keeping
+                self.failures.append(f"{case.name}: {error!r}")
             self.progress.advance(bar)
             self.progress.refresh()
 
@@ -119,6 +150,8 @@ def main(
     """The same load against kpybroker and Apache Kafka."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, hard), hard))
+    # as pip does when it installs: with PYTHONDONTWRITEBYTECODE a start from a clone is for the greater part compiling
+    compileall.compile_dir(Path(errors.__file__).parent, quiet=1)
     words = only.replace(",", " ").split()
     cases = [case for family in FAMILIES for case in family.cases()]
     cases = [case for case in cases if not words or any(word in case.name or word == case.family for word in words)]

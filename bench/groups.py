@@ -154,7 +154,7 @@ class Join(Case):
 
     def _join(self, target: Target) -> tuple[float, float]:
         group = fresh_name(self.name)
-        _find_coordinator(target, group)
+        find_coordinator_of(target, group)
         frames = Frames()
         members = [Member(Connection(target), group, frames) for _ in range(MEMBERS)]
         try:
@@ -168,7 +168,7 @@ class Join(Case):
         return elapsed_s * 1e3, used.total_s * 1e3
 
 
-def _find_coordinator(target: Target, group: str) -> None:
+def find_coordinator_of(target: Target, group: str) -> None:
     """Return once the group's partition is led and loaded: a Heartbeat is then refused for its unknown member only."""
     find = find_coordinator.Request(key_type=0, coordinator_keys=[group])
     beat = heartbeat.Request(group_id=group, generation_id=0, member_id="nobody")

@@ -1,7 +1,7 @@
 """confluent-kafka, which is librdkafka."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import confluent_kafka
@@ -13,6 +13,7 @@ from compat_tests.vocabulary import (
     Codec,
     Done,
     Header,
+    Isolation,
     Message,
     Place,
     Placed,
@@ -154,8 +155,62 @@ class ConfluentConsumer:
             raise Refused(str(found.error))
         return None if found.offset < 0 else int(found.offset)
 
+    @property
+    def membership(self) -> Any:
+        """What a transaction wants to know of the group this consumer is in."""
+        return self._consumer.consumer_group_metadata()
+
     def close(self) -> None:
         self._consumer.close()
+
+
+class ConfluentTransactional:
+    """librdkafka's transactional producer. What it calls retriable is asked for again, as its manual wants."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._producer = confluent_kafka.Producer(settings)
+        self._again(lambda: self._producer.init_transactions(CALL_TIMEOUT_S))
+
+    def _again(self, call: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 2 * CALL_TIMEOUT_S
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as refusal:
+                error = refusal.args[0]
+                if not error.retriable() or time.monotonic() > deadline:
+                    raise Refused(f"{error.name()} {error}") from refusal
+
+    def begin(self) -> None:
+        self._again(self._producer.begin_transaction)
+
+    def send(self, topic: str, message: Message) -> None:
+        options: dict[str, Any] = {} if message.partition is None else {"partition": message.partition}
+        try:
+            self._producer.produce(topic, message.value, key=message.key, **options)
+        except KafkaException as refusal:
+            raise Refused(f"{refusal.args[0].name()} {refusal}") from refusal
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        if self._producer.flush(CALL_TIMEOUT_S):
+            raise Refused("messages are still unanswered")
+
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: "ConfluentConsumer", group: str) -> None:
+        places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        membership = consumer.membership
+        self._again(lambda: self._producer.send_offsets_to_transaction(places, membership, CALL_TIMEOUT_S))
+
+    def commit(self) -> None:
+        self._again(lambda: self._producer.commit_transaction(CALL_TIMEOUT_S))
+
+    def abort(self) -> None:
+        self._again(lambda: self._producer.abort_transaction(CALL_TIMEOUT_S))
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.flush(1)
 
 
 class Confluent:
@@ -204,14 +259,17 @@ class Confluent:
         start: Literal["earliest", "latest"] = "earliest",
         strategy: Strategy = "eager",
         instance: str | None = None,
+        isolation: Isolation = "read_uncommitted",
     ) -> ConfluentConsumer:
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "group.id": group or f"none-{time.monotonic_ns()}",
             "auto.offset.reset": start,
             "enable.auto.commit": False,
+            "isolation.level": isolation,
             "partition.assignment.strategy": STRATEGIES[strategy],
             "session.timeout.ms": 6000,
+            "max.poll.interval.ms": 9000,
             "heartbeat.interval.ms": 300,
             "fetch.message.max.bytes": LARGEST_BYTES,
             "fetch.max.bytes": 4 * LARGEST_BYTES,
@@ -224,3 +282,17 @@ class Confluent:
         if instance is not None:
             settings["group.instance.id"] = instance
         return ConfluentConsumer(settings)
+
+    def transactional(
+        self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> ConfluentTransactional:
+        return ConfluentTransactional(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "retry.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )

@@ -1,20 +1,21 @@
 """kafka-python."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import kafka
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from compat_tests.vocabulary import (
     LARGEST_BYTES,
     Acks,
     Codec,
     Done,
+    Isolation,
     Message,
     Place,
     Placed,
@@ -141,8 +142,52 @@ class KafkaPythonConsumer:
         found = self._consumer.offsets_for_times({TopicPartition(*place): timestamp_ms})[TopicPartition(*place)]
         return None if found is None else int(found.offset)
 
+    @property
+    def membership(self) -> Any:
+        """What a transaction wants to know of the group this consumer is in."""
+        return self._consumer.group_metadata()
+
     def close(self) -> None:
         self._consumer.close(autocommit=False)
+
+
+class KafkaPythonTransactional:
+    """kafka-python's transactional producer."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self._call(producer.init_transactions)
+
+    def _call(self, call: Callable[..., object], *args: object) -> None:
+        try:
+            call(*args)
+        except KafkaError as refusal:
+            raise Refused(f"{type(refusal).__name__} {refusal!r}") from refusal
+
+    def begin(self) -> None:
+        self._call(self._producer.begin_transaction)
+
+    def send(self, topic: str, message: Message) -> None:
+        try:
+            self._producer.send(topic, value=message.value, key=message.key, partition=message.partition)
+        except KafkaError as refusal:
+            raise Refused(f"{type(refusal).__name__} {refusal!r}") from refusal
+
+    def flush(self) -> None:
+        self._call(self._producer.flush, 30)
+
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: "KafkaPythonConsumer", group: str) -> None:
+        places = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+        self._call(self._producer.send_offsets_to_transaction, places, consumer.membership)
+
+    def commit(self) -> None:
+        self._call(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._call(self._producer.abort_transaction)
+
+    def close(self) -> None:
+        self._producer.close(timeout=1)
 
 
 class KafkaPython:
@@ -190,6 +235,7 @@ class KafkaPython:
         start: Literal["earliest", "latest"] = "earliest",
         strategy: Strategy = "eager",
         instance: str | None = None,
+        isolation: Isolation = "read_uncommitted",
     ) -> KafkaPythonConsumer:
         consumer = kafka.KafkaConsumer(
             bootstrap_servers=bootstrap,
@@ -197,6 +243,7 @@ class KafkaPython:
             group_instance_id=instance,
             auto_offset_reset=start,
             enable_auto_commit=False,
+            isolation_level=isolation,
             partition_assignment_strategy=[STRATEGIES[strategy]],
             session_timeout_ms=6000,
             heartbeat_interval_ms=300,
@@ -208,3 +255,16 @@ class KafkaPython:
             reconnect_backoff_max_ms=500,
         )
         return KafkaPythonConsumer(consumer)
+
+    def transactional(
+        self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> KafkaPythonTransactional:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            request_timeout_ms=10_000,
+            retry_backoff_ms=50,
+            reconnect_backoff_max_ms=500,
+        )
+        return KafkaPythonTransactional(producer)

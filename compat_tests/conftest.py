@@ -32,6 +32,9 @@ def start_target(name: str, properties: Mapping[str, str] | None = None) -> Runn
     """A started broker of that name. The oracle's JVM is told to be quick rather than fast."""
     if name == "kafka":
         quick = {"offsets.topic.num.partitions": "5", "log.initial.task.delay.ms": "500"}
+        quick["transaction.state.log.num.partitions"] = "5"
+        quick |= {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+        quick["transaction.abort.timed.out.transaction.cleanup.interval.ms"] = "500"
         return Kafka(properties={**quick, **(properties or {})}, jvm=("-XX:TieredStopAtLevel=1",)).start()
     return KPyBroker(properties=properties).start()
 

@@ -11,6 +11,15 @@ import confluent_kafka
 from compat_tests.clients import CLIENTS, FULL
 from oracle.jars import KAFKA_VERSION
 
+OF_JAVA = (
+    "test_java_",
+    "test_dump_log",
+    "test_the_tools_",
+    "test_transactions_tool",
+    "test_streams",
+    "test_connect",
+    "[java]",
+)
 JAVA = f"Kafka's command-line tools and Java clients {KAFKA_VERSION}"
 
 
@@ -27,7 +36,7 @@ def counted() -> Counter[str]:
 def _client_of(test: str) -> str:
     if "test_spark" in test:
         return "PySpark"
-    if "test_java_tools" in test or "test_dump_log" in test:
+    if any(name in test for name in OF_JAVA):
         return JAVA
     for client in CLIENTS:
         if f"[{client.name}" in test or f"Test{client.name.title().replace('-', '')}" in test:

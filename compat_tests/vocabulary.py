@@ -9,6 +9,7 @@ from typing import Literal, Protocol, Self
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Acks = Literal["0", "1", "all", "idempotent"]
 Strategy = Literal["eager", "cooperative"]
+Isolation = Literal["read_uncommitted", "read_committed"]
 Header = tuple[str, bytes | None]
 Place = tuple[str, int]
 """(topic, partition)"""
@@ -86,6 +87,20 @@ class Consumer(Protocol):
     def close(self) -> None: ...
 
 
+class TransactionalProducer(Protocol):
+    """Used from one thread only. Every call raises Refused, whose text begins with the client's name of the error."""
+
+    def begin(self) -> None: ...
+    def send(self, topic: str, message: Message) -> None:
+        """Send in the background; a record that is not taken makes `flush` or `commit` refuse."""
+
+    def flush(self) -> None: ...
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer, group: str) -> None: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Client(Protocol):
     """One client library."""
 
@@ -115,7 +130,13 @@ class Client(Protocol):
         start: Literal["earliest", "latest"] = "earliest",
         strategy: Strategy = "eager",
         instance: str | None = None,
+        isolation: Isolation = "read_uncommitted",
     ) -> Consumer: ...
+
+    def transactional(
+        self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> TransactionalProducer:
+        """A producer that has initialized its id: earlier ones are fenced, what they left open is aborted."""
 
 
 @dataclass(slots=True)
@@ -149,7 +170,7 @@ class Receipts:
 class closing:  # noqa: N801 - reads as contextlib's
     """Close a producer or consumer at the end of the block."""
 
-    def __init__(self, *things: Producer | Consumer) -> None:
+    def __init__(self, *things: Producer | Consumer | TransactionalProducer) -> None:
         self.things = things
 
     def __enter__(self) -> Self:

@@ -12,16 +12,16 @@ from kpybroker.config import BrokerConfig, Endpoint, LogSettings
 from kpybroker.controller import commands
 from kpybroker.controller.active import Controller
 from kpybroker.controller.features import SUPPORTED_FEATURES
-from kpybroker.controller.internal_topics import offsets_topic
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.presence import Presence
+from kpybroker.creating import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
-from kpybroker.metadata import whereabouts
-from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
+from kpybroker.metadata import chronicle, whereabouts
+from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
 from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
-from kpybroker.raft.identity import wanted_format
+from kpybroker.raft.founding import checked_format
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.replication.fetcher import Context
@@ -33,15 +33,21 @@ from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.replication.replicas import Replicas
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
+from kpybroker.replication.txn_markers import TxnMarkers
 from kpybroker.storage.directory import Directory, open_directories, random_id
 from kpybroker.storage.log_dir import LogDirectory
-from kpybroker.wire.rpc import allocate_producer_ids, broker_registration, create_topics
+from kpybroker.transactions.client import TransactionsClient
+from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
+from kpybroker.transactions.coordinator import TransactionCoordinator
+from kpybroker.transactions.coordinator import settings_of as transaction_settings
+from kpybroker.transactions.markers import Markers
+from kpybroker.transactions.neighbours import Neighbours
+from kpybroker.wire.rpc import allocate_producer_ids, broker_registration
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-CONTROLLER_TIMEOUT_MS = 30_000
 PLAINTEXT = 0
 
 
@@ -58,6 +64,7 @@ class Broker:
         self.metrics = Metrics()
         self.image = Image()
         self.answers = Answers()
+        self._departed = whereabouts.Departed()
         self.supported_features = SUPPORTED_FEATURES
         self.hosting = Hosting(config.node_id)
         self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots)
@@ -74,16 +81,38 @@ class Broker:
         self.groups = GroupCoordinator(
             world,
             settings_of(config),
-            self._offsets_partitions,
+            lambda: self._partitions_of(OFFSETS_TOPIC, self.config.offsets_topic_num_partitions),
             on_bug=lambda bug: self.fail(f"bug in the group coordinator: {bug!r}"),
+            image=lambda: self.image,
         )
+        self.write_markers = TxnMarkers(
+            self.hosting, world, config.request_timeout_ms, self.groups.end_transaction
+        ).write
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self.epoch = -1
         now = (lambda: self.config, lambda: self.epoch, lambda: self.image)
         context = Context(world.network, self.node_id, *now, self.hosting.following_throttle)
         proposals = Proposals(self.channel, self.node_id, lambda: self.epoch)
         self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed)
-        self._internal: dict[str, asyncio.Task[None]] = {}
+        self._creation = TopicCreation(self.channel.ask, now[0], now[2])
+        self._neighbours = Neighbours(world.network, f"broker-{config.node_id}-transactions", self._address_of)
+        self.transactions = TransactionCoordinator(
+            world,
+            transaction_settings(config),
+            lambda: self._partitions_of(TRANSACTION_TOPIC, self.config.transaction_state_log_num_partitions),
+            lambda: self.image.features.get(TRANSACTION_FEATURE, 0),
+            self.next_producer_id,
+            Markers(config.node_id, now[2], self._neighbours, self.write_markers),
+            on_bug=lambda bug: self.fail(f"bug in the transaction coordinator: {bug!r}"),
+        )
+        self.transactions_client = TransactionsClient(
+            config.node_id, now[0], now[2], self.transactions, self._neighbours
+        )
+        """Asks the coordinator of a transactional id, wherever it is."""
+        self._coordinators: dict[str, GroupCoordinator | TransactionCoordinator] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTION_TOPIC: self.transactions,
+        }
         self._chores: list[asyncio.Task[None]] = []
 
     # ---- start and stop
@@ -93,7 +122,7 @@ class Broker:
         """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
         if len(config.log_dirs) > 1 or config.metadata_log_dir != config.log_dirs[0]:
             raise ConfigError("log.dirs, metadata.log.dir: this version keeps everything in one directory; name one")
-        directories = open_directories(world, config.log_dirs, config.node_id, wanted_format(config))
+        directories = open_directories(world, config.log_dirs, config.node_id, await checked_format(world, config))
         log_dir = LogDirectory(world, directories[0].path, config)
         broker = cls(world, config, directories, log_dir)
         broker.quorum.on_damage(broker.fail)
@@ -182,6 +211,9 @@ class Broker:
         await self.replicas.close()
         self.hosting.flush()
         self.groups.close()
+        self.transactions.close()
+        self.transactions_client.close()
+        self._neighbours.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
         await self.quorum.close()
         await self.log_dir.close()
@@ -228,7 +260,9 @@ class Broker:
         """Follow the metadata: host what is new, let go what is gone, take over leaders and settings."""
         self.image = new
         self.answers.clear()
+        self._departed.follow(old, new, asyncio.get_running_loop().time())
         changes = new.changes
+        chronicle.tell(old, new, self.node_id)
         removed, topics, configs = changes.removed, changes.topics, changes.configs
         if old.offset < 0:
             removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
@@ -265,6 +299,7 @@ class Broker:
         own = self.image.config(BROKER_RESOURCE, str(self.node_id))
         self.config = self.config.with_dynamic(self.image.config(BROKER_RESOURCE, ""), own)
         self.hosting.limit_replication(self.config)
+        self.groups.configure(settings_of(self.config))
         for name in self.image.topics:
             self._apply_topic_settings(name)
 
@@ -287,12 +322,16 @@ class Broker:
 
     def _reign_changed(self, partition: Partition, leads: bool) -> None:
         """Coordinators come and go with the leadership of their partition."""
-        if partition.topic != OFFSETS_TOPIC:
+        coordinator = self._coordinators.get(partition.topic)
+        if coordinator is None:
             return
         if leads:
-            self.groups.become_leader(partition.index, PartitionLog(partition, self.world), partition.leader_epoch)
+            coordinator.become_leader(partition.index, PartitionLog(partition, self.world), partition.leader_epoch)
         else:
-            self.groups.resign(partition.index)
+            coordinator.resign(partition.index)
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        return whereabouts.address_for_brokers(self.image, node_id, self.config.inter_broker_listener_name)
 
     def _applied(self, node_id: int) -> int:
         """The last metadata offset that a node has applied, as far as this one knows."""
@@ -318,9 +357,15 @@ class Broker:
         if why is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
 
-    def endpoints(self, listener: str | None = None) -> list[tuple[int, str, int, str | None]]:
-        """Node id, host, port and rack of every live broker, for clients of a listener."""
-        return whereabouts.endpoints(self.image, listener)
+    def departed(self) -> tuple[int, ...]:
+        """Brokers that were fenced a moment ago."""
+        return self._departed.at(asyncio.get_running_loop().time(), self.image)
+
+    def endpoints(
+        self, listener: str | None = None, departed: tuple[int, ...] = ()
+    ) -> list[tuple[int, str, int, str | None]]:
+        """Node id, host, port and rack of every live broker, and of these, for clients of a listener."""
+        return whereabouts.endpoints(self.image, listener, departed)
 
     def any_live_broker(self) -> int:
         """The id that Metadata gives as the controller's: any broker forwards."""
@@ -338,59 +383,15 @@ class Broker:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode(told.error_code).name)
         return commands.ProducerIdBlock(told.producer_id_start, told.producer_id_len)
 
-    async def _create(self, topics: list[commands.NewTopic]) -> list[Any]:
-        """Ask the controller for topics; the results, in the order asked."""
-        asked = create_topics.Request(
-            topics=[
-                create_topics.CreatableTopic(
-                    name=topic.name,
-                    num_partitions=topic.num_partitions,
-                    replication_factor=topic.replication_factor,
-                    configs=[create_topics.CreatableTopicConfig(name=name, value=text) for name, text in topic.configs],
-                )
-                for topic in topics
-            ],
-            timeout_ms=CONTROLLER_TIMEOUT_MS,
-        )
-        told = await self.channel.ask("CreateTopics", asked, CONTROLLER_TIMEOUT_MS)
-        return list(told.topics)
-
-    def _offsets_partitions(self) -> int:
-        """How many partitions keep groups, or will once the topic is made."""
-        topic = self.image.topic(OFFSETS_TOPIC)
-        return self.config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
+    def _partitions_of(self, internal: str, when_made: int) -> int:
+        """How many partitions keep what a coordinator knows, or will once the topic is made."""
+        topic = self.image.topic(internal)
+        return when_made if topic is None else len(topic.partitions)
 
     async def auto_create(self, names: list[str]) -> None:
         """Create topics that a client asked for without creating them; a name that may not be is passed over."""
-        if not self.config.auto_create_topics_enable:
-            return
-        wanted = []
-        for name in dict.fromkeys(names):
-            if name in self.image.topics:
-                continue
-            if name == OFFSETS_TOPIC:
-                await self.create_internal_topic(name)
-            if name in INTERNAL_TOPICS:
-                continue
-            wanted.append(commands.NewTopic(name))
-        if wanted:
-            for result in await self._create(wanted):
-                if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    log.info("did not create topic %r: %s", result.name, result.error_message)
+        await self._creation.wanted(names)
 
     async def create_internal_topic(self, name: str) -> None:
         """Create an internal topic unless it is there; callers at the same time share one creation."""
-        if name in self.image.topics:
-            return
-        task = self._internal.get(name)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._create_internal(name))
-            self._internal[name] = task
-            task.add_done_callback(lambda _: self._internal.pop(name, None))
-        await asyncio.shield(task)
-
-    async def _create_internal(self, name: str) -> None:
-        if name != OFFSETS_TOPIC:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
-        wanted = offsets_topic(self.config, len(self.endpoints()))
-        await self._create([wanted])
+        await self._creation.internal(name)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.wire.markers import Marker
 from kpybroker.world import World
 
 Answer = Any
@@ -24,14 +25,16 @@ WAITERS_LIMIT = 200_000
 
 
 class Stored:
-    """One data record of a state log. Control records never reach a machine.
+    """One record of a state log.
 
-    `offset` is -1 until the log has given one. For the controller `message` is the metadata record, always, and the
-    quorum frames it into `value` where that is still None. Elsewhere `message` is the machine's own, to spare itself
-    reading what it has just written; replayed records have none.
+    `transaction` is None; or (producer id, epoch), and the record counts once that has committed; or the Marker that
+    ends one, and then there is no key. Other control records never reach a machine. `offset` is -1 until the log has
+    given one. For the controller `message` is the metadata record, always, and the quorum frames it into `value` where
+    that is still None. Elsewhere `message` is the machine's own, to spare itself reading what it has just written;
+    replayed records have none.
     """
 
-    __slots__ = ("key", "message", "offset", "timestamp_ms", "value")
+    __slots__ = ("key", "message", "offset", "timestamp_ms", "transaction", "value")
 
     def __init__(
         self,
@@ -40,12 +43,14 @@ class Stored:
         timestamp_ms: int = -1,
         offset: int = -1,
         message: Any = None,
+        transaction: tuple[int, int] | Marker | None = None,
     ) -> None:
         self.key = key
         self.value = value
         self.timestamp_ms = timestamp_ms
         self.offset = offset
         self.message = message
+        self.transaction = transaction
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stored):

@@ -65,3 +65,9 @@ def jars() -> Path:
     if not list(Path(given).glob(f"kafka-clients-{KAFKA_VERSION}.jar")):
         raise MissingPrerequisite(f"KPYBROKER_KAFKA_LIBS={given} holds no kafka-clients-{KAFKA_VERSION}.jar: unset it")
     return Path(given)
+
+
+@cache
+def pipelines() -> Path:
+    """The folder with the jars of Kafka Streams, Connect and MirrorMaker 2, and of the Java client they use."""
+    return fetch(HERE / "pipelines.xml", CACHE / f"pipelines-{KAFKA_VERSION}")

@@ -16,9 +16,13 @@ from typing import Any
 from kpybroker.wire.api import by_name
 from kpybroker.wire.message import build, parse
 from oracle.cluster_scenes import ClusterScenes
+from oracle.group_scenes import SETTINGS, GroupScenes
 from oracle.kafka import Kafka
+from oracle.marker_scenes import MarkerScenes
 from oracle.quorum_scenes import QuorumScenes
 from oracle.scenes import Scenes
+from oracle.transaction_scenes import TransactionScenes
+from oracle.txn_offset_scenes import TxnOffsetScenes
 from oracle.voter_scenes import VoterScenes
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
@@ -65,11 +69,14 @@ class Recorder:
             found += piece
         return found
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, *, append: bool = False) -> None:
+        """One file for each API; with `append`, behind what other scenes have recorded of it."""
         directory.mkdir(parents=True, exist_ok=True)
         for module, said in self.said.items():
-            lines = ",\n".join(json.dumps(exchange) for exchange in said)
-            (directory / f"{module}.json").write_text(f"[\n{lines}\n]\n")
+            file = directory / f"{module}.json"
+            before = json.loads(file.read_text()) if append and file.exists() else []
+            lines = ",\n".join(json.dumps(exchange) for exchange in [*before, *said])
+            file.write_text(f"[\n{lines}\n]\n")
 
 
 def main() -> None:
@@ -77,6 +84,9 @@ def main() -> None:
     with Kafka(properties={"offsets.topic.num.partitions": "4"}) as kafka:
         recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
         Scenes(recorder.ask).all()
+        MarkerScenes(recorder.ask).all()
+        TransactionScenes(recorder.ask).all()
+        TxnOffsetScenes(recorder.ask).all()
         recorder.write(GOLDEN)
     with Kafka() as kafka:
         recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
@@ -90,6 +100,12 @@ def main() -> None:
         VoterScenes(recorder.ask, at_controller.ask).all()
         recorder.write(GOLDEN)
         at_controller.write(GOLDEN)
+    for name in ("consumer_group_heartbeat", "consumer_group_describe"):
+        (GOLDEN / f"{name}.json").unlink(missing_ok=True)
+    with Kafka(properties=SETTINGS) as kafka:
+        recorder = _at(kafka, int(kafka.bootstrap.rpartition(":")[2]))
+        GroupScenes(recorder.ask).all()
+        recorder.write(GOLDEN, append=True)
     print(f"recorded in {GOLDEN}")
 
 

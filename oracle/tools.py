@@ -97,13 +97,16 @@ class Tools:
         return Ran(code=said["code"], out=said["out"], err=said["err"])
 
 
-def compiled(source: Path) -> Path:
-    """The folder with the classes of a Java file that uses Kafka's jars, compiled when the source is newer."""
+def compiled(source: Path, libraries: Path | None = None) -> Path:
+    """The folder with the classes of a Java file that uses Kafka's jars, or those of another folder.
+
+    They are compiled when the source is newer.
+    """
     classes = CACHE / source.stem.lower()
     made = classes / f"{source.stem}.class"
     if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
         classes.mkdir(parents=True, exist_ok=True)
-        path = os.pathsep.join(str(jar) for jar in sorted(jars().glob("*.jar")))
+        path = os.pathsep.join(str(jar) for jar in sorted((libraries or jars()).glob("*.jar")))
         command = [java(), "-Xmx256m", "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", path]
         subprocess.run([*command, "-d", str(classes), str(source)], check=True)
     return classes

@@ -48,6 +48,7 @@ def test_the_apis_are_those_that_are_served() -> None:
     assert printed_by("kpybroker", "api", "--markdown") in SECTIONS["api"]
 
 
+@pytest.mark.slow
 def test_the_clients_are_those_that_the_tests_run() -> None:
     """Versions are those of the last complete run; names, combinations and numbers of tests those of today."""
     said, found = table_of(SECTIONS["clients"]), table_of(printed_by("compat_tests.versions"))
@@ -92,6 +93,7 @@ def test_the_figures_say_when_and_on_what(word: str) -> None:
     assert re.search(word, SECTIONS["bench"])
 
 
+@pytest.mark.slow
 def test_the_demo_shows_what_the_flights_are() -> None:
     """The table as the demo prints it, from the package's own totals, line by line; the README leaves some out."""
     with flights_demo.console.capture() as capture:

@@ -182,8 +182,8 @@ class Client:
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
         return {topic.name: topic for topic in told.topics if topic.name is not None}
 
-    async def topics(self, names: Sequence[str]) -> dict[str, MetadataResponseTopic]:
-        """Like `metadata`, but every topic must exist and have its leaders. Raises CommandFailed, KafkaError."""
+    async def existing(self, names: Sequence[str]) -> dict[str, MetadataResponseTopic]:
+        """Like `metadata`, but every topic must exist, leaders or not. Raises CommandFailed, KafkaError."""
 
         async def attempt() -> dict[str, MetadataResponseTopic]:
             found = await self.metadata(names)
@@ -192,14 +192,24 @@ class Client:
                 if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise await self._unknown_topic(name)
                 check(topic.error_code, f"topic {name}")
-                for partition in topic.partitions:
+            return found
+
+        return await self.patiently(attempt)
+
+    async def topics(self, names: Sequence[str]) -> dict[str, MetadataResponseTopic]:
+        """Like `existing`, but every partition must have its leader. Raises CommandFailed, KafkaError."""
+
+        async def attempt() -> dict[str, MetadataResponseTopic]:
+            found = await self.existing(names)
+            for name in names:
+                for partition in found[name].partitions:
                     check(partition.error_code, f"partition {name}-{partition.partition_index}")
             return found
 
         return await self.patiently(attempt)
 
     async def topic(self, name: str) -> MetadataResponseTopic:
-        """One existing topic. Raises CommandFailed, KafkaError."""
+        """One existing topic with all its leaders. Raises CommandFailed, KafkaError."""
         return (await self.topics([name]))[name]
 
     async def _unknown_topic(self, name: str) -> CommandFailed:
@@ -219,9 +229,10 @@ class Client:
 
         async def attempt() -> dict[TopicPartition, tuple[int, int]]:
             by_leader: dict[int, dict[str, list[int]]] = {}
-            for name, topic in (await self.topics(sorted({topic for topic, _ in asked}))).items():
+            for name, topic in (await self.existing(sorted({topic for topic, _ in asked}))).items():
                 for partition in topic.partitions:
                     if (name, partition.partition_index) in asked:
+                        check(partition.error_code, f"partition {name}-{partition.partition_index}")
                         leader = by_leader.setdefault(partition.leader_id, {})
                         leader.setdefault(name, []).append(partition.partition_index)
             found: dict[TopicPartition, tuple[int, int]] = {}

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from struct import Struct, error
 
 from kpybroker.cli.client import LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
-from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.rpc import describe_groups, find_coordinator, list_groups, offset_commit, offset_fetch
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.groups.subscription import build_assignment
+from kpybroker.wire.rpc import (
+    consumer_group_describe,
+    describe_groups,
+    find_coordinator,
+    list_groups,
+    offset_commit,
+    offset_fetch,
+)
 
 NAMES_NOT_IDS = 9
 """The last version of OffsetFetch and OffsetCommit with topic names, which offsets of deleted topics still have."""
@@ -81,13 +89,42 @@ async def find(client: Client, group: str) -> describe_groups.DescribedGroup:
         node = await coordinator(client, group)
         told = await client.ask("DescribeGroups", describe_groups.Request(groups=[group]), node=node)
         found: describe_groups.DescribedGroup = told.groups[0]
-        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            found.group_state = "Dead"
-        else:
+        if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             check(found.error_code, found.error_message)
-        return found
+            return found
+        return await _of_the_consumer_protocol(client, group, node)
 
     return await client.patiently(attempt)
+
+
+async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> describe_groups.DescribedGroup:
+    """A group of the other protocol (KIP-848) in the words of this one; Dead where there is none."""
+    nobody = describe_groups.DescribedGroup(group_id=group, group_state="Dead")
+    try:
+        told = await client.ask("ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=[group]), node=node)
+    except MalformedFrame:  # a broker that does not serve it
+        return nobody
+    found = told.groups[0]
+    if found.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return nobody
+    check(found.error_code, found.error_message)
+    return describe_groups.DescribedGroup(
+        group_id=group,
+        group_state=found.group_state,
+        protocol_type="consumer",
+        protocol_data=found.assignor_name,
+        members=[
+            describe_groups.DescribedGroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_assignment=build_assignment(
+                    0, {topic.topic_name: topic.partitions for topic in member.assignment.topic_partitions}
+                ),
+            )
+            for member in found.members
+        ],
+    )
 
 
 async def must_exist(client: Client, group: str) -> describe_groups.DescribedGroup:

@@ -20,6 +20,7 @@ from kpybroker.cli import children, early
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
 from kpybroker.config import BrokerConfig, parse_properties, parse_setting
 from kpybroker.errors import ConfigError
+from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.server.node import Node
 from kpybroker.storage.directory import LOCK
 from kpybroker.world.real import real_world
@@ -154,6 +155,7 @@ def _http(port: int | None) -> dict[str, str]:
 def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
     """Serve to the end. Exits with 1 where the node could not go on."""
     _prepare(lifetime)
+    _tell_of_the_cluster(config)
     with contextlib.suppress(ImportError):
         import uvloop
 
@@ -177,6 +179,14 @@ def _end_with(failure: str | None) -> None:
         sys.exit(1)
 
 
+def _tell_of_the_cluster(config: BrokerConfig) -> None:
+    """Where there are other nodes, what becomes of them is said unless somebody has chosen what is said."""
+    if "KPYBROKER_LOG" not in os.environ and (
+        len(config.controller_quorum_voters) > 1 or config.controller_quorum_bootstrap_servers
+    ):
+        logging.getLogger(CHRONICLE).setLevel(logging.INFO)
+
+
 def _log_level() -> str:
     level = os.environ.get("KPYBROKER_LOG", "WARNING").upper()
     if level not in logging.getLevelNamesMapping():
@@ -192,10 +202,21 @@ def _check_ready_file(path: Path) -> None:
             raise IsADirectoryError(None, "it is a directory")
         partial.touch()
         partial.unlink()
+        if _is_left_over(path):
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
             f"cannot write --ready-file {path}: {error.strerror}; name a file that can be made"
         ) from error
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether the file is of a process that was killed: who waits for the file must not take it for this one's."""
+    try:
+        os.kill(int(json.loads(path.read_text())["pid"]), 0)
+    except (OSError, ValueError, KeyError, TypeError) as reason:
+        return isinstance(reason, ProcessLookupError)
+    return False
 
 
 def _partial(path: Path) -> Path:

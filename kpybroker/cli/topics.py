@@ -155,7 +155,7 @@ def describe(
     """Show partitions with leaders and offsets, and the settings made on topics."""
 
     async def show(client: Client) -> None:
-        found = await client.topics(names)
+        found = await client.existing(names)
         described = [await _describe(client, found[name]) for name in dict.fromkeys(names)]
         if as_json:
             show_json(described)
@@ -170,7 +170,7 @@ def describe(
 
 async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, Any]:
     name = topic.name or ""
-    places = [(name, row.partition_index) for row in topic.partitions]
+    places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # who has a leader to ask
     starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(places, LATEST))
     return {
@@ -181,12 +181,12 @@ async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, A
         "partitions": [
             {
                 "partition": row.partition_index,
-                "leader": row.leader_id,
+                "leader": row.leader_id if row.leader_id >= 0 else None,
                 "leader_epoch": row.leader_epoch,
                 "replicas": row.replica_nodes,
                 "isr": row.isr_nodes,
-                "start": starts[name, row.partition_index],
-                "end": ends[name, row.partition_index],
+                "start": starts.get((name, row.partition_index)),
+                "end": ends.get((name, row.partition_index)),
             }
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         ],
@@ -217,7 +217,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
             ",".join(map(str, row["isr"])),
             row["start"],
             row["end"],
-            row["end"] - row["start"],
+            None if row["end"] is None else row["end"] - row["start"],
         )
         for row in topic["partitions"]
     ]
@@ -240,7 +240,7 @@ def delete(
         known = await client.metadata()
         wanted = [name for name in dict.fromkeys(names) if name in known]
         if not if_exists:
-            await client.topics(names)
+            await client.existing(names)
         gone: list[str] = []
         request = delete_topics.Request(
             topics=[delete_topics.DeleteTopicState(name=name) for name in wanted],
@@ -289,7 +289,7 @@ def alter(
         raise ConfigError("nothing to alter: give --partitions, --set or --unset")
 
     async def change(client: Client) -> None:
-        topic = await client.topic(name)
+        topic = (await client.existing([name]))[name]
         if changes:
             await _change_settings(client, name, changes)
         if partitions is not None:

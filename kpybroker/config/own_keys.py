@@ -38,8 +38,9 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         None,
         doc="Who votes at first where controller.quorum.voters is not set, as kafka-storage is told: standalone (this "
         "controller alone), none (it follows the controllers of controller.quorum.bootstrap.servers, and may be "
-        "added later), or id@host:port:directory-id,... for several. Read when a directory is formatted. Without it "
-        "standalone, or none where controller.quorum.auto.join.enable is set.",
+        "added later), or id@host:port:directory-id,... for several. Read when a directory is formatted; standalone "
+        "asks those controllers first, and refuses where they have a cluster. Without it standalone, or none where "
+        "controller.quorum.auto.join.enable is set.",
     ),
     used(
         "kpybroker.max.open.files",

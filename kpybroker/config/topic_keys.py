@@ -105,9 +105,9 @@ TOPIC_SYNONYMS: Mapping[str, tuple[tuple[str, int], ...]] = {
 GROUP_KEYS: Mapping[str, ConfigKey] = {
     key.name: key
     for key in (
-        idle("consumer.assignment.interval.ms", INT, "1000", at_least(0)),
-        idle("consumer.heartbeat.interval.ms", INT, "5000", at_least(1)),
-        idle("consumer.session.timeout.ms", INT, "45000", at_least(1)),
+        used("consumer.assignment.interval.ms", INT, "1000", at_least(0)),
+        used("consumer.heartbeat.interval.ms", INT, "5000", at_least(1)),
+        used("consumer.session.timeout.ms", INT, "45000", at_least(1)),
         idle("share.assignment.interval.ms", INT, "1000", at_least(0)),
         idle("share.auto.offset.reset", STRING, "latest", NotEmpty()),
         idle("share.delivery.count.limit", INT, "5", at_least(2)),

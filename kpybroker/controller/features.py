@@ -11,11 +11,17 @@ from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import FeatureUpdate, ResourceType, UpdateFeatures, UpgradeType
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.metadata.image import ELR_FEATURE
+from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, TRANSACTION_FEATURE
 from kpybroker.wire.stored import metadata as stored
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {"metadata.version": (30, 30), "kraft.version": (0, 1), ELR_FEATURE: (0, 1)}
+    {
+        "metadata.version": (30, 30),
+        "kraft.version": (0, 1),
+        ELR_FEATURE: (0, 1),
+        GROUP_FEATURE: (0, 1),
+        TRANSACTION_FEATURE: (0, 2),
+    }
 )
 """By name, the range of levels that this version of kpybroker can run at."""
 OF_THE_QUORUM = "kraft.version"

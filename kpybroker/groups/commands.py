@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kpybroker.machine import Tick
-from kpybroker.wire.rpc import join_group, leave_group, sync_group
+from kpybroker.wire.markers import Marker
+from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, sync_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,26 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat (KIP-848); answered with consumer_group_heartbeat.Response.
+
+    Raises: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
+    FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED.
+    """
+
+    request: consumer_group_heartbeat.Request
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConsumerGroup:
+    """Answered with consumer_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionCommit:
     """One offset to keep."""
 
@@ -63,10 +84,11 @@ class PartitionCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """OffsetCommit; answered with an ErrorCode for each partition, in order of topics and partitions.
+    """OffsetCommit and TxnOffsetCommit; answered with an ErrorCode for each partition, in order.
 
-    Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION where the client does not know it), UNKNOWN_MEMBER_ID,
-    FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS.
+    Whoever asks has verified the transaction. Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION where the client does not
+    know it), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH,
+    UNSUPPORTED_VERSION.
     """
 
     group_id: str
@@ -77,17 +99,34 @@ class CommitOffsets:
     topics: Sequence[tuple[str, bytes, Sequence[PartitionCommit]]]
     """(name, id, commits)"""
     knows_group_id_not_found: bool
+    transaction: tuple[int, int] | None = None
+    """(producer id, epoch): the offsets count once that has committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """What a producer has committed within its transaction counts from here on, or never; answered with None.
+
+    Whoever asks has checked that the marker may be written.
+    """
+
+    marker: Marker
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
     """OffsetFetch; answered with a list of (topic, [(partition, Committed or None)]); `topics` None: all of the group.
 
-    An unknown group has no offsets, which is no error.
+    With `require_stable` UNSTABLE_OFFSET_COMMIT stands for what an undecided transaction may change. An unknown group
+    has no offsets, which is no error. Raises, where a member asks (KIP-848): UNKNOWN_MEMBER_ID,
+    STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
     """
 
     group_id: str
     topics: Sequence[tuple[str, Sequence[int]]] | None
+    member_id: str | None = None
+    member_epoch: int = -1
+    require_stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +181,10 @@ Command = (
     | Sync
     | Heartbeat
     | Leave
+    | ConsumerHeartbeat
+    | DescribeConsumerGroup
     | CommitOffsets
+    | EndTransaction
     | FetchOffsets
     | DeleteOffsets
     | DescribeGroup

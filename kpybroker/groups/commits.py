@@ -13,41 +13,64 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups import records
 from kpybroker.groups.classic import CONSUMER, ClassicGroup, State
 from kpybroker.groups.commands import CommitOffsets, DeleteOffsets
-from kpybroker.groups.hashing import java_length
+from kpybroker.groups.modern import ModernGroup
 from kpybroker.groups.offsets import Committed, Offsets
 from kpybroker.groups.settings import GroupSettings
 from kpybroker.groups.turn import Turn
+from kpybroker.metadata.hashing import java_length
 
 STEP_BYTES = 256 * 1024
 """Background work writes about this much in one step, so that the loop never stalls for long."""
 
 
 def check_commit(group: ClassicGroup, command: CommitOffsets) -> None:
-    """Raises the refusal of an OffsetCommit, if there is one."""
+    """Raises the refusal of an OffsetCommit or TxnOffsetCommit, if there is one.
+
+    A transaction may commit while the group rebalances; and without a word of member and generation, which the first
+    versions of TxnOffsetCommit do not know.
+    """
     if command.generation < 0 and group.state is State.EMPTY:
         return
     if command.generation >= 0 or command.member_id or command.instance_id is not None:
         group.validate(command.member_id, command.instance_id)
         if command.generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {group.generation}")
-    elif group.state is not State.EMPTY:
+    elif group.state is not State.EMPTY and command.transaction is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members: only they may commit")
-    if group.state is State.COMPLETING_REBALANCE:
+    if group.state is State.COMPLETING_REBALANCE and command.transaction is None:
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the generation has no assignment yet")
 
 
+def check_modern_commit(group: ModernGroup, command: CommitOffsets) -> None:
+    """Raises the refusal of an OffsetCommit or TxnOffsetCommit to a consumer group, if there is one."""
+    places = [(topic_id, each.partition) for _, topic_id, partitions in command.topics for each in partitions]
+    if command.transaction is None:
+        group.check_commit(command.member_id, command.generation, places, knows_epochs=command.knows_group_id_not_found)
+    elif command.generation >= 0 or command.member_id or command.instance_id is not None:
+        try:
+            group.check_commit(command.member_id, command.generation, places, knows_epochs=True)
+        except KafkaError as refusal:
+            if refusal.code != ErrorCode.STALE_MEMBER_EPOCH:
+                raise
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, refusal.message) from refusal
+
+
 def commit(command: CommitOffsets, settings: GroupSettings, turn: Turn) -> list[ErrorCode]:
-    """Write what may be committed; a code for each partition, in order."""
+    """Write what may be committed; a code for each partition, in order. In a transaction without the topic's id, as
+    Kafka does."""
     codes = []
     first = len(turn.records)
     expires_ms = turn.now_ms + command.retention_ms if command.retention_ms >= 0 else -1
     for topic, topic_id, partitions in command.topics:
+        known_id = topic_id if command.transaction is None else records.NO_TOPIC_ID
         for each in partitions:
             if java_length(each.metadata) > settings.offset_metadata_max_bytes:
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
-            committed = Committed(each.offset, each.leader_epoch, each.metadata, turn.now_ms, expires_ms, topic_id)
-            turn.write(records.commit_record(command.group_id, (topic, each.partition), committed))
+            committed = Committed(each.offset, each.leader_epoch, each.metadata, turn.now_ms, expires_ms, known_id)
+            record = records.commit_record(command.group_id, (topic, each.partition), committed)
+            record.transaction = command.transaction
+            turn.write(record)
             codes.append(ErrorCode.NONE)
     if turn.size_bytes > settings.max_batch_bytes:
         del turn.records[first:]
@@ -56,10 +79,10 @@ def commit(command: CommitOffsets, settings: GroupSettings, turn: Turn) -> list[
 
 
 def delete(
-    group: ClassicGroup, command: DeleteOffsets, offsets: Offsets, settings: GroupSettings, turn: Turn
+    group: ClassicGroup | ModernGroup, command: DeleteOffsets, offsets: Offsets, settings: GroupSettings, turn: Turn
 ) -> frozenset[str]:
     """Forget offsets; the topics that the group is subscribed to keep theirs and are returned."""
-    if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+    if isinstance(group, ClassicGroup) and group.state is not State.EMPTY and group.protocol_type != CONSUMER:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "what the members use cannot be known")
     first = len(turn.records)
     of_group = offsets.of(group.group_id)
@@ -68,7 +91,7 @@ def delete(
         if topic in kept:
             continue
         for partition in dict.fromkeys(partitions):
-            if (topic, partition) in of_group:
+            if (topic, partition) in of_group or offsets.pending.has(group.group_id, (topic, partition)):
                 turn.write(records.commit_record(group.group_id, (topic, partition), None))
     if turn.size_bytes > settings.max_batch_bytes:
         del turn.records[first:]
@@ -76,31 +99,45 @@ def delete(
     return kept
 
 
-def expire(group: ClassicGroup, offsets: Offsets, settings: GroupSettings, turn: Turn) -> bool:
-    """Forget what has expired, as much as a step may write; True if nothing is left."""
+def expire(group: ClassicGroup | ModernGroup, offsets: Offsets, settings: GroupSettings, turn: Turn) -> bool:
+    """Forget what has expired, as much as a step may write; True if nothing is left.
+
+    What a transaction may change stays.
+    """
     of_group = offsets.of(group.group_id)
+    undecided = frozenset(offsets.pending.of(group.group_id))
     if not of_group:
-        return True
-    in_use: frozenset[str] | None = frozenset()
-    if group.protocol_type is not None and group.state is not State.EMPTY:
-        in_use = group.topics() if group.state is State.STABLE else None
+        return not undecided
+    in_use, empty_since_ms = _use(group)
     if in_use is None:
         return False
-    empty_since_ms = group.state_since_ms if group.protocol_type is not None and group.state is State.EMPTY else None
     gone = 0
     for place, committed in of_group.items():
+        if place in undecided:
+            continue
         unused_since_ms = committed.commit_timestamp_ms if empty_since_ms is None else empty_since_ms
         if place[0] not in in_use and committed.expired(unused_since_ms, turn.now_ms, settings.offsets_retention_ms):
             turn.write(records.commit_record(group.group_id, place, None))
             gone += 1
             if turn.size_bytes >= STEP_BYTES:
                 break
-    return gone == len(of_group)
+    return gone == len(of_group) and not undecided
+
+
+def _use(group: ClassicGroup | ModernGroup) -> tuple[frozenset[str] | None, int | None]:
+    """The topics in use, None where that cannot be known; and since when the group is empty, where that counts."""
+    if isinstance(group, ModernGroup):
+        return group.topics(), None
+    if group.protocol_type is None:
+        return frozenset(), None
+    if group.state is State.EMPTY:
+        return frozenset(), group.state_since_ms
+    return (group.topics() if group.state is State.STABLE else None), None
 
 
 def drop_all(group_id: str, offsets: Offsets, turn: Turn) -> bool:
     """Forget everything of a group, as much as a step may write; True if nothing is left."""
-    for place in offsets.of(group_id):
+    for place in dict.fromkeys((*offsets.of(group_id), *offsets.pending.of(group_id))):
         if turn.size_bytes >= STEP_BYTES:
             return False
         turn.write(records.commit_record(group_id, place, None))
@@ -117,4 +154,10 @@ def drop_topics(topics: Mapping[str, bytes], offsets: Offsets, turn: Turn) -> bo
             if turn.size_bytes >= STEP_BYTES:
                 return False
             turn.write(records.commit_record(group_id, place, None))
+    for group_id in offsets.pending.groups():
+        for place in offsets.pending.of(group_id):
+            if place[0] in topics and place not in offsets.of(group_id):
+                if turn.size_bytes >= STEP_BYTES:
+                    return False
+                turn.write(records.commit_record(group_id, place, None))
     return True

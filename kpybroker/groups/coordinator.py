@@ -10,13 +10,16 @@ from typing import Any
 from uuid import UUID
 
 from kpybroker.config import BrokerConfig
-from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.groups.commands import DropTopics, ListGroups
-from kpybroker.groups.hashing import partition_of
+from kpybroker.coordinating import CoordinatorLog
+from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
+from kpybroker.groups.assignors import ASSIGNORS, CLASSES
+from kpybroker.groups.commands import DropTopics, EndTransaction, ListGroups
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.state_log import GroupLog
 from kpybroker.machine import Runner, StateLog
+from kpybroker.metadata.hashing import partition_of
+from kpybroker.metadata.image import Image
+from kpybroker.wire.markers import Marker
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -36,8 +39,32 @@ def settings_of(config: BrokerConfig) -> GroupSettings:
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        consumer_assignors=_assignors(config.group_consumer_assignors),
+        consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+        consumer_min_session_timeout_ms=config.group_consumer_min_session_timeout_ms,
+        consumer_max_session_timeout_ms=config.group_consumer_max_session_timeout_ms,
+        consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        consumer_min_heartbeat_interval_ms=config.group_consumer_min_heartbeat_interval_ms,
+        consumer_max_heartbeat_interval_ms=config.group_consumer_max_heartbeat_interval_ms,
+        consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+        consumer_min_assignment_interval_ms=config.group_consumer_min_assignment_interval_ms,
+        consumer_max_assignment_interval_ms=config.group_consumer_max_assignment_interval_ms,
+        consumer_max_size=config.group_consumer_max_size,
+        may_upgrade=config.group_consumer_migration_policy.upper() in ("UPGRADE", "BIDIRECTIONAL"),
+        may_downgrade=config.group_consumer_migration_policy.upper() in ("DOWNGRADE", "BIDIRECTIONAL"),
         max_batch_bytes=config.log_settings().max_message_bytes - BATCH_HEADER_BYTES,
     )
+
+
+def _assignors(named: tuple[str, ...]) -> tuple[str, ...]:
+    """By their short names. Raises ConfigError."""
+    known = tuple(CLASSES.get(name, name) for name in named)
+    for name in known:
+        if name not in ASSIGNORS:
+            raise ConfigError(f"group.consumer.assignors: {name!r} is not known; there are {', '.join(ASSIGNORS)}")
+    if not known:
+        raise ConfigError("group.consumer.assignors: name at least one of " + ", ".join(ASSIGNORS))
+    return known
 
 
 class Led:
@@ -60,6 +87,7 @@ class GroupCoordinator:
     """Finds the machine of a group.
 
     - partitions: tells how many `__consumer_offsets` has, or will have.
+    - image: the metadata, for the topics that consumer groups subscribe to.
     - on_bug: called with what a machine raised, which has then stopped; not for damage, which takes its partition out.
     """
 
@@ -69,8 +97,10 @@ class GroupCoordinator:
         settings: GroupSettings,
         partitions: Callable[[], int],
         on_bug: Callable[[BaseException], None] | None = None,
+        image: Callable[[], Image] = Image,
     ) -> None:
         self._world = world
+        self._image = image
         self._on_bug = on_bug
         self._settings = settings
         self._partitions = partitions
@@ -96,6 +126,12 @@ class GroupCoordinator:
             raise KafkaError(led.refusal)
         return led.runner
 
+    def configure(self, settings: GroupSettings) -> None:
+        """Settings were changed while the broker runs; those that can be are of consumer groups."""
+        self._settings = settings
+        for led in self._led.values():
+            led.machine.modern.configure(settings)
+
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
@@ -105,9 +141,9 @@ class GroupCoordinator:
             if epoch <= known.epoch:
                 return
             self.resign(partition)
-        machine = GroupMachine(self._settings, self._new_id)
+        machine = GroupMachine(self._settings, self.new_member_id, self._image)
         led = self._led[partition] = Led(
-            epoch, machine, Runner(machine, GroupLog(state_log), self._world, on_bug=self._bug)
+            epoch, machine, Runner(machine, CoordinatorLog(state_log), self._world, on_bug=self._bug)
         )
         led.loading = self._start(self._load(partition, led))
 
@@ -119,7 +155,11 @@ class GroupCoordinator:
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return
         led.refusal = None
-        log.info("loaded %d groups from __consumer_offsets-%d", len(led.machine.stored), partition)
+        log.info(
+            "loaded %d groups from __consumer_offsets-%d",
+            len(led.machine.stored) + len(led.machine.modern.stored),
+            partition,
+        )
         if led.deleted_meanwhile:
             await self._drop(led, led.deleted_meanwhile)
 
@@ -147,6 +187,29 @@ class GroupCoordinator:
         loading = [led.loading for led in self._led.values() if led.loading is not None]
         if loading:
             await asyncio.wait(loading)
+
+    def end_transaction(self, partition: int, marker: Marker, timeout_ms: int) -> asyncio.Future[None]:
+        """Write a marker; what is returned is done when it has committed, or refused.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
+        """
+        led = self._led.get(partition)
+        if led is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if led.refusal is not None:
+            raise KafkaError(led.refusal)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(answer: KafkaError | None) -> None:
+            if ended.done():
+                return
+            if isinstance(answer, KafkaError):
+                ended.set_exception(answer)
+            else:
+                ended.set_result(None)
+
+        led.runner.submit(EndTransaction(marker), timeout_ms, done)
+        return ended
 
     # -- all partitions -------------------------------------------------------------------------------------------
 
@@ -181,5 +244,6 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _new_id(self) -> str:
+    def new_member_id(self) -> str:
+        """A random UUID."""
         return str(UUID(int=self._world.random.getrandbits(128), version=4))

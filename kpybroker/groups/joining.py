@@ -60,7 +60,7 @@ class Joining:
         elif command.knows_member_id_first:
             self._hand_out_id(group, command, ticket, turn)
         else:
-            self._add(group, command, self._new_member_id(command), protocols, ticket, turn)
+            self._add(group, command, self.new_member_id(command), protocols, ticket, turn)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         limit = self._settings.group_max_size
@@ -71,14 +71,15 @@ class Joining:
             return group.waiting < limit or (member is not None and member.join_ticket is not None)
         return len(group.members) < limit or member_id in group.members
 
-    def _new_member_id(self, command: Join) -> str:
+    def new_member_id(self, command: Join) -> str:
+        """An id for one that has none."""
         return f"{command.request.group_instance_id or command.client_id}-{self._rebalance.new_id()}"
 
     def _hand_out_id(self, group: ClassicGroup, command: Join, ticket: Any, turn: Turn) -> None:
         if len(group.pending_join) >= self._settings.max_pending_members:
             turn.answer(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             return
-        member_id = self._new_member_id(command)
+        member_id = self.new_member_id(command)
 
         def forget(late: Turn) -> None:
             if group.pending_join.pop(member_id, None) is not None:
@@ -140,7 +141,7 @@ class Joining:
 
     def _static(self, group: ClassicGroup, command: Join, protocols: Protocols, ticket: Any, turn: Turn) -> None:
         request = command.request
-        member_id = self._new_member_id(command)
+        member_id = self.new_member_id(command)
         assert request.group_instance_id is not None
         earlier_id = group.instances.get(request.group_instance_id)
         if earlier_id is None:

@@ -1,9 +1,10 @@
 """The groups of one partition of `__consumer_offsets`: a Machine (DESIGN: "Machines").
 
-Hard state, changed only by `apply`, is what the records say: for each group its last GroupMetadata value, for each
-group and partition its committed offset, and which groups other protocols keep. Everything else is soft: the members as
-they come and go between two records, what they have parked, their sessions. A new coordinator starts from the hard
-state with every session begun anew, and members of a generation that was not complete join again.
+Hard state, changed only by `apply`, is what the records say: for each group its last GroupMetadata value, or what was
+written of a consumer group (`modern_groups`), for each group and partition its committed offset and what transactions
+may make of it, and which groups other protocols keep. Everything else is soft: the members as they come and go between
+two records, what they have parked, their sessions. A new coordinator starts from the hard state with every session
+begun anew, and members of a generation that was not complete join again.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from itertools import chain
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.groups import commits, records
+from kpybroker.groups import commits, modern_records, records
 from kpybroker.groups.classic import ClassicGroup, State
 from kpybroker.groups.commands import (
     Command,
     CommitOffsets,
+    ConsumerHeartbeat,
     DeleteGroup,
     DeleteOffsets,
+    DescribeConsumerGroup,
     DescribeGroup,
     DropTopics,
+    EndTransaction,
     FetchOffsets,
     Heartbeat,
     Join,
@@ -31,6 +35,8 @@ from kpybroker.groups.commands import (
 )
 from kpybroker.groups.joining import Joining
 from kpybroker.groups.membership import Membership
+from kpybroker.groups.modern import ModernGroup
+from kpybroker.groups.modern_groups import ModernGroups
 from kpybroker.groups.offsets import Offsets
 from kpybroker.groups.rebalance import Rebalance, refused_join, refused_sync
 from kpybroker.groups.settings import GroupSettings
@@ -38,16 +44,17 @@ from kpybroker.groups.showing import described, listed, listed_foreign
 from kpybroker.groups.timers import Timer, Timers
 from kpybroker.groups.turn import Turn
 from kpybroker.machine import Outcome, Stored, Tick
+from kpybroker.metadata.image import Image
+from kpybroker.wire.markers import Marker
 
-TIMERS_A_TICK = 100
-GROUPS_A_TICK = 200
+TIMERS_A_TICK, GROUPS_A_TICK = 100, 200
 """Background work is done in steps of this size, so that the loop never stalls for long."""
 
 
 class GroupMachine:
-    """Groups and their offsets. `new_id` makes the random part of member ids."""
+    """Groups and their offsets. `new_id` makes the random part of member ids; `image` tells which topics there are."""
 
-    def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
+    def __init__(self, settings: GroupSettings, new_id: Callable[[], str], image: Callable[[], Image] = Image) -> None:
         self.settings = settings
         self.stored: dict[str, bytes] = {}
         """Hard: group id -> its last GroupMetadata value."""
@@ -56,11 +63,12 @@ class GroupMachine:
         self.foreign: dict[str, str] = {}
         """Hard: groups kept by a protocol that this machine does not serve -> their type."""
         self.groups: dict[str, ClassicGroup] = {}
-        """Soft: every group with a record or an offset, as it is now."""
+        """Soft: every group of the classic protocol with a record or an offset, as it is now."""
         self._timers = Timers()
         self._rebalance = Rebalance(settings, self._timers, new_id)
         self._joining = Joining(self._rebalance)
         self._membership = Membership(self._rebalance)
+        self.modern = ModernGroups(self._rebalance, self._timers, image, self.groups, self._check_room)
         self._awake = False
         self._unapplied = 0
         """Records of the last step that have not come back: the log refused them, and what is soft is ahead of it."""
@@ -68,10 +76,13 @@ class GroupMachine:
         self._expiring: Iterator[str] | None = None
         self._decisions: dict[type, Callable[[Any, Any, Turn], None]] = {
             CommitOffsets: self._commit,
+            ConsumerHeartbeat: self.modern.beat,
             DeleteGroup: self._delete_group,
             DeleteOffsets: self._delete_offsets,
+            DescribeConsumerGroup: self._describe_modern,
             DescribeGroup: self._describe,
             DropTopics: self._drop_topics,
+            EndTransaction: self._end_transaction,
             FetchOffsets: self._fetch,
             Heartbeat: self._heartbeat,
             Join: self._join,
@@ -104,16 +115,21 @@ class GroupMachine:
         """
         if self._unapplied:
             self._unapplied -= 1
-        key, value = record.key, record.value
+        key, value, transaction = record.key, record.value, record.transaction
+        if isinstance(transaction, Marker):
+            self.offsets.end(transaction.producer_id, commits=transaction.commits)
+            return
         kind = -1 if key is None else records.kind_of(key)
         try:
             if kind in (records.OFFSET_COMMIT, records.LEGACY_OFFSET_COMMIT):
                 commit = records.read_commit(record)
-                self.offsets.apply(commit.group_id, commit.place, commit.committed)
+                self.offsets.apply(commit.group_id, commit.place, commit.committed, record.offset, transaction)
             elif key is not None and kind == records.GROUP_METADATA:
                 self._apply_group(records.read_group_id(key), value)
             elif key is not None and kind in records.FOREIGN_GROUP_METADATA:
                 self._apply_foreign(records.read_group_id(key), kind, value)
+            elif key is not None and kind in modern_records.KINDS:
+                self.modern.apply(key, value)
         except MalformedFrame as unreadable:
             raise Damage(f"the record at offset {record.offset} cannot be read: {unreadable}") from unreadable
 
@@ -148,8 +164,9 @@ class GroupMachine:
                 self._rebalance.renew_session(group, member, turn.now_ms)
             if len(group.members) > self.settings.group_max_size:
                 self._rebalance.prepare(group, turn)
-        for group_id in self.offsets.groups():
-            if group_id not in self.groups and group_id not in self.foreign:
+        self.modern.wake(turn)
+        for group_id in chain(self.offsets.groups(), self.offsets.pending.groups()):
+            if group_id not in self.groups and group_id not in self.foreign and group_id not in self.modern.groups:
                 self.groups[group_id] = ClassicGroup(group_id, turn.now_ms)
         self._timers.set(self._expiry, turn.now_ms + self.settings.offsets_retention_check_interval_ms)
 
@@ -161,6 +178,7 @@ class GroupMachine:
                 turn.answer(group.take_join(member), refused_join(ErrorCode.NOT_COORDINATOR, member.member_id))
                 turn.answer(member.sync_ticket, refused_sync(ErrorCode.NOT_COORDINATOR))
         self.groups.clear()
+        self.modern.start_over()
         self._timers.clear()
         self._expiry = Timer(self._expire)
         self._expiring = None
@@ -174,13 +192,19 @@ class GroupMachine:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group
 
-    def _make(self, group_id: str, now_ms: int) -> ClassicGroup:
+    def _any_group(self, group_id: str) -> ClassicGroup | ModernGroup:
+        return self.modern.groups.get(group_id) or self._group(group_id)
+
+    def _check_room(self, group_id: str) -> None:
         if group_id in self.foreign:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"a group of type {self.foreign[group_id]} has this id"
             )
-        if len(self.groups) >= self.settings.max_groups:
+        if len(self.groups) + len(self.modern.groups) >= self.settings.max_groups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")
+
+    def _make(self, group_id: str, now_ms: int) -> ClassicGroup:
+        self._check_room(group_id)
         group = self.groups[group_id] = ClassicGroup(group_id, now_ms)
         return group
 
@@ -189,6 +213,10 @@ class GroupMachine:
     def _join(self, ticket: Any, command: Join, turn: Turn) -> None:
         request = command.request
         code = self._joining.refusal(request)
+        modern = self.modern.groups.get(request.group_id)
+        if code is None and modern is not None and modern.members:
+            turn.answer(ticket, self.modern.join(modern, command, self._joining.new_member_id(command), turn))
+            return
         group = self.groups.get(request.group_id)
         if code is None and group is None:
             if request.member_id:
@@ -199,6 +227,7 @@ class GroupMachine:
             turn.answer(ticket, refused_join(code, request.member_id))
             return
         if group is None:
+            self.modern.give_way(request.group_id, turn)
             try:
                 group = self._make(request.group_id, turn.now_ms)
             except KafkaError as refusal:
@@ -209,8 +238,11 @@ class GroupMachine:
 
     def _sync(self, ticket: Any, command: Sync, turn: Turn) -> None:
         group = self.groups.get(command.request.group_id)
+        modern = self.modern.groups.get(command.request.group_id)
         if not command.request.group_id:
             turn.answer(ticket, refused_sync(ErrorCode.INVALID_GROUP_ID))
+        elif modern is not None:
+            turn.answer(ticket, self.modern.sync(modern, command.request, turn))
         elif group is None:
             turn.answer(ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
         else:
@@ -218,8 +250,11 @@ class GroupMachine:
 
     def _heartbeat(self, ticket: Any, command: Heartbeat, turn: Turn) -> None:
         group = self.groups.get(command.group_id)
+        modern = self.modern.groups.get(command.group_id)
         if not command.group_id:
             turn.answer(ticket, ErrorCode.INVALID_GROUP_ID)
+        elif modern is not None:
+            turn.answer(ticket, self.modern.classic.beat(modern, command, turn))
         elif group is None:
             turn.answer(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
         else:
@@ -229,7 +264,10 @@ class GroupMachine:
         if not command.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(command.group_id)
-        if group is None:
+        modern = self.modern.groups.get(command.group_id)
+        if modern is not None:
+            turn.answer(ticket, self.modern.classic.leave(modern, command.members, turn))
+        elif group is None:
             turn.answer(ticket, [ErrorCode.UNKNOWN_MEMBER_ID] * len(command.members))
         else:
             turn.answer(ticket, self._membership.leave(group, command, turn))
@@ -237,6 +275,11 @@ class GroupMachine:
     # -- offsets --------------------------------------------------------------------------------------------------
 
     def _commit(self, ticket: Any, command: CommitOffsets, turn: Turn) -> None:
+        modern = self.modern.groups.get(command.group_id)
+        if modern is not None:
+            commits.check_modern_commit(modern, command)
+            turn.answer(ticket, commits.commit(command, self.settings, turn))
+            return
         group = self.groups.get(command.group_id)
         is_new = group is None
         if group is None:
@@ -256,11 +299,19 @@ class GroupMachine:
         if member is not None:
             self._rebalance.renew_session(group, member, turn.now_ms)
 
+    def _end_transaction(self, ticket: Any, command: EndTransaction, turn: Turn) -> None:
+        turn.write(Stored(None, None, transaction=command.marker))
+        turn.answer(ticket, None)
+
     def _fetch(self, ticket: Any, command: FetchOffsets, turn: Turn) -> None:
-        turn.answer(ticket, self.offsets.fetch(command.group_id, command.topics))
+        modern = self.modern.groups.get(command.group_id)
+        if modern is not None:
+            modern.check_fetch(command.member_id, command.member_epoch)
+        turn.answer(ticket, self.offsets.fetch(command.group_id, command.topics, command.require_stable))
 
     def _delete_offsets(self, ticket: Any, command: DeleteOffsets, turn: Turn) -> None:
-        turn.answer(ticket, commits.delete(self._group(command.group_id), command, self.offsets, self.settings, turn))
+        group = self._any_group(command.group_id)
+        turn.answer(ticket, commits.delete(group, command, self.offsets, self.settings, turn))
 
     def _drop_topics(self, ticket: Any, command: DropTopics, turn: Turn) -> None:
         turn.answer(ticket, not commits.drop_topics(command.topics, self.offsets, turn))
@@ -270,8 +321,12 @@ class GroupMachine:
     def _describe(self, ticket: Any, command: DescribeGroup, turn: Turn) -> None:
         turn.answer(ticket, described(self._group(command.group_id)))
 
+    def _describe_modern(self, ticket: Any, command: DescribeConsumerGroup, turn: Turn) -> None:
+        turn.answer(ticket, self.modern.describe(command.group_id))
+
     def _list(self, ticket: Any, command: ListGroups, turn: Turn) -> None:
         found = [listed(group) for group in self.groups.values()]
+        found += self.modern.list()
         found += [listed_foreign(group_id, group_type) for group_id, group_type in self.foreign.items()]
         turn.answer(
             ticket,
@@ -284,15 +339,18 @@ class GroupMachine:
         )
 
     def _delete_group(self, ticket: Any, command: DeleteGroup, turn: Turn) -> None:
-        group = self._group(command.group_id)
-        if group.state is not State.EMPTY:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"the group is {group.state.value}")
+        group = self._any_group(command.group_id)
+        if group.members or group.state not in (State.EMPTY, State.EMPTY.value):
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the group has members")
         done = commits.drop_all(command.group_id, self.offsets, turn)
         if done:
             self._forget(group, turn)
         turn.answer(ticket, not done)
 
-    def _forget(self, group: ClassicGroup, turn: Turn) -> None:
+    def _forget(self, group: ClassicGroup | ModernGroup, turn: Turn) -> None:
+        if isinstance(group, ModernGroup):
+            self.modern.forget(group, turn)
+            return
         turn.write(records.group_tombstone(group.group_id))
         for timer in group.pending_join.values():
             timer.cancel()
@@ -307,20 +365,26 @@ class GroupMachine:
     def _expire(self, turn: Turn) -> None:
         """One step of a round over all groups; the next follows at once, the next round after the interval."""
         if self._expiring is None:
-            self._expiring = iter(list(self.groups))
+            self._expiring = iter([*self.groups, *self.modern.groups])
         for _ in range(GROUPS_A_TICK):
             group_id = next(self._expiring, None)
             if group_id is None:
                 self._expiring = None
                 self._timers.set(self._expiry, turn.now_ms + self.settings.offsets_retention_check_interval_ms)
                 return
-            group = self.groups.get(group_id)
+            group = self.modern.groups.get(group_id) or self.groups.get(group_id)
             if group is None:
                 continue
             expired = commits.expire(group, self.offsets, self.settings, turn)
             if turn.size_bytes >= commits.STEP_BYTES:
                 self._expiring = chain([group_id], self._expiring)
                 break
-            if expired and group.state is State.EMPTY and not group.pending_join:
+            if expired and _may_expire(group):
                 self._forget(group, turn)
         self._timers.set(self._expiry, turn.now_ms)
+
+
+def _may_expire(group: ClassicGroup | ModernGroup) -> bool:
+    if isinstance(group, ModernGroup):
+        return not group.members
+    return group.state is State.EMPTY and not group.pending_join

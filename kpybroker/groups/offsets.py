@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from kpybroker.errors import ErrorCode
+from kpybroker.groups.pending import Pending, PendingOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +31,48 @@ class Committed:
 
 Place = tuple[str, int]
 """(topic, partition)"""
+Shown = Committed | ErrorCode | None
+"""What OffsetFetch tells of a place; None where nothing is committed."""
 
 
 class Offsets:
     """group id -> (topic, partition) -> Committed."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "pending")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Place, Committed]] = {}
+        self.pending = PendingOffsets()
 
-    def apply(self, group_id: str, place: Place, committed: Committed | None) -> None:
-        """Keep an offset, or with None forget it."""
+    def apply(
+        self,
+        group_id: str,
+        place: Place,
+        committed: Committed | None,
+        record_offset: int = -1,
+        transaction: tuple[int, int] | None = None,
+    ) -> None:
+        """Keep an offset, or with None forget it; in a transaction once that is committed."""
         if committed is not None:
+            if transaction is not None:
+                self.pending.add(transaction[0], group_id, place, Pending(record_offset, committed))
+                return
+            if self.pending:
+                self.pending.supersede(group_id, place, record_offset)
             self._groups.setdefault(group_id, {})[place] = committed
             return
+        self.pending.forget(group_id, place)
         of_group = self._groups.get(group_id)
         if of_group is not None:
             of_group.pop(place, None)
             if not of_group:
                 del self._groups[group_id]
+
+    def end(self, producer_id: int, *, commits: bool) -> None:
+        """A producer's transaction is decided."""
+        for group_id, place, pending in self.pending.end(producer_id):
+            if commits:
+                self.apply(group_id, place, pending.committed, pending.record_offset)
 
     def of(self, group_id: str) -> dict[Place, Committed]:
         """All offsets of a group; not to be changed."""
@@ -57,16 +82,22 @@ class Offsets:
         return iter(self._groups)
 
     def fetch(
-        self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None
-    ) -> list[tuple[str, list[tuple[int, Committed | None]]]]:
-        """What OffsetFetch asks for, in its order; None where nothing is committed. `topics` None: everything."""
-        of_group = self.of(group_id)
+        self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, require_stable: bool = False
+    ) -> list[tuple[str, list[tuple[int, Shown]]]]:
+        """What OffsetFetch asks for, in its order; None where nothing is committed. `topics` None: all that is.
+
+        With `require_stable` UNSTABLE_OFFSET_COMMIT stands for what a transaction may change (KIP-447).
+        """
+        of_group: Mapping[Place, Shown] = self.of(group_id)
+        if require_stable and (undecided := self.pending.of(group_id)):
+            wanted = undecided if topics is not None else [place for place in undecided if place in of_group]
+            of_group = {**of_group, **dict.fromkeys(wanted, ErrorCode.UNSTABLE_OFFSET_COMMIT)}
         if topics is not None:
             return [
                 (topic, [(partition, of_group.get((topic, partition))) for partition in partitions])
                 for topic, partitions in topics
             ]
-        found: dict[str, list[tuple[int, Committed | None]]] = {}
+        found: dict[str, list[tuple[int, Shown]]] = {}
         for (topic, partition), committed in of_group.items():
             found.setdefault(topic, []).append((partition, committed))
         return list(found.items())

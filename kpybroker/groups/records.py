@@ -24,7 +24,7 @@ from kpybroker.wire.stored.group import (
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
 GROUP_METADATA = 2
-FOREIGN_GROUP_METADATA = {3: "consumer", 11: "share", 17: "streams"}
+FOREIGN_GROUP_METADATA = {11: "share", 17: "streams"}
 """Kinds of record that say that a group exists which is kept by another protocol, and its type."""
 
 _KEY_VERSION = 0

@@ -32,3 +32,20 @@ class GroupSettings:
     of the others only at its next heartbeat, three seconds later with stock clients."""
     first_join_limit_ms: int = 100
     """How long it waits in all, also for members that were given an id and have not come back with it."""
+
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """Those that members may ask for; the first where nobody does."""
+    consumer_session_timeout_ms: int = 45_000
+    consumer_min_session_timeout_ms: int = 45_000
+    consumer_max_session_timeout_ms: int = 60_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_min_heartbeat_interval_ms: int = 5_000
+    consumer_max_heartbeat_interval_ms: int = 15_000
+    consumer_assignment_interval_ms: int = 1_000
+    consumer_min_assignment_interval_ms: int = 0
+    consumer_max_assignment_interval_ms: int = 15_000
+    consumer_max_size: int = 2**31 - 1
+    may_upgrade: bool = True
+    """A group of the classic protocol becomes one of the consumer protocol when a member of that joins."""
+    may_downgrade: bool = True
+    """It becomes a classic one again when the last member of the consumer protocol has left others behind."""

@@ -1,16 +1,75 @@
-"""The topics of a consumer's subscription: the one thing a broker reads of what members tell their leader.
+"""What a broker reads of what members of the classic protocol tell their leader, and of what they are given.
 
-Source: ConsumerProtocolSubscription, whose first fields are the same in every version: an int16 version, then an array
-of strings.
+Source: ConsumerProtocolSubscription and ConsumerProtocolAssignment: an int16 version, then the fields of that version;
+a later version than is known begins like the last one that is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.errors import MalformedFrame
+from kpybroker.wire.message import build, parse_prefix
+from kpybroker.wire.stored.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
 
 _HEAD = Struct(">hi")
 _LENGTH = Struct(">h")
+LAST_VERSION = 3
+
+
+class Subscription(NamedTuple):
+    """What a member subscribes to, and what it has."""
+
+    version: int
+    topics: tuple[str, ...]
+    owned: Mapping[str, Sequence[int]]
+    generation: int
+    """In which it got what it has; -1 where it does not say."""
+    rack_id: str | None
+
+
+def read_subscription(data: bytes) -> Subscription:
+    """Raises MalformedFrame."""
+    version = _version(data)
+    said, _ = parse_prefix(ConsumerProtocolSubscription, min(version, LAST_VERSION), data, _LENGTH.size)
+    owned = _by_topic(said.owned_partitions)
+    return Subscription(version, tuple(said.topics), owned, said.generation_id, said.rack_id)
+
+
+def read_assignment(data: bytes) -> dict[str, Sequence[int]]:
+    """Topic -> partitions; none where a member was given nothing. Raises MalformedFrame."""
+    if not data:
+        return {}
+    said, _ = parse_prefix(ConsumerProtocolAssignment, min(_version(data), LAST_VERSION), data, _LENGTH.size)
+    return _by_topic(said.assigned_partitions)
+
+
+def _by_topic(rows: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
+    """A topic may come more than once: what assignors give is a list of partitions, and nobody has to sort it."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        found.setdefault(row.topic, []).extend(row.partitions)
+    return dict(found)
+
+
+def build_assignment(version: int, topics: Mapping[str, Sequence[int]]) -> bytes:
+    """What a member is given, in a version that it understands."""
+    version = min(version, LAST_VERSION)
+    assigned = [TopicPartition(topic=topic, partitions=list(partitions)) for topic, partitions in topics.items()]
+    return _LENGTH.pack(version) + build(ConsumerProtocolAssignment(assigned_partitions=assigned), version)
+
+
+def _version(data: bytes) -> int:
+    version = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else -1
+    if version < 0:
+        raise MalformedFrame("not what a consumer says")
+    return int(version)
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
@@ -25,6 +84,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _topics(subscription: bytes) -> list[str] | None:
+    """The topics alone, which are the same in every version, whatever follows."""
     size = len(subscription)
     if size < _HEAD.size:
         return None

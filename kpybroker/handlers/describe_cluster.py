@@ -60,7 +60,7 @@ def _controllers(broker: Broker, listener: str) -> list[DescribeClusterBroker]:
     return [
         DescribeClusterBroker(broker_id=voter.node_id, host=host, port=port)
         for voter in quorum.voters.set.voters
-        for name, host, port in quorum.answering.endpoints(voter)
+        for name, host, port in quorum.answering.standing.endpoints(voter)
         if name == listener
     ]
 

@@ -19,6 +19,7 @@ from kpybroker.handlers.fetching_metadata import fetch_metadata, is_of_the_quoru
 from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, Want, Wanted
 from kpybroker.wire.forms import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -112,6 +113,11 @@ class FetchReply(Reply):
                 if records is None:
                     return row, partition
             row.records = records if isinstance(records, bytes) else memoryview(records)
+            if committed and storage.segments.any_aborted:
+                row.aborted_transactions = [
+                    AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                    for aborted in storage.aborted_within(offset, records)
+                ]
         except Damage as damage:
             return _refused(want, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))), None
         except KafkaError as refusal:
@@ -183,12 +189,15 @@ class FetchReply(Reply):
 
     def park(self) -> None:
         """Wait for bytes or for max_wait_ms."""
-        if self._timer is None:
-            wait_s = max(self.request.max_wait_ms, 0) / 1000
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
+        self._start_timer()
         for want in self.wants:
             if want.partition is not None:
                 self._watch(want.partition)
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            wait_s = max(self.request.max_wait_ms, 0) / 1000
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_out)
 
     def _watch(self, partition: Partition) -> None:
         partition.fetches[self] = None
@@ -303,7 +312,7 @@ def _at_once(broker: Broker, call: Call, request: Request) -> Fetched | None:
         storage = partition.log
         committed = request.isolation_level == READ_COMMITTED
         upper = storage.last_stable if committed else storage.high_watermark
-        if asked.fetch_offset >= upper:
+        if asked.fetch_offset >= upper or (committed and storage.segments.any_aborted):
             return None
         size_bytes = min(asked.partition_max_bytes, request.max_bytes, broker.config.fetch_max_bytes)
         if size_bytes < 0:
@@ -331,6 +340,14 @@ def resolve(
     broker: Broker, request: Request, by_id: bool, make: Callable[..., Want] = Want
 ) -> tuple[Session | None, list[Want]]:
     """The session, if the fetch has one, and all that is wanted; `make` makes what the request names."""
+    session, named = resume(broker, request, by_id, make)
+    return session, named if session is None else list(session.wants.values())
+
+
+def resume(
+    broker: Broker, request: Request, by_id: bool, make: Callable[..., Want]
+) -> tuple[Session | None, list[Want]]:
+    """The session, if the fetch has one, and what this request names."""
     sessions = broker.sessions
     session_id, epoch = request.session_id, request.session_epoch
     wants: OrderedDict[Wanted, Want] = OrderedDict()
@@ -357,8 +374,7 @@ def resolve(
     forgotten: list[Wanted] = []
     for gone in request.forgotten_topics_data:
         forgotten += [(gone.topic_id if by_id else gone.topic, index) for index in gone.partitions]
-    session.update(wants, forgotten)
-    return session, list(session.wants.values())
+    return session, session.update(wants, forgotten)
 
 
 def _refused(want: Want, refusal: KafkaError) -> PartitionData:

@@ -1,8 +1,10 @@
 """The Fetch by followers: `handlers/fetch.py` hands it over.
 
 A follower reads up to the end of the log, and tells by its offset that it has all below: that moves the high watermark
-and brings it into the in-sync set. v12 carries the epoch of its last record: where the histories differ it is told
-where they parted (KIP-595). v15 its broker's epoch (KIP-903).
+and brings it into the in-sync set. Of a session only those partitions are looked at that the fetch names or that have
+news, and all of them a few times a second, which counts a follower at rest as one that has everything. v12 carries the
+epoch of its last record: where the histories differ it is told where they parted (KIP-595). v15 its broker's epoch
+(KIP-903).
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fetch import FetchReply, begin, resolve
-from kpybroker.replication.followers import UNKNOWN, Follower, Followers
-from kpybroker.replication.sessions import ReplicaWant, Session, Want
+from kpybroker.handlers.fetch import FetchReply, resume
+from kpybroker.replication.followers import UNKNOWN, Follower
+from kpybroker.replication.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition import Partition
 
 NO_EPOCH = -1
+COUNT_ALL_MS = 250
+"""How often a session is looked at as a whole: well below any replica.lag.time.max.ms."""
 
 
 class ReplicaFetchReply(FetchReply):
@@ -29,12 +33,14 @@ class ReplicaFetchReply(FetchReply):
 
     __slots__ = (
         "_again",
+        "_even",
         "_is_rack_aware",
         "_is_slowed",
         "_is_stale",
         "_must_answer",
-        "_parked_at",
+        "_news",
         "_replica_id",
+        "_served",
         "_slowed_bytes",
         "_throttle",
     )
@@ -45,16 +51,19 @@ class ReplicaFetchReply(FetchReply):
         call: Call,
         request: Request,
         session: Session | None,
-        wants: list[Want],
+        news: News,
         replica_id: int,
         broker_epoch: int,
     ) -> None:
-        super().__init__(broker, call, request, session, wants)
+        super().__init__(broker, call, request, session, [])
+        self._news = news
         self._replica_id = replica_id
         self._is_stale = UNKNOWN < broker_epoch < broker.hosting.epoch_of(replica_id)
         """It comes from an incarnation of the follower that is no more (KIP-903)."""
         self._must_answer = False
-        self._parked_at: list[Followers] = []
+        self._even: list[ReplicaWant] = []
+        self._served: list[ReplicaWant] = []
+        """What the last look found: followers that have everything, and those that get records now."""
         self._is_rack_aware = broker.hosting.is_rack_aware
         self._throttle = broker.hosting.leading_throttle
         self._is_slowed = False
@@ -63,10 +72,16 @@ class ReplicaFetchReply(FetchReply):
         """In this response, for replicas that a throttle slows."""
         self._again: asyncio.TimerHandle | None = None
 
-    def count(self, broker_epoch: int) -> None:
+    def count(self, named: list[Want], broker_epoch: int) -> None:
         """Note how far the follower has come, wherever its history is the leader's."""
-        for want in self.wants:
+        news, session, now_ms = self._news, self._session, self._broker.hosting.now_ms()
+        if session is not None and (news.broker_epoch != broker_epoch or now_ms - news.counted_ms >= COUNT_ALL_MS):
+            named = list(session.wants.values())
+            news.broker_epoch, news.counted_ms = broker_epoch, now_ms
+        for want in named:
             assert isinstance(want, ReplicaWant)
+            want.news = news
+            news.wants[want] = None
             try:
                 partition, follower = self._led(want)
                 if parted(partition, want) is None:
@@ -88,6 +103,8 @@ class ReplicaFetchReply(FetchReply):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER if want.leader_epoch == NO_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
+        if follower.want is not want:
+            follower.want, want.follower = want, follower
         storage = partition.log
         if not storage.start <= want.fetch_offset <= storage.end:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -106,9 +123,21 @@ class ReplicaFetchReply(FetchReply):
 
     def _try(self, *, final: bool) -> Response | None:
         self._slowed_bytes = 0
+        self._even, self._served = [], []
+        wanted = self._news.wants
+        self.wants = list(wanted)
         response = super().try_now(final=final)
-        if response is not None and self._slowed_bytes:
-            self._throttle.count(self._slowed_bytes)
+        if response is not None:
+            for want in (*self._even, *self._served):
+                wanted.pop(want, None)
+            if self._slowed_bytes:
+                self._throttle.count(self._slowed_bytes)
+        elif self.request.session_epoch > INITIAL_EPOCH:
+            for want in self._even:
+                assert want.partition is not None, "it was looked at"
+                storage = want.partition.log
+                if (want.told_high_watermark, want.told_log_start) == (storage.high_watermark, storage.start):
+                    wanted.pop(want, None)
         return response
 
     def _respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
@@ -145,7 +174,10 @@ class ReplicaFetchReply(FetchReply):
             upper = partition.committable_end
             if self._is_rack_aware and storage.high_watermark > follower.told_high_watermark:
                 self._must_answer = True
-            if want.fetch_offset >= upper or (room_bytes <= 0 and not is_first):
+            if want.fetch_offset >= upper:
+                self._even.append(want)
+                return row, None
+            if room_bytes <= 0 and not is_first:
                 return row, None
             is_slow = self._throttle.slows(partition, self._replica_id)
             if is_slow:
@@ -160,6 +192,7 @@ class ReplicaFetchReply(FetchReply):
                 if records is None:
                     return row, partition
             row.records = records if isinstance(records, bytes) else memoryview(records)
+            self._served.append(want)
             if is_slow:
                 self._slowed_bytes += len(records)
         except Damage as damage:
@@ -171,19 +204,16 @@ class ReplicaFetchReply(FetchReply):
     def _upper(self, partition: Partition) -> int:
         return partition.committable_end
 
-    def _watch(self, partition: Partition) -> None:
-        followers = partition.followers
-        if followers is not None:
-            followers.fetches[self] = None
-            self._parked_at.append(followers)
+    def park(self) -> None:
+        self._start_timer()
+        self._news.waiter = self
 
     def _release(self) -> None:
         super()._release()
         if self._again is not None:
             self._again.cancel()
-        for followers in self._parked_at:
-            followers.fetches.pop(self, None)
-        self._parked_at = []
+        if self._news.waiter is self:
+            self._news.waiter = None
 
 
 def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
@@ -202,7 +232,15 @@ def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
 def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
     """Count what the follower has, then answer at once where there is something to say, else park."""
     broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
-    session, wants = resolve(broker, request, call.version >= 13, ReplicaWant)
-    reply = ReplicaFetchReply(broker, call, request, session, wants, replica_id, broker_epoch)
-    reply.count(broker_epoch)
-    return begin(reply)
+    session, named = resume(broker, request, call.version >= 13, ReplicaWant)
+    news = News() if session is None else session.news
+    if news is None:
+        assert session is not None
+        news = session.news = News()
+    reply = ReplicaFetchReply(broker, call, request, session, news, replica_id, broker_epoch)
+    reply.count(named, broker_epoch)
+    is_empty = not (named if session is None else session.wants)
+    response = reply.try_now(final=request.max_wait_ms <= 0 or is_empty)
+    if response is None:
+        reply.park()
+    return response or reply

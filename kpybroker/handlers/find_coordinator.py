@@ -1,7 +1,7 @@
-"""FindCoordinator (10): which broker answers for a group.
+"""FindCoordinator (10): which broker answers for a group or a transactional id.
 
 v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share groups (KIP-932). A first question makes the topic that
-groups are kept in. Keys of transactions and of share groups: see `_refusal`.
+groups or transactions are kept in. Keys of share groups: see `_refusal`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_SINCE = 4
-OFFSETS_TOPIC = "__consumer_offsets"
+KEPT_IN = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -43,7 +43,7 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
     refusal = _refusal(key_type)
     if refusal is None:
         try:
-            node_id, host, port = await _coordinator_of(broker, call, key)
+            node_id, host, port = await _coordinator_of(broker, call, key_type, key)
         except KafkaError as not_found:
             refusal = not_found
     if refusal is not None:
@@ -54,27 +54,27 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
 
 
 def _refusal(key_type: int) -> KafkaError | None:
-    """Codes that clients take for final: with a retriable one they would ask for ever."""
-    if key_type == GROUP:
+    """A code that clients take for final: with a retriable one they would ask for ever."""
+    if key_type in KEPT_IN:
         return None
-    if key_type == TRANSACTION:
-        return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker does not serve transactions")
     return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
 
 
-async def _coordinator_of(broker: Broker, call: Call, group_id: str) -> tuple[int, str, int]:
-    topic = broker.image.topic(OFFSETS_TOPIC)
+async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -> tuple[int, str, int]:
+    kept_in = KEPT_IN[key_type]
+    coordinator = broker.groups if key_type == GROUP else broker.transactions
+    topic = broker.image.topic(kept_in)
     if topic is None:
         try:
-            await broker.create_internal_topic(OFFSETS_TOPIC)
+            await broker.create_internal_topic(kept_in)
         except KafkaError as refusal:
-            log.warning("%s cannot be created: %s", OFFSETS_TOPIC, refusal)
+            log.warning("%s cannot be created: %s", kept_in, refusal)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message) from refusal
-        await broker.groups.loaded()  # else the join that follows is told to come again
-        topic = broker.image.topic(OFFSETS_TOPIC)
+        await coordinator.loaded()  # else what follows is told to come again
+        topic = broker.image.topic(kept_in)
     if topic is not None:
-        leader = topic.partitions[broker.groups.partition_for(group_id)].leader
+        leader = topic.partitions[coordinator.partition_for(key)].leader
         for node_id, host, port, _ in broker.endpoints(call.listener):
             if node_id == leader:
                 return node_id, host, port
-    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps the group has no leader")
+    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the partition that keeps it has no leader")

@@ -1,7 +1,7 @@
-"""InitProducerId (22): a producer id for an idempotent producer (KIP-98).
+"""InitProducerId (22): a producer id and epoch for an idempotent or transactional producer (KIP-98).
 
-v2 flexible; v3 and above carry the producer's present id and epoch (KIP-360), which matter to transactions only.
-Transactions are not served: a transactional id gets a fatal refusal, so that no client waits for what will not come.
+v2 flexible; v3 and above carry the producer's present id and epoch (KIP-360); v4 PRODUCER_FENCED; v5 nothing new on the
+wire (KIP-890).
 """
 
 from __future__ import annotations
@@ -10,23 +10,37 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.transactions.commands import InitProducerId
 from kpybroker.wire.rpc.init_producer_id import Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
+FENCED_SINCE = 4
+
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A fresh id, with epoch 0."""
-    if request.transactional_id is not None:
-        code = ErrorCode.INVALID_REQUEST if request.transactional_id == "" else _NO_TRANSACTIONS
-        return Response(error_code=code, producer_id=-1, producer_epoch=-1)
+    """Without a transactional id a fresh id with epoch 0; with one, the next epoch of its producer."""
     try:
-        producer_id = await broker.next_producer_id()
+        if request.transactional_id is None:
+            return Response(producer_id=await broker.next_producer_id(), producer_epoch=0)
+        command = InitProducerId(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            _expected(request.producer_id, request.producer_epoch),
+        )
+        producer_id, epoch = await broker.transactions.begin(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
-        return Response(error_code=refusal.code, producer_id=-1, producer_epoch=-1)
-    return Response(producer_id=producer_id, producer_epoch=0)
+        code = refusal.code
+        if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return Response(error_code=code, producer_id=-1, producer_epoch=-1)
+    return Response(producer_id=producer_id, producer_epoch=epoch)
 
 
-_NO_TRANSACTIONS = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-"""Every client treats this code as fatal; COORDINATOR_NOT_AVAILABLE would be retried until its timeout."""
+def _expected(producer_id: int, producer_epoch: int) -> tuple[int, int] | None:
+    if producer_id == -1 and producer_epoch == -1:
+        return None
+    if producer_id == -1 or producer_epoch == -1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer has an id and an epoch, or neither")
+    return producer_id, producer_epoch

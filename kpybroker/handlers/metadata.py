@@ -2,7 +2,7 @@
 
 v0 an empty list means all topics, v1+ null does; v4 says whether topics may be created; v8 to v10 what the asker may
 do with the cluster; v9 flexible; v10 topic ids (KIP-516); v12 topics asked by id; v13 a top-level error.
-Answers depend on the Image only, so they are kept, encoded, until the next Image is published.
+Answers depend on the Image and on who has just left, so they are kept, encoded, until the next Image is published.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.message import build
+from kpybroker.wire.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -37,15 +38,20 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
         key: tuple[object, ...] = (call.version, None)
     else:
         asked = request.topics or []
+        for topic in asked:
+            if topic.topic_id != ZERO_UUID:
+                topic.name = None  # Java asks by id with an empty name
         if request.allow_auto_topic_creation:
             missing = [t.name for t in asked if t.name is not None and t.name not in broker.image.topics]
             if missing:
                 await broker.auto_create(missing)
         key = (call.version, tuple(dict.fromkeys((t.name, t.topic_id) for t in asked)))
+    departed = broker.departed()
     key += (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+    key += (call.listener, departed)
     found = broker.answers.get(key)
     if found is None:
-        found = broker.answers[key] = Encoded(build(_describe(broker, call, request), call.version))
+        found = broker.answers[key] = Encoded(build(_describe(broker, call, request, departed), call.version))
     return found
 
 
@@ -53,7 +59,7 @@ def _wants_all(request: Request, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _describe(broker: Broker, call: Call, request: Request) -> Response:
+def _describe(broker: Broker, call: Call, request: Request, departed: tuple[int, ...]) -> Response:
     image = broker.image
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if _wants_all(request, call.version):
@@ -64,7 +70,7 @@ def _describe(broker: Broker, call: Call, request: Request) -> Response:
     return Response(
         brokers=[
             MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
-            for node, host, port, rack in broker.endpoints()
+            for node, host, port, rack in broker.endpoints(call.listener, departed)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.any_live_broker(),

@@ -27,7 +27,7 @@ from kpybroker.wire.rpc.offset_fetch import (
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.groups.offsets import Committed
+    from kpybroker.groups.offsets import Shown
 
 TOP_LEVEL_ERROR_SINCE = 2
 MANY_GROUPS_SINCE = 8
@@ -40,21 +40,29 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     if call.version >= MANY_GROUPS_SINCE:
         by_id = call.version >= TOPIC_IDS_SINCE
-        return Response(groups=[await _group(broker, group, by_id) for group in request.groups])
+        groups = [await _group(broker, group, by_id, request.require_stable) for group in request.groups]
+        for group in groups:
+            if group.error_code:
+                group.topics = []
+        return Response(groups=groups)
     topics = request.topics
     asked = None
     if topics is not None:
         asked = [OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes) for each in topics]
-    return _as_one(await _group(broker, OffsetFetchRequestGroup(group_id=request.group_id, topics=asked), False), call)
+    only = OffsetFetchRequestGroup(group_id=request.group_id, topics=asked)
+    return _as_one(await _group(broker, only, False, request.require_stable), call)
 
 
-async def _group(broker: Broker, asked: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup:
+async def _group(
+    broker: Broker, asked: OffsetFetchRequestGroup, by_id: bool, require_stable: bool
+) -> OffsetFetchResponseGroup:
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
     wanted = None if asked.topics is None else [(_name(broker, each, by_id), each) for each in asked.topics]
     known = None if wanted is None else [(name, each.partition_indexes) for name, each in wanted if name is not None]
     try:
         runner = broker.groups.runner(asked.group_id, may_be_empty=True)
-        found = await runner.ask(FetchOffsets(asked.group_id, known), broker.config.request_timeout_ms)
+        command = FetchOffsets(asked.group_id, known, asked.member_id, asked.member_epoch, require_stable)
+        found = await runner.ask(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         answer.error_code = refusal.code
         answer.topics = [_refused(each, refusal.code) for _, each in wanted or []]
@@ -82,7 +90,7 @@ def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str |
 
 
 def _topic(
-    broker: Broker, name: str, offsets: list[tuple[int, Committed | None]], *, all_asked: bool = False
+    broker: Broker, name: str, offsets: list[tuple[int, Shown]], *, all_asked: bool = False
 ) -> OffsetFetchResponseTopics:
     """Offsets of one topic as it is now; those that are not there are left out unless each was asked for."""
     image = broker.image.topic(name)
@@ -90,6 +98,9 @@ def _topic(
     partitions = []
     for partition, committed in offsets:
         current = None
+        if isinstance(committed, ErrorCode):
+            partitions.append(_nothing(partition, committed))
+            continue
         if committed is not None and image is not None and committed.topic_id in (topic_id, NO_TOPIC_ID):
             current = committed
         if current is not None:

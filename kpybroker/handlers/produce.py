@@ -1,18 +1,20 @@
 """Produce (0): append batches to partitions and answer once they are as safe as `acks` asks.
 
 v9 flexible; v10 names the new leader (KIP-951); v12 transactions of the second kind (KIP-890); v13 topic ids.
-The batches stay views of the receive buffer: they are queued here, and written when the read event ends.
+The batches stay views of the receive buffer: they are queued here, and written when the read event ends. Those that may
+begin a transaction wait before that; see `producing_transactionally`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.forms import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
     BatchIndexAndErrorMessage,
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.replication.partition import Partition
     from kpybroker.storage.log import Appended
+    from kpybroker.storage.transactions import Verification
     from kpybroker.wire.message import Buffer
 
 NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 """Refused before the log's state mattered: its start is not told, as Kafka does not."""
+ATTRIBUTES_AT = 22
+"""The low byte of a batch's attributes."""
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 ACKS_WITH_REPLY = (ACKS_ALL, ACKS_LEADER)
@@ -192,7 +197,7 @@ def prepared(partition: Partition, version: int, base_offset: int) -> Acknowledg
 
 def _handle_one(
     broker: Broker, call: Call, request: Request, topic: TopicProduceData, data: PartitionProduceData
-) -> Reply | Response:
+) -> Reply | Response | Coroutine[Any, Any, Response | None]:
     """A Produce to one partition that is to be answered."""
     records, data.records = data.records, None  # a request that is remembered does not keep the bytes
     partition = None
@@ -201,6 +206,13 @@ def _handle_one(
         if name is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition, batches = _admit(broker, call, request.acks, name, data.index, records)
+        batch = batches[0]
+        if batch.attributes & TRANSACTIONAL and (
+            request.transactional_id is None
+            or not partition.log.producers.has_open(batch.producer_id, batch.producer_epoch)
+        ):
+            data.records = records
+            return _in_transaction(broker, call, request)
         appended = partition.append(batches, broker.world.wall_ms())
     except KafkaError as error:
         answer = PartitionProduceResponse(index=data.index)
@@ -217,16 +229,39 @@ def _handle_one(
     return reply
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
+def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | Coroutine[Any, Any, Response | None]:
     """Append what can be appended; refusals are per partition."""
     topics = request.topic_data
-    if len(topics) == 1 and request.acks in ACKS_WITH_REPLY and request.transactional_id is None:
+    if len(topics) == 1 and request.acks in ACKS_WITH_REPLY:
         partitions = topics[0].partition_data
         if len(partitions) == 1:
             return _handle_one(broker, call, request, topics[0], partitions[0])
+    if request.acks in ACKS and is_transactional(request):
+        return _in_transaction(broker, call, request)
+    return append_all(broker, call, request, {})
+
+
+def _in_transaction(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Response | None]:
+    from kpybroker.handlers.producing_transactionally import produce_transactionally
+
+    return produce_transactionally(broker, call, request)
+
+
+def is_transactional(request: Request) -> bool:
+    """Some of the records are of a transaction."""
+    return any(
+        data.records is not None and len(data.records) >= HEADER_BYTES and data.records[ATTRIBUTES_AT] & TRANSACTIONAL
+        for topic in request.topic_data
+        for data in topic.partition_data
+    )
+
+
+def append_all(
+    broker: Broker, call: Call, request: Request, verified: Mapping[tuple[str, int], Verification | KafkaError]
+) -> Reply:
+    """Append to every partition what may be; `verified` says where a transaction may begin, or why not."""
     result = Response()
     reply = ProduceReply(request, result)
-    all_refused = request.acks not in ACKS or request.transactional_id is not None
     refused = False
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
@@ -237,13 +272,16 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response:
             answer = PartitionProduceResponse(index=data.index)
             told.partition_responses.append(answer)
             try:
-                if all_refused:
-                    raise _refusal_of_all(request)
+                if request.acks not in ACKS:
+                    raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
                 if name is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+                may_begin = verified.get((name, data.index))
+                if isinstance(may_begin, KafkaError):
+                    raise may_begin
                 partition, batches = _admit(broker, call, request.acks, name, data.index, records)
                 answer.log_start_offset = partition.log.start
-                appended = partition.append(batches, broker.world.wall_ms())
+                appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin)
                 answer.base_offset = appended.base_offset
                 answer.log_append_time_ms = appended.log_append_time_ms
                 reply.wait_for(partition, appended.last_offset + 1, answer)
@@ -270,12 +308,6 @@ def _admit(
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
     return partition, split(records)
-
-
-def _refusal_of_all(request: Request) -> KafkaError:
-    if request.acks not in ACKS:
-        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
 
 
 def _refuse(answer: PartitionProduceResponse, refusal: KafkaError) -> None:

@@ -17,7 +17,9 @@ from kpybroker.wire.stored import metadata as stored
 __all__ = [
     "BROKER_RESOURCE",
     "ELR_FEATURE",
+    "GROUP_FEATURE",
     "TOPIC_RESOURCE",
+    "TRANSACTION_FEATURE",
     "BrokerImage",
     "Changes",
     "Image",
@@ -28,6 +30,9 @@ __all__ = [
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 ELR_FEATURE = "eligible.leader.replicas.version"
+TRANSACTION_FEATURE = "transaction.version"
+GROUP_FEATURE = "group.version"
+"""From 1 on, groups of the consumer protocol are served (KIP-848)."""
 
 
 class Image:

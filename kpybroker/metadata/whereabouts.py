@@ -8,6 +8,8 @@ from kpybroker.metadata.image import Image
 
 PLAINTEXT = "PLAINTEXT"
 ANY_EPOCH = -1
+DEPARTED_S = 10.0
+"""Clients ask within a second or two of a lost connection."""
 
 
 class Leader(NamedTuple):
@@ -20,11 +22,46 @@ class Leader(NamedTuple):
     rack: str | None = None
 
 
-def endpoints(image: Image, listener: str | None = None) -> list[tuple[int, str, int, str | None]]:
-    """Node id, host, port and rack of every live broker, for clients of a listener."""
+class Departed:
+    """Brokers that were fenced a moment ago: Metadata says for a while where they were.
+
+    librdkafka moves a partition to its new leader by way of the old one's thread. Told in one answer of the new leader
+    and that the old one's node is no more, it ends that thread before, loses the partition, and asks again a second
+    later.
+    """
+
+    def __init__(self) -> None:
+        self._until_s: dict[int, tuple[float, int]] = {}
+        """By node id, and with the epoch of the incarnation that left."""
+
+    def follow(self, old: Image, new: Image, now_s: float) -> None:
+        """Note who was fenced between two Images."""
+        if old.brokers is new.brokers:
+            return
+        for node_id, broker in new.brokers.items():
+            before = old.brokers.get(node_id)
+            if broker.fenced and before is not None and not before.fenced and before.epoch == broker.epoch:
+                self._until_s[node_id] = now_s + DEPARTED_S, broker.epoch
+
+    def at(self, now_s: float, image: Image) -> tuple[int, ...]:
+        """Who left a moment ago and has not come back."""
+        if not self._until_s:
+            return ()
+        self._until_s = {
+            node_id: (until_s, epoch)
+            for node_id, (until_s, epoch) in self._until_s.items()
+            if now_s < until_s and epoch_of(image, node_id) == epoch
+        }
+        return tuple(self._until_s)
+
+
+def endpoints(
+    image: Image, listener: str | None = None, departed: tuple[int, ...] = ()
+) -> list[tuple[int, str, int, str | None]]:
+    """Node id, host, port and rack of every live broker, for clients of a listener; of those `departed`, too."""
     found = []
     for broker in image.brokers.values():
-        if broker.fenced:
+        if broker.fenced and broker.id not in departed:
             continue
         for name, host, port, _ in broker.endpoints:
             if listener is None or name == listener:

@@ -1,51 +1,36 @@
-"""What a node of the quorum answers to the others: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot,
-DescribeQuorum (KIP-595, KIP-630, KIP-836). Handlers give the request and send what comes back."""
+"""What a node of the quorum answers to the others: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot
+(KIP-595, KIP-630). Handlers give the request and send what comes back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft import state as raft
 from kpybroker.raft.divergence import Diverges, NeedsSnapshot, compare
 from kpybroker.raft.followed import Followed
+from kpybroker.raft.standing import Standing
 from kpybroker.raft.state import Tail
-from kpybroker.raft.voter_set import NO_DIRECTORY, Endpoint, Voter
+from kpybroker.raft.voter_set import NO_DIRECTORY
 from kpybroker.storage.formatting import METADATA_TOPIC
-from kpybroker.wire.rpc import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch, fetch_snapshot, vote
+from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
 
 if TYPE_CHECKING:
     from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
-OBSERVERS_MAX = 1000
 EPOCHS_AHEAD_MAX = 1_000_000
-CAUGHT_UP_MS = 3_600_000
-OBSERVER_SESSION_MS = 300_000
-"""A replica that has not fetched for so long is not shown any more (Kafka's value)."""
-
-
-class Progress(NamedTuple):
-    """How far a replica is, in wall-clock milliseconds."""
-
-    end: int
-    fetched_ms: int
-    caught_up_ms: int
-    leader_end: int
-    """Where the leader's log ended then."""
 
 
 class Answering:
     """The side of the quorum that is asked."""
 
     def __init__(self, world: World, quorum: Quorum) -> None:
-        self._world = world
         self._quorum = quorum
         self._limit_bytes = quorum.config.fetch_max_bytes
-        self._replicas: dict[tuple[int, bytes], Progress] = {}
-        """By node and directory: of those who fetched in this epoch, while this node leads."""
         self._parked: dict[Callable[[], None], None] = {}
+        self.standing = Standing(world, quorum)
         self.followed = Followed()
 
     # ---- elections
@@ -67,12 +52,17 @@ class Answering:
         tail = Tail(asked.last_offset_epoch, asked.last_offset)
         directory = b"" if asked.replica_directory_id == NO_DIRECTORY else asked.replica_directory_id
         granted = quorum.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote, directory))
+        if not granted and not quorum.state.may_elect(tail):
+            quorum.newcomer.refused(asked.replica_id)
         return self._voted(granted=bool(granted))
 
     def _is_for_me(self, node_id: int, directory_id: bytes) -> bool:
         """Whether a request is for this node, and for the directory that it has; older ones do not say."""
         me = self._quorum.identity
-        return node_id in (-1, me.node_id) and directory_id in (NO_DIRECTORY, me.directory_id)
+        if directory_id not in (NO_DIRECTORY, me.directory_id):
+            self._quorum.founding.doubt()
+            return False
+        return node_id in (-1, me.node_id)
 
     def _is_absurd(self, epoch: int) -> bool:
         """Epochs count elections: nobody who votes is so many ahead, and epochs must not be used up."""
@@ -93,9 +83,9 @@ class Answering:
         if not self._is_for_me(request.voter_id, told.voter_directory_id):
             refused: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, ErrorCode.INVALID_VOTER_KEY)
             return refused
-        self._learn(request, told.leader_id)
         error = self._check_told(told)
         if not error:
+            self._learn(request, told.leader_id)
             self._quorum.step(raft.BeginAsked(told.leader_id, told.leader_epoch))
         answer: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, error)
         return answer
@@ -103,9 +93,9 @@ class Answering:
     def epoch_ended(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
         """A leader resigns. Raises KafkaError for the whole request."""
         told = self._the_partition(request)
-        self._learn(request, told.leader_id)
         error = self._check_told(told)
         if not error:
+            self._learn(request, told.leader_id)
             named = [candidate.candidate_id for candidate in told.preferred_candidates]
             successors = tuple(named or told.preferred_successors)
             self._quorum.step(raft.EndAsked(told.leader_id, told.leader_epoch, successors))
@@ -182,17 +172,8 @@ class Answering:
     def count(self, request: fetch.Request, replica_id: int) -> None:
         """Count what a fetch that agrees says of its replica; the high watermark may rise. Once for each request."""
         wanted = request.topics[0].partitions[0]
-        quorum, now_ms = self._quorum, self._world.wall_ms()
-        key = replica_id, wanted.replica_directory_id
-        before = self._replicas.get(key)
-        caught_up_ms = -1
-        if wanted.fetch_offset >= quorum.log.end:
-            caught_up_ms = now_ms
-        elif before is not None:
-            had_all = wanted.fetch_offset >= before.leader_end  # of what there was when it fetched before
-            caught_up_ms = max(before.caught_up_ms, before.fetched_ms if had_all else -1)
-        if before is not None or len(self._replicas) < OBSERVERS_MAX:
-            self._replicas[key] = Progress(wanted.fetch_offset, now_ms, caught_up_ms, quorum.log.end)
+        quorum, key = self._quorum, (replica_id, wanted.replica_directory_id)
+        self.standing.fetched(key, wanted.fetch_offset)
         if quorum.voters.counts(*key):
             quorum.step(raft.Fetched(replica_id, wanted.fetch_offset))
         self.followed.note(replica_id, min(wanted.high_watermark, wanted.fetch_offset))
@@ -276,11 +257,6 @@ class Answering:
         """There are parked fetches."""
         return bool(self._parked)
 
-    def is_caught_up(self, node_id: int, directory_id: bytes) -> bool:
-        """A replica had all there was within the last hour (Kafka's measure for who may become a voter)."""
-        progress = self._replicas.get((node_id, directory_id))
-        return progress is not None and self._world.wall_ms() - progress.caught_up_ms < CAUGHT_UP_MS
-
     def wake(self) -> None:
         """Let everybody who waits look again."""
         for look_again in list(self._parked):
@@ -288,69 +264,8 @@ class Answering:
 
     def reign_ended(self) -> None:
         """What was known of replicas was known by a leader."""
-        self._replicas.clear()
+        self.standing.forget_all()
         self.followed.forget_all()
-
-    # ---- description
-
-    def describe(self) -> describe_quorum.Response:
-        """Who leads, and how far everybody is; only the leader knows. Raises NOT_LEADER_OR_FOLLOWER."""
-        quorum, now_ms = self._quorum, self._world.wall_ms()
-        if not quorum.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        row = describe_quorum.PartitionDataReply(
-            error_message=None,
-            leader_id=quorum.leader_id,
-            leader_epoch=quorum.epoch,
-            high_watermark=quorum.state.high_watermark,
-            current_voters=[self._replica(key, now_ms) for key in self._voter_keys()],
-            observers=[
-                self._replica(key, now_ms)
-                for key, progress in self._replicas.items()
-                if not quorum.voters.counts(*key) and now_ms - progress.fetched_ms < OBSERVER_SESSION_MS
-            ],
-        )
-        topic = describe_quorum.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])
-        return describe_quorum.Response(error_message=None, topics=[topic], nodes=self._nodes())
-
-    def _voter_keys(self) -> list[tuple[int, bytes]]:
-        """Ids and directories of the voters; without the log's word for it, those that they fetch with."""
-        voters = self._quorum.voters
-        if voters.kraft_version:
-            return [voter.key for voter in voters.set.voters]
-        fetching = dict(self._replicas.keys())
-        fetching[self._quorum.identity.node_id] = self._quorum.identity.directory_id
-        return [(node_id, fetching.get(node_id, NO_DIRECTORY)) for node_id in voters.ids]
-
-    def _replica(self, key: tuple[int, bytes], now_ms: int) -> describe_quorum.ReplicaState:
-        quorum = self._quorum
-        shown = describe_quorum.ReplicaState(replica_id=key[0], replica_directory_id=key[1], log_end_offset=-1)
-        progress = self._replicas.get(key)
-        if key == (quorum.identity.node_id, quorum.identity.directory_id):
-            progress = Progress(quorum.log.end, now_ms, now_ms, quorum.log.end)
-        if progress is not None:
-            shown.log_end_offset = progress.end
-            shown.last_fetch_timestamp = progress.fetched_ms
-            shown.last_caught_up_timestamp = progress.caught_up_ms
-        return shown
-
-    def _nodes(self) -> list[describe_quorum.Node]:
-        listed = [(voter.node_id, self.endpoints(voter)) for voter in self._quorum.voters.set.voters]
-        return [
-            describe_quorum.Node(
-                node_id=node_id,
-                listeners=[describe_quorum.Listener(name=name, host=host, port=port) for name, host, port in found],
-            )
-            for node_id, found in listed
-            if found
-        ]
-
-    def endpoints(self, voter: Voter) -> list[Endpoint]:
-        """Where a voter listens, as the log says it; for kraft.version 0, as this node knows it."""
-        if self._quorum.kraft_version:
-            return list(voter.endpoints)
-        address = self._quorum.addresses.of(voter.node_id)
-        return [] if address is None else [(self._quorum.config.controller_listener_names[0], *address)]
 
     # ---- what all of them check
 

@@ -53,6 +53,10 @@ class Asking:
         self._fail = fail
         self._peers: dict[int, Peer] = {}
         self._under_way: dict[int, tuple[Question, asyncio.Task[None]]] = {}
+        self._silent: set[int] = set()
+        """Voters whose last question was not answered."""
+        self._twin_known_to: int | None = None
+        """A voter who said last that the leader has this node's id, while this node asks for votes."""
 
     def ask(self, question: Question) -> None:
         """Send a question, unless the same one waits for its answer."""
@@ -63,6 +67,18 @@ class Asking:
             earlier[1].cancel()
         task = begin(self._carry(question), "asking a voter", self._fail)
         self._under_way[question.to] = question, task
+
+    @property
+    def why_in_vain(self) -> str | None:
+        """Why nobody can be elected, as far as the answers tell."""
+        me = self._identity.node_id
+        if self._twin_known_to is not None:
+            return f"voter {self._twin_known_to} says that node {me} leads: is another node running with this node.id?"
+        silent = [(voter, self._addresses.of(voter)) for voter in self._voters.ids if voter in self._silent]
+        if not silent:
+            return None
+        listed = ", ".join(f"{voter} at {place.host}:{place.port}" if place else f"{voter}" for voter, place in silent)
+        return f"of the voters {', '.join(map(str, self._voters.ids))} there is no answer from {listed}"
 
     async def finish(self) -> None:
         """Until what is under way is answered or given up."""
@@ -84,9 +100,12 @@ class Asking:
                 event = await self._exchange(question)
         except LOST as reason:
             log.debug("%s was not answered: %s", question, reason)
+            self._silent.add(question.to)
             peer = self._peers.pop(question.to, None)
             if peer is not None:
                 peer.close()
+        else:
+            self._silent.discard(question.to)
         finally:
             if self._under_way.get(question.to, (None,))[0] is question:
                 del self._under_way[question.to]
@@ -122,6 +141,7 @@ class Asking:
         answer = _partition(told)
         if answer is None:
             return None
+        self._twin_known_to = question.to if answer.leader_id == self._identity.node_id else None
         return raft.VoteTold(
             question.to, answer.leader_epoch, answer.leader_id, answer.vote_granted, question.is_pre_vote
         )

@@ -64,7 +64,7 @@ class Changes:
             asked = self._versions_of(voter, where)
             versions = await asyncio.get_running_loop().create_task(asked)
             self._check_still(epoch)
-            if not self._quorum.answering.is_caught_up(*voter.key):
+            if not self._quorum.answering.standing.is_caught_up(*voter.key):
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{voter} lags behind, or has not fetched from this leader: it must run as an observer first",

@@ -27,6 +27,7 @@ from kpybroker.raft.state import (
     AnswerVote,
     AskVote,
     BeginAsked,
+    CaughtUp,
     Commit,
     Effect,
     EndAsked,
@@ -150,7 +151,7 @@ def _vote_asked(state: State, event: VoteAsked, now_ms: int, chance: Random) -> 
         return state, [AnswerVote(granted=False)]
     if event.epoch > state.epoch:
         state, effects = _attach(state, event.epoch, now_ms, chance)
-    if event.tail < state.tail:
+    if event.tail < state.tail or not state.may_elect(event.tail):
         return state, [*effects, AnswerVote(granted=False)]
     if event.is_pre_vote:
         has_leader = state.is_leader or (state.role is Role.FOLLOWER and state.has_fetched)
@@ -211,12 +212,15 @@ def _vote_kept(state: State, epoch: int) -> Voted:
 
 def _follow(state: State, epoch: int, leader_id: int, now_ms: int, chance: Random) -> Stepped:
     voted = _vote_kept(state, epoch)._replace(leader_id=leader_id)
+    effects: list[Effect] = [Persist(voted)] if voted != state.voted else []
+    has_elected = voted.voted_id == leader_id
     following = state.out_of_office()._replace(
         voted=voted,
         role=Role.FOLLOWER,
         deadline_ms=_fetch_deadline_ms(state, now_ms, chance),
+        is_new=state.is_new and not has_elected,
     )
-    return following, [Persist(voted)] if voted != state.voted else []
+    return following, [*effects, CaughtUp()] if state.is_new and has_elected else effects
 
 
 def _leader_told(state: State, event: LeaderTold, now_ms: int, chance: Random) -> Stepped:
@@ -240,10 +244,14 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
     if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
         return state, []
     following = state._replace(has_fetched=True, deadline_ms=_fetch_deadline_ms(state, now_ms, chance))
+    effects: list[Effect] = []
+    if state.is_new and state.tail.epoch == state.epoch and 0 < event.high_watermark <= state.tail.end:
+        # all from before the leader's epoch, and what has committed in it while this node's former self counted
+        following, effects = following._replace(is_new=False), [CaughtUp()]
     committed = min(event.high_watermark, state.tail.end)
     if committed <= state.high_watermark:
-        return following, []
-    return following._replace(high_watermark=committed), [Commit(committed)]
+        return following, effects
+    return following._replace(high_watermark=committed), [*effects, Commit(committed)]
 
 
 def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -> Stepped:

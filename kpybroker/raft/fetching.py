@@ -208,6 +208,7 @@ class Fetching:
                 quorum.metadata.append_fetched(_sound(split(row.records), quorum.log.end))
             agreed = row.high_watermark
         quorum.step(raft.Followed(source.node_id, source.epoch, agreed))
+        quorum.current.told(source.epoch, agreed)
 
     async def _fetch_snapshot(self, source: Source, snapshot: Tail) -> None:
         log.info("the leader's log begins too late; fetching its snapshot of offset %d", snapshot.end)

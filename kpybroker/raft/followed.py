@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+NODES_MAX = 1000
+"""Who has not fetched for longest is forgotten for another."""
 WAITERS_MAX = 10_000
 """More are not made to wait."""
 
@@ -18,7 +20,7 @@ class Followed:
 
     def __init__(self) -> None:
         self._applied: dict[int, int] = {}
-        """Node id -> everything below this offset is committed and applied there."""
+        """Node id -> everything below this offset is committed and applied there; who fetched last is last."""
         self._waiting: dict[asyncio.Future[None], tuple[int, Callable[[], Iterable[int]]]] = {}
 
     def applied(self, node_id: int) -> int:
@@ -27,8 +29,12 @@ class Followed:
 
     def note(self, node_id: int, end: int) -> None:
         """A node has applied all below `end`."""
-        if end > self._applied.get(node_id, -1):
-            self._applied[node_id] = end
+        before = self._applied.pop(node_id, None)
+        if before is None and len(self._applied) >= NODES_MAX:
+            del self._applied[next(iter(self._applied))]
+        known = -1 if before is None else before
+        self._applied[node_id] = max(end, known)
+        if end > known:
             self._settle()
 
     def forget_all(self) -> None:

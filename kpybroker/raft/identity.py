@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
-from kpybroker.metadata.image import ELR_FEATURE
+from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, TRANSACTION_FEATURE
 from kpybroker.raft import state as raft
 from kpybroker.raft.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
 from kpybroker.storage.formatting import METADATA_TOPIC, FirstVoter, Format, encode_id, random_id
@@ -23,7 +23,7 @@ from kpybroker.wire.rpc import (
 )
 
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
-FINALIZED_AT_FORMAT = {"metadata.version": 30, ELR_FEATURE: 1}
+FINALIZED_AT_FORMAT = {"metadata.version": 30, ELR_FEATURE: 1, GROUP_FEATURE: 1, TRANSACTION_FEATURE: 2}
 
 
 class Identity(NamedTuple):
@@ -185,7 +185,9 @@ def wanted_format(config: BrokerConfig) -> Format:
             )
     new_id = _new_cluster_id(config)
     unclear = _unclear(config, joins=voter is None and new_id is None)
-    return Format(FINALIZED_AT_FORMAT, voter, config.cluster_id, new_id, first, unclear)
+    ids = [one.node_id for one in config.controller_quorum_voters]
+    is_one_of_several = len(ids) > 1 and config.node_id in ids
+    return Format(FINALIZED_AT_FORMAT, voter, config.cluster_id, new_id, first, unclear, is_one_of_several)
 
 
 def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:

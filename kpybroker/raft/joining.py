@@ -2,7 +2,7 @@
 
 A voter whose log has another address for it says so (UpdateRaftVoter). A controller with
 `controller.quorum.auto.join.enable` that is no voter asks to become one (AddRaftVoter), and has what it was on another
-directory removed first.
+directory removed first, unless that runs: then there are two nodes of one id, which would replace each other for ever.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.peer import Peer
 from kpybroker.raft.asking import LOST
+from kpybroker.raft.fetching import WAIT_MS
 from kpybroker.raft.state import Role
 from kpybroker.raft.tasks import begin
+from kpybroker.raft.voter_set import Voter
+from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:
     from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 3 * WAIT_MS / 1000
+"""In so long a voter that lives has fetched again."""
 
 
 class Joining:
@@ -58,7 +65,7 @@ class Joining:
                 await self._changed.wait()
                 continue
             try:
-                await self._ask(*question)
+                await self._tell(*question)
             except LOST as reason:
                 log.debug("%s was not answered: %s", question[0], reason)
             await asyncio.sleep(self._period_s)
@@ -81,23 +88,52 @@ class Joining:
             return "RemoveRaftVoter", quorum.identity.removed(former)
         return "AddRaftVoter", quorum.identity.added(quorum.config.controller_quorum_request_timeout_ms)
 
-    async def _ask(self, name: str, request: Any) -> None:
-        """One question. Raises one of LOST."""
+    async def _tell(self, name: str, request: Any) -> None:
+        """Tell it, and see whether it was taken. Raises one of LOST."""
         quorum = self._quorum
         epoch, leader_id = quorum.epoch, quorum.leader_id
-        address = quorum.addresses.of(leader_id)
-        if address is None:
+        if name == "RemoveRaftVoter" and not await self._is_gone(request.voter_id, request.voter_directory_id):
             return
+        told = await self._ask(name, request)
+        if told.error_code:
+            log.info("the leader of the quorum, %d, answers %s with error code %d", leader_id, name, told.error_code)
+        elif name == "UpdateRaftVoter":
+            self._told_in = epoch, leader_id
+
+    async def _is_gone(self, node_id: int, directory_id: bytes) -> bool:
+        """Whether nobody fetches as that voter, by what the leader knows at two times. Raises one of LOST."""
+        quorum = self._quorum
+        epoch, before_ms = quorum.epoch, await self._fetched_ms(node_id, directory_id)
+        await asyncio.sleep(LOOK_S)
+        after_ms = await self._fetched_ms(node_id, directory_id)
+        if after_ms > before_ms and quorum.voters.set.has(node_id, directory_id):
+            quorum.fail(
+                f"node {Voter(node_id, directory_id)} votes and runs, and this is another node of that id, which would "
+                "take its place (controller.quorum.auto.join.enable); give every node a node.id of its own"
+            )
+        return after_ms == before_ms and quorum.epoch == epoch
+
+    async def _fetched_ms(self, node_id: int, directory_id: bytes) -> int:
+        """When a voter has last fetched, by the leader's clock; -1 where that is not known. Raises one of LOST."""
+        topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
+        told = await self._ask("DescribeQuorum", describe_quorum.Request(topics=[topic]))
+        voters = [voter for rows in told.topics for row in rows.partitions for voter in row.current_voters]
+        key = node_id, directory_id
+        found = (each.last_fetch_timestamp for each in voters if (each.replica_id, each.replica_directory_id) == key)
+        return next(found, -1)
+
+    async def _ask(self, name: str, request: Any) -> Any:
+        """The leader's answer. Raises one of LOST."""
+        quorum = self._quorum
+        address = quorum.addresses.of(quorum.leader_id)
+        if address is None:
+            raise ConnectionError("nobody leads, or nobody says where")
         peer = None
         try:
             async with asyncio.timeout(self._patience_s):
                 peer = await Peer.dial(self._world.network, *address, client_id=quorum.identity.client_id)
                 await peer.negotiate()
-                told = await peer.ask(name, request)
+                return await peer.ask(name, request)
         finally:
             if peer is not None:
                 peer.close()
-        if told.error_code:
-            log.info("the leader of the quorum, %d, answers %s with error code %d", leader_id, name, told.error_code)
-        elif name == "UpdateRaftVoter":
-            self._told_in = epoch, leader_id

@@ -11,6 +11,7 @@ from kpybroker.raft.state import (
     NOBODY,
     AskBegin,
     AskEnd,
+    CaughtUp,
     Commit,
     Effect,
     Fetched,
@@ -45,9 +46,11 @@ def lead(state: State, now_ms: int) -> Stepped:
         led_since_ms=now_ms,
         epoch_start=state.tail.end,
         deadline_ms=now_ms + state.timing.check_quorum_ms if state.others_needed else None,
+        is_new=False,
     )
     leader, begins = announce(leader, now_ms)
-    return leader, [Persist(voted), Lead(voted.epoch, granting), *begins]
+    forms: list[Effect] = [CaughtUp()] if state.is_new else []
+    return leader, [Persist(voted), *forms, Lead(voted.epoch, granting), *begins]
 
 
 def lead_others(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
@@ -109,10 +112,13 @@ def synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
 
 
 def fetched(state: State, event: Fetched, now_ms: int, chance: Random) -> Stepped:
-    """A voter's disk has what is before its fetch."""
+    """A voter's disk has what is before its fetch, and may have lost what it had behind that."""
     if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
         return state, []
+    assert state.synced is not None
     heard = state._replace(fetched_ms={**state.fetched_ms, event.replica: now_ms})
+    if event.end < state.synced.get(event.replica, 0):
+        return heard._replace(synced={**state.synced, event.replica: event.end}), []
     return _count(heard, event.replica, event.end, now_ms, chance)
 
 

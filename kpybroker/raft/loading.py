@@ -165,7 +165,7 @@ def records_to_begin_with(world: World, directory: str, image: Image, min_isr: s
     return [BeginTransactionRecord(name="Bootstrap records"), *records, EndTransactionRecord()]
 
 
-def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log) -> State:
+def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log, *, is_new: bool) -> State:
     """Of a node that has just opened its log. A log with later epochs than its vote has lost the vote's file."""
     epoch = max(voted.epoch, image.epoch, log.epochs.latest)
     told = voters.change
@@ -182,6 +182,7 @@ def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image
         voters_end=told.end,
         is_stranger=told.is_stranger,
         is_leaving=told.is_leaving,
+        is_new=is_new and not voters.are_alone,
     )
 
 

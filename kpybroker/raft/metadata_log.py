@@ -185,6 +185,8 @@ class MetadataLog:
             )
         log.warning("cutting the metadata log from offset %d to %d, as its leader says", self.log.end, end)
         self.log.truncate_to(end)
+        if not self.log.epochs.entries:  # all of it went, and with it which epoch the snapshot before it ended in
+            self.log.epochs.assign(self.image.epoch, self.log.end)
         self._replay.cut(self.log.end)
         if self._voters.cut(self.log.end):
             self.on_voters()

@@ -11,11 +11,12 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
+from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.metadata.image import Image
 from kpybroker.raft import state as raft
 from kpybroker.raft.addresses import Addresses
@@ -25,12 +26,15 @@ from kpybroker.raft.changing import Changes
 from kpybroker.raft.core import step
 from kpybroker.raft.current import Current
 from kpybroker.raft.fetching import Fetching
+from kpybroker.raft.founding import Founding
 from kpybroker.raft.identity import Identity, listener_of
 from kpybroker.raft.joining import Joining
-from kpybroker.raft.loading import MIN_ISR, first_state, leader_change, records_to_begin_with, way_out
+from kpybroker.raft.loading import first_state, way_out
 from kpybroker.raft.metadata_log import MetadataLog
+from kpybroker.raft.newcomer import Newcomer
+from kpybroker.raft.office import Office
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
-from kpybroker.raft.voters import Voters, voter_rows
+from kpybroker.raft.voters import Voters
 from kpybroker.storage.directory import Directory
 from kpybroker.storage.formatting import METADATA_DIRECTORY
 from kpybroker.storage.log import Log
@@ -39,6 +43,7 @@ from kpybroker.wire.stored.metadata import frame_record
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
+chronicle = logging.getLogger(CHRONICLE)
 
 FAREWELL_S = 0.5
 """How long a leader that stops waits for the others to hear of it."""
@@ -58,16 +63,11 @@ class Quorum:
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
         self.config = config
-        self._directory = directory
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self._on_committed: list[Callable[[], None]] = []
-        self._on_leadership: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._wake_is_due = False
-        self._in_office_from: int | None = None
-        """Where the log ended when this leader had written what it begins with."""
-        self._was_active = False
         self._stops = False
         """From now on only what is written already may still commit."""
         self._has_ended = False
@@ -84,6 +84,9 @@ class Quorum:
             self.addresses.learn([(directory.node_id, *self.identity.listener[1:])])
         self.answering = Answering(world, self)
         self.current = Current(self)
+        self.founding = Founding(world, self)
+        self.newcomer = Newcomer(world, directory.path)
+        self._office = Office(world, self, directory.path)
         self.changes = Changes(world, self)
         self._fetching = Fetching(world, self)
         self._joining = Joining(world, self)
@@ -92,6 +95,7 @@ class Quorum:
             world.network, self.addresses, self.identity, self.voters, timeout_ms, self._take, self.fail
         )
         self.state = raft.State(directory.node_id, ())
+        self.voters.committed = lambda: self.state.high_watermark
 
     # ---- start and stop
 
@@ -107,7 +111,7 @@ class Quorum:
             self.voters.check(self.path)
             self.voters.check_static(static, self.path)
             self.addresses.learn_voters(self.voters.set.voters)
-            self.state = first_state(self.config, self.voters, voted, self.image, self.log)
+            self.state = first_state(self.config, self.voters, voted, self.image, self.log, is_new=self.newcomer.is_new)
             if self.voters.are_alone:
                 self.step(raft.Start())
                 await self.settle()
@@ -122,6 +126,11 @@ class Quorum:
         self._joining.start()
         if not self.state.is_leader:
             self._take(raft.Start())
+
+    @property
+    def why_in_vain(self) -> str | None:
+        """Why nobody can be elected, as far as the other voters tell or keep silent."""
+        return self._asking.why_in_vain
 
     async def settle(self) -> None:
         """Until what was appended is on disk; for a sole voter it has committed then. Raises Damage."""
@@ -142,6 +151,7 @@ class Quorum:
         self._stops = True
         if self._timer is not None:
             self._timer.cancel()
+        await self.founding.close()
         await self._joining.close()
         await self._fetching.close()
         await self._asking.close()
@@ -167,7 +177,7 @@ class Quorum:
     @property
     def is_active(self) -> bool:
         """This node leads, and its Image has everything from before its epoch: its controller decides now."""
-        return self._in_office_from is not None and self.committed >= self._in_office_from
+        return self._office.is_active
 
     @property
     def active_controller(self) -> Active | None:
@@ -181,11 +191,13 @@ class Quorum:
     @property
     def is_current(self) -> bool:
         """The Image has what the leader of this epoch had committed: all that was before its epoch, at least."""
-        return self.leader_id != raft.NOBODY and self.image.epoch == self.epoch and not self.metadata.is_reading
+        if self.leader_id == raft.NOBODY or self.image.epoch != self.epoch or self.metadata.is_reading:
+            return False
+        return self.is_leader or self.current.is_reached(self.epoch, self.committed)
 
     def on_leadership(self, callback: Callable[[], None]) -> None:
         """Call after every change of `leader_id`, `epoch` or `is_active`; never from inside a step of a Machine."""
-        self._on_leadership.append(callback)
+        self._office.then(callback)
 
     # ---- StateLog
 
@@ -249,13 +261,13 @@ class Quorum:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
         rows: list[Row] = [(None, record.value) for record in records]
         self.metadata.append(rows, [record.message for record in records], self.epoch, control=False)
-        self._wake_fetches()
+        self.wake_fetches()
         return self.log.end
 
     def append_control(self, rows: list[Row]) -> int:
         """Append control records of this leader's; where the log ends with them. Raises Damage."""
         self.metadata.append(rows, [], self.epoch, control=True)
-        self._wake_fetches()
+        self.wake_fetches()
         return self.log.end
 
     async def replay(self) -> AsyncIterator[Stored]:
@@ -303,6 +315,7 @@ class Quorum:
         self._voters_have_changed = bool(self._steps)
         if not self._voters_have_changed:
             self.addresses.learn_voters(self.voters.set.voters)
+            chronicle.info("the voters of the quorum are %s", self.voters.set)
             self._take(self.voters.change)
             self._fetching.turn()
             self._joining.look()
@@ -314,11 +327,13 @@ class Quorum:
                 case raft.Persist():
                     write_quorum_state(self._world, self.path, effect.voted, self.voters.static)
                 case raft.Lead():
-                    self._begin_epoch(effect)
+                    self._office.begin(effect)
                 case raft.Commit():
                     self.changes.committed(effect.end)
                     self.metadata.commit(effect.end)
-                    self._wake_fetches()
+                    self.wake_fetches()
+                case raft.CaughtUp():
+                    self.newcomer.caught_up()
                 case raft.AnswerVote():
                     granted = effect.granted
                 case _:
@@ -343,53 +358,27 @@ class Quorum:
     def _role_changed(self, before: raft.State) -> None:
         state = self.state
         if before.is_leader:
-            self._in_office_from = None
+            self._office.leave()
             self.answering.reign_ended()
             self.changes.reign_ended()
         self._fetching.turn()
         self._joining.look()
         if (before.epoch, before.leader_id) != (state.epoch, state.leader_id) or before.is_leader:
             log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
-            self._wake_fetches()
-            self._leadership_changed()
-
-    def _leadership_changed(self) -> None:
-        self._was_active = self.is_active
-        for callback in self._on_leadership:
-            callback()
-
-    def _begin_epoch(self, lead: raft.Lead) -> None:
-        """The epoch's first records: who leads, and at the very start of a log who votes."""
-        rows = [leader_change(self.state, lead.granting, self.voters)]
-        me, voters = self.identity.voter, self.voters.set
-        if self.voters.kraft_version and me.endpoints and me not in voters.voters and self.voters.counts(*me.key):
-            rows += voter_rows(self.voters.kraft_version, voters.with_voter(me))[1:]  # it listens elsewhere now
-        elif self.log.end == 0:
-            rows += self.voters.records()
-        self.metadata.append(rows, [], lead.epoch, control=True)
-        self._take_office()
-
-    def _take_office(self) -> None:
-        """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
-        if not self.state.is_leader or self._in_office_from is not None or self.committed < self.state.epoch_start:
-            return
-        min_isr, path = self.config.text(MIN_ISR) or "1", self._directory.path
-        records: list[Any] = records_to_begin_with(self._world, path, self.image, min_isr)
-        if records:
-            self.metadata.append([(None, frame_record(row)) for row in records], records, self.epoch, control=False)
-            self._wake_fetches()
-        self._in_office_from = self.log.end
+            if state.leader_id != raft.NOBODY:
+                chronicle.info("node %d is the controller, epoch %d of the quorum", state.leader_id, state.epoch)
+            self.wake_fetches()
+            self._office.tell()
 
     def _applied(self) -> None:
         """More has committed and is in the Image, which has been told: now answers may leave."""
-        self._take_office()
+        self._office.take()
         for callback in self._on_committed:
             callback()
-        if self.is_active != self._was_active:
-            self._leadership_changed()
+        self._office.look()
         self.current.look()
 
-    def _wake_fetches(self) -> None:
+    def wake_fetches(self) -> None:
         """Let parked fetches look again, once for all that happens in this turn of the loop."""
         if not self._wake_is_due and self.answering.is_waited_for:
             self._wake_is_due = True

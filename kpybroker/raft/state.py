@@ -97,7 +97,10 @@ class State(NamedTuple):
     is_stranger: bool = False
     """The voter of this node's id has another directory: this node is an observer (KIP-853)."""
     is_leaving: bool = False
-    """The voters before the latest ones had this node among them, and the latest ones have not."""
+    """The voters that had committed, or some since, have this node among them, and the latest ones have not."""
+    is_new: bool = False
+    """One of several voters of the settings, on a directory that is empty, or was and has not caught up: it may have
+    voted before that, and have forgotten for whom, and what it had on disk."""
 
     @property
     def is_leader(self) -> bool:
@@ -110,7 +113,13 @@ class State(NamedTuple):
     @property
     def may_stand(self) -> bool:
         """It votes; or its log alone may have the change that removes it, without which nobody else can be elected."""
-        return self.is_voter or (self.is_leaving and self.voters_end > self.high_watermark)
+        is_needed = self.is_leaving and self.voters_end > self.high_watermark
+        return (self.is_voter or is_needed) and self.may_elect(self.tail)
+
+    def may_elect(self, tail: Tail) -> bool:
+        """Whether this node may vote for who has such a log. A new voter elects the first leader of a new cluster: who
+        has records has them from a cluster that is there, where its vote might be its second one."""
+        return not self.is_new or tail == Tail()
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -293,6 +302,10 @@ class AskEnd(NamedTuple):
     successors: tuple[int, ...]
 
 
+class CaughtUp(NamedTuple):
+    """This voter is new no more: it has all that any former self of it may have had, or the cluster is new, too."""
+
+
 class AnswerVote(NamedTuple):
     """What to tell whoever asked for a vote; epoch and leader are those of the state."""
 
@@ -314,4 +327,4 @@ Event = (
     | Resign
     | VotersChanged
 )
-Effect = Persist | Lead | Commit | AskVote | AskBegin | AskEnd | AnswerVote
+Effect = Persist | Lead | Commit | AskVote | AskBegin | AskEnd | CaughtUp | AnswerVote

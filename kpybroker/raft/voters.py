@@ -5,7 +5,7 @@ What a log says holds from the moment it is there, committed or not, and is take
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
@@ -39,6 +39,8 @@ class Voters:
             for voter in config.controller_quorum_voters
         )
         self._said = [Said(0, 0, self._configured)]
+        self.committed: Callable[[], int] = lambda: 0
+        """Up to where nothing is taken back any more."""
 
     # ---- the log
 
@@ -113,7 +115,11 @@ class Voters:
     def change(self) -> VotersChanged:
         """What `raft.core` is told of it."""
         said = self.latest
-        had_me = len(self._said) > 1 and self._has_me(self._said[-2])
+        committed = self.committed()
+        newest = max((number for number, older in enumerate(self._said) if older.end <= committed), default=0)
+        had_me = any(
+            self._has_me(older) for older in self._said[newest:]
+        )  # what came after the committed ones may go again
         has_me = self._has_me(said)
         is_stranger = self._node_id in said.voters.ids and not has_me
         return VotersChanged(said.voters.ids, said.end, is_stranger, had_me and not has_me)

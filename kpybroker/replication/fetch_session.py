@@ -6,6 +6,7 @@ every fetch is then a whole one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kpybroker.replication.following import Place
@@ -31,12 +32,26 @@ class FetchSession:
         self.epoch = INITIAL_EPOCH
         self._told: dict[Key, Asked] = {}
 
-    def news(self, wanted: dict[Key, Asked]) -> tuple[dict[Key, Asked], list[Key]]:
-        """What the leader must be told to know all that is wanted: new or changed, and not wanted any more."""
+    @property
+    def is_new(self) -> bool:
+        """The leader knows nothing yet: everything must be said."""
+        return self.epoch == INITIAL_EPOCH
+
+    def news(self, wanted: Mapping[Key, Asked | None], *, is_whole: bool = True) -> tuple[dict[Key, Asked], list[Key]]:
+        """What the leader must be told to know all that is wanted: new or changed, and not wanted any more.
+
+        `wanted` has None for what is not; where it is the whole, what it does not name is not wanted either.
+        """
         told = self._told
-        self._told = wanted
-        changed = {key: asked for key, asked in wanted.items() if told.get(key) != asked}
-        return changed, [key for key in told if key not in wanted]
+        changed = {key: asked for key, asked in wanted.items() if asked is not None and told.get(key) != asked}
+        if is_whole:
+            gone = [key for key in told if wanted.get(key) is None]
+        else:
+            gone = [key for key, asked in wanted.items() if asked is None and key in told]
+        for key in gone:
+            del told[key]
+        told.update(changed)
+        return changed, gone
 
     def answered(self, session_id: int) -> None:
         """The leader has taken the fetch, under this session."""

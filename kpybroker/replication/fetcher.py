@@ -16,19 +16,18 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
 from kpybroker.peer import Peer
-from kpybroker.replication.fetch_session import Asked, FetchSession, Key
+from kpybroker.replication.agenda import RETRY_MS, Agenda
+from kpybroker.replication.fetch_session import Key
 from kpybroker.replication.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.partition import Partition
 from kpybroker.replication.throttle import Throttle
-from kpybroker.wire.rpc import fetch, list_offsets, offset_for_leader_epoch
+from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
 from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
 
 LOST = (OSError, MalformedFrame, TimeoutError)
 """What may become of a request on its way; a ConnectionError is an OSError."""
-RETRY_MS = 20
-"""After a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
 DIAL_TIMEOUT_MS = 1000
 LATEST, EARLIEST = -1, -2
 BY_ID = 13
@@ -56,35 +55,25 @@ class Fetcher:
     def __init__(self, context: Context, leader_id: int) -> None:
         self._context = context
         self._leader_id = leader_id
-        self._partitions: dict[Key, Partition] = {}
-        self._delayed: dict[Key, tuple[float, int]] = {}
-        """Until when a partition waits, and for how long it has waited last, in ms."""
         self._peer: Peer | None = None
-        self._session = FetchSession()
         self._is_parked = False
-        self._is_slowed = False
-        """Something could be fetched once what came is paid for."""
         self._changed = asyncio.Event()
         self._poking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._agenda = Agenda(context, self._loop.time)
         self._task = self._loop.create_task(self._run())
 
     def __len__(self) -> int:
-        return len(self._partitions)
+        return len(self._agenda)
 
     def follow(self, partition: Partition) -> None:
         """Fetch this partition, from now on or anew; an answer to an earlier leader epoch is dropped when it comes."""
-        key = (partition.topic_id, partition.index)
-        self._partitions[key] = partition
-        self._delayed.pop(key, None)
+        self._agenda.follow(partition)
         self.wake()
 
     def leave(self, partition: Partition) -> None:
         """Do not fetch it any more."""
-        key = (partition.topic_id, partition.index)
-        if self._partitions.get(key) is partition:
-            del self._partitions[key]
-            self._delayed.pop(key, None)
+        self._agenda.leave(partition)
 
     def wake(self) -> None:
         """Look again, also where the leader keeps a fetch that knows nothing of it."""
@@ -111,7 +100,7 @@ class Fetcher:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        self._session.end()
+        self._agenda.session.end()
         if self._peer is not None:
             self._peer.close()
             self._peer = None
@@ -122,50 +111,18 @@ class Fetcher:
         failures = 0
         while True:
             self._changed.clear()
-            ready = self._ready()
-            if not ready:
-                await self._pause(self._next_s())
+            if not self._agenda.look():
+                await self._pause(self._agenda.next_s())
                 continue
             try:
-                await self._fetch(ready)
+                await self._fetch()
                 failures = 0
             except LOST as reason:
                 log.debug("fetching from broker %d: %s", self._leader_id, reason)
                 self._hang_up()
                 failures += 1
-                await asyncio.sleep(min(RETRY_MS << min(failures - 1, 10), self._backoff_ms) / 1000)
-
-    @property
-    def _backoff_ms(self) -> int:
-        return self._context.config().replica_fetch_backoff_ms
-
-    def _ready(self) -> dict[Key, tuple[Partition, Place]]:
-        """What may be asked now, and from where on; nothing before this broker has registered."""
-        found: dict[Key, tuple[Partition, Place]] = {}
-        if self._context.broker_epoch() < 0:
-            return found
-        now_s = self._loop.time()
-        self._is_slowed = False
-        must_wait = self._context.throttle.must_wait
-        for key, partition in list(self._partitions.items()):
-            until_s, _ = self._delayed.get(key, (0.0, 0))
-            if until_s > now_s or partition.offline is not None:
-                continue
-            if must_wait and self._slows(partition):
-                self._is_slowed = True
-                continue
-            try:
-                found[key] = partition, place_of(partition)
-            except Damage as damage:
-                partition.fail(str(damage))
-        return found
-
-    def _next_s(self) -> float | None:
-        """How long until a partition that waits is due."""
-        waits_s = [until_s - self._loop.time() for until_s, _ in self._delayed.values()]
-        if self._is_slowed:
-            waits_s.append(self._context.throttle.wait_ms / 1000)
-        return max(min(waits_s), 0.001) if waits_s else None
+                backoff_ms = self._context.config().replica_fetch_backoff_ms
+                await asyncio.sleep(min(RETRY_MS << min(failures - 1, 10), backoff_ms) / 1000)
 
     async def _pause(self, wait_s: float | None) -> None:
         try:
@@ -174,44 +131,40 @@ class Fetcher:
         except TimeoutError:
             return
 
-    async def _fetch(self, ready: dict[Key, tuple[Partition, Place]]) -> None:
+    async def _fetch(self) -> None:
         """One Fetch and what comes of it. Raises one of LOST."""
-        config = self._context.config()
-        next_s = self._next_s()
+        config, agenda = self._context.config(), self._agenda
+        next_s = agenda.next_s()
         wait_ms = config.replica_fetch_wait_max_ms
         if next_s is not None:
             wait_ms = min(wait_ms, max(int(next_s * 1000), 1))
-        logs = [partition.log for partition, _ in ready.values()]
-        if any(one.settings.fsync_always and one.synced_end < one.end for one in logs):
-            await asyncio.gather(
-                *(
-                    self._sync(partition)
-                    for partition, _ in ready.values()
-                    if partition.log.synced_end < partition.log.end
-                )
-            )
+        unsynced = agenda.unsynced()
+        if unsynced:
+            await asyncio.gather(*(self._sync(partition) for partition in unsynced))
+            if any(partition.offline is not None for partition in unsynced):
+                return  # what could not be made safe is not asked for as if it were
         peer = await self._connected()
         if self._changed.is_set():
             return  # what is to be asked has changed meanwhile
         self._is_parked = True
         try:
             async with asyncio.timeout((wait_ms + config.replica_socket_timeout_ms) / 1000):
-                told = await peer.ask("Fetch", self._request(ready, wait_ms))
+                told = await peer.ask("Fetch", agenda.request(wait_ms))
         finally:
             self._is_parked = False
         if told.error_code in SESSION_LOST:
-            self._session.end()
+            agenda.session.end()
             return
         if told.error_code:
             raise ConnectionError(f"broker {self._leader_id} refused a fetch with error code {told.error_code}")
-        self._session.answered(told.session_id)
+        agenda.session.answered(told.session_id)
         lost = []
         for topic in told.responses:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
-                asked = ready.get(key)
-                if asked is None or self._partitions.get(key) is not asked[0] or asked[1] != place_of(asked[0]):
-                    self._session.end()  # what is dropped would not be told again
+                asked = agenda.asked(key)
+                if asked is None:
+                    agenda.session.end()  # what is dropped would not be told again
                     continue
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -220,34 +173,23 @@ class Fetcher:
             await self._find_the_way(peer, partition, place)
 
     def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> None:
-        if row.records and self._slows(partition):
+        if row.records and self._agenda.slows(partition):
             self._context.throttle.count(len(row.records))
         try:
             take(partition, place, row)
         except KafkaError as refusal:
-            self._delay(key, partition, refusal)
+            self._agenda.delay(key, refusal)
         except Damage as damage:
             partition.fail(str(damage))
         else:
-            self._delayed.pop(key, None)
-
-    def _delay(self, key: Key, partition: Partition, refusal: KafkaError) -> None:
-        _, waited_ms = self._delayed.get(key, (0.0, 0))
-        wait_ms = min(max(2 * waited_ms, RETRY_MS), self._backoff_ms)
-        self._delayed[key] = self._loop.time() + wait_ms / 1000, wait_ms
-        log.debug("%r: broker %d: %s", partition, self._leader_id, refusal)
+            self._agenda.served(key)
 
     async def _sync(self, partition: Partition) -> None:
         """What a fetch claims to have is on disk, whoever led when it came."""
-        if not partition.log.settings.fsync_always:
-            return
         try:
             await partition.log.sync()
         except Damage as damage:
             partition.fail(str(damage))
-
-    def _slows(self, partition: Partition) -> bool:
-        return self._context.throttle.slows(partition, self._context.node_id)
 
     # ---- requests
 
@@ -269,50 +211,6 @@ class Fetcher:
             except KafkaError as refusal:
                 raise ConnectionError(str(refusal)) from refusal
         return peer
-
-    def _request(self, ready: dict[Key, tuple[Partition, Place]], wait_ms: int) -> fetch.Request:
-        config, context = self._context.config(), self._context
-        topics: dict[bytes, fetch.FetchTopic] = {}
-        changed, forgotten = self._session.news(
-            {
-                key: Asked(place, partition.log.start, self._max_bytes(partition))
-                for key, (partition, place) in ready.items()
-            }
-        )
-        for key, (place, log_start, max_bytes) in changed.items():
-            topic_id, index = key
-            topic = topics.get(topic_id)
-            if topic is None:
-                topic = topics[topic_id] = fetch.FetchTopic(topic=ready[key][0].topic, topic_id=topic_id, partitions=[])
-            topic.partitions.append(
-                fetch.FetchPartition(
-                    partition=index,
-                    current_leader_epoch=place.leader_epoch,
-                    fetch_offset=place.offset,
-                    last_fetched_epoch=place.last_epoch,
-                    log_start_offset=log_start,
-                    partition_max_bytes=max_bytes,
-                )
-            )
-        return fetch.Request(
-            replica_id=context.node_id,
-            replica_state=fetch.ReplicaState(replica_id=context.node_id, replica_epoch=context.broker_epoch()),
-            max_wait_ms=wait_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            session_id=self._session.id,
-            session_epoch=self._session.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=[
-                fetch.ForgottenTopic(topic_id=topic_id, partitions=[index]) for topic_id, index in forgotten
-            ],
-        )
-
-    def _max_bytes(self, partition: Partition) -> int:
-        config, throttle = self._context.config(), self._context.throttle
-        if self._slows(partition):
-            return min(config.replica_fetch_max_bytes, throttle.rate)
-        return config.replica_fetch_max_bytes
 
     async def _find_the_way(self, peer: Peer, partition: Partition, place: Place) -> None:
         """The leader's log does not reach to here, or begins later. Raises one of LOST."""

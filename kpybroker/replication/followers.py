@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kpybroker.replication.sessions import NEVER_MS
+
 if TYPE_CHECKING:
     from kpybroker.replication.partition import Waiter
+    from kpybroker.replication.sessions import ReplicaWant
 
 UNKNOWN = -1
 """A log end, or a broker's epoch, that nobody has told."""
-NEVER_MS = -(1 << 62)
 
 
 class Follower:
@@ -30,6 +32,7 @@ class Follower:
         "log_start",
         "node_id",
         "told_high_watermark",
+        "want",
     )
 
     def __init__(self, node_id: int, caught_up_ms: int) -> None:
@@ -43,6 +46,8 @@ class Follower:
         self._end_at_fetch = 0
         self.told_high_watermark = UNKNOWN
         """The one that the last answer to it had."""
+        self.want: ReplicaWant | None = None
+        """This partition's place in its session."""
 
     def fetched(self, offset: int, log_start: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         """It asks from `offset` on: it has all below. What it had reached by its fetch before counts for that time."""
@@ -64,7 +69,7 @@ class Followers:
     may_join: whether a node, with the broker epoch it fetched with, can be in sync: registered so, and not fenced.
     """
 
-    __slots__ = ("_lag_max_ms", "_may_join", "_node_id", "by_id", "fetches", "isr", "proposed", "woken_at")
+    __slots__ = ("_lag_max_ms", "_may_join", "_node_id", "by_id", "isr", "proposed", "woken_at")
 
     def __init__(self, node_id: int, lag_max_ms: int, may_join: Callable[[int, int], bool]) -> None:
         self._node_id = node_id
@@ -75,10 +80,8 @@ class Followers:
         """In sync, as the controller has committed it."""
         self.proposed: tuple[int, ...] | None = None
         """What the controller has been asked for, until the metadata says what came of it."""
-        self.fetches: dict[Waiter, None] = {}
-        """Parked fetches of followers, in order of arrival."""
         self.woken_at = UNKNOWN
-        """The end that the parked fetches were last told of."""
+        """The end that the followers' fetches were last told of."""
 
     def take(self, replicas: tuple[int, ...], isr: tuple[int, ...], now_ms: int) -> None:
         """What the controller has committed; who stays keeps what is known of it."""
@@ -89,6 +92,23 @@ class Followers:
         }
         self.isr = isr
         self.proposed = None
+
+    def note(self) -> None:
+        """There is something to tell: the followers' next fetches look here."""
+        for follower in self.by_id.values():
+            want = follower.want
+            if want is not None:
+                want.news.wants[want] = None
+
+    def wake(self, woken: list[Waiter]) -> None:
+        """There is something to tell at once: who is parked looks here now."""
+        for follower in self.by_id.values():
+            want = follower.want
+            if want is not None:
+                news = want.news
+                news.wants[want] = None
+                if news.waiter is not None:
+                    woken.append(news.waiter)
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:

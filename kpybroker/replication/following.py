@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.chronicle import log as chronicle
 from kpybroker.raft.divergence import Diverges, truncation
 from kpybroker.replication.partition import Partition
 from kpybroker.storage.log import Log
@@ -86,7 +87,16 @@ def cut(partition: Partition, offset: int) -> None:
             offset,
             storage.high_watermark,
         )
+    before = storage.end
     storage.truncate_to(offset)
+    if storage.end < before:
+        chronicle.info(
+            "%s-%d is cut from %d to %d: its leader has another history",
+            partition.topic,
+            partition.index,
+            before,
+            storage.end,
+        )
 
 
 def begin_at(partition: Partition, offset: int) -> None:
@@ -101,7 +111,7 @@ def follow_marks(partition: Partition, high_watermark: int, log_start: int) -> N
     storage = partition.log
     agreed = min(high_watermark, storage.end)
     if agreed > storage.high_watermark:
-        storage.high_watermark = storage.last_stable = agreed
+        storage.advance(agreed)
         partition.wake_fetches()
     start = min(log_start, storage.high_watermark)
     if start > storage.start:

@@ -123,6 +123,7 @@ class Lifecycle:
     async def _register(self, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
+        is_said = False
         while True:
             left_ms = int((end - loop.time()) * 1000)
             try:
@@ -145,6 +146,14 @@ class Lifecycle:
                 raise ConfigError(
                     f"node {self._node_id} was refused with {code.name} for {timeout_ms} ms; "
                     "is another node running with this node.id?"
+                )
+            if not is_said and timeout_ms - left_ms > self._session_ms:  # a former self would have been given up by now
+                is_said = True
+                log.warning(
+                    "node %d is refused with %s, and asks again for %d ms; is another node running with this node.id?",
+                    self._node_id,
+                    code.name,
+                    left_ms,
                 )
             await asyncio.sleep(RETRY_MS / 1000)
 

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.followers import Follower, Followers
 from kpybroker.storage.log import Appended, Log
+from kpybroker.wire.batch import split
+from kpybroker.wire.markers import Marker, encode_marker
 
 if TYPE_CHECKING:
     from kpybroker.metadata.image import PartitionImage
     from kpybroker.replication.hosting import Hosting
+    from kpybroker.storage.transactions import Verification
     from kpybroker.wire.batch import Batch
     from kpybroker.wire.forms import FetchForm
 
@@ -142,7 +145,7 @@ class Partition:
     def _count_replicas(self, has_new_leader: bool) -> None:
         hosting, known = self._hosting, self.followers
         if known is not None and has_new_leader:
-            hosting.woken.extend(known.fetches)
+            known.wake(hosting.woken)
         if self.leads and self.replicas == (hosting.node_id,):
             self.followers = None
             if self._produces_here:
@@ -179,12 +182,14 @@ class Partition:
 
     # ---- append
 
-    def append(self, batches: list[Batch], now_ms: int, *, client: bool = True) -> Appended:
+    def append(
+        self, batches: list[Batch], now_ms: int, *, client: bool = True, verified: Verification | None = None
+    ) -> Appended:
         """Validate and queue; what is queued is written by the flush that ends the read event. Raises KafkaError."""
         if self.offline is not None:
             self.require_online()
         try:
-            appended = self.log.append(batches, self.leader_epoch, now_ms, client=client)
+            appended = self.log.append(batches, self.leader_epoch, now_ms, client=client, verified=verified)
         except Damage as damage:
             self.fail(str(damage))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
@@ -192,6 +197,15 @@ class Partition:
             self._dirty = True
             self._hosting.dirty.append(self)
         return appended
+
+    def append_marker(self, marker: Marker, transaction_version: int, now_ms: int) -> int:
+        """End a producer's transaction; returns the end of the log with the marker, which counts once it has committed.
+
+        Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR.
+        """
+        self.require_in_sync(self.log.settings.min_insync_replicas)
+        self.log.producers.check_marker(marker, transaction_version)
+        return self.append(split(encode_marker(marker, now_ms)), now_ms, client=False).last_offset + 1
 
     def flush(self) -> None:
         """Write what is queued and move the high watermark. Never raises: damage is kept in `offline`."""
@@ -240,14 +254,15 @@ class Partition:
             end = self._agreed_end(self.followers, end)
         if end <= storage.high_watermark:
             return
-        storage.high_watermark = end
-        storage.last_stable = end
+        storage.advance(end)
         woken = self._hosting.woken
         produces = self._produces
         while produces and produces[0][0] <= end:
             woken.append(produces.popleft()[1])
         if self.fetches:
             woken.extend(self.fetches)
+        if self.followers is not None:
+            self.followers.note()
         if self.on_advance is not None:
             self.on_advance()
 
@@ -260,10 +275,10 @@ class Partition:
             woken.append(self._produces_here.popleft()[1])
         if own_end > followers.woken_at:
             followers.woken_at = own_end
-            woken.extend(followers.fetches)
+            followers.wake(woken)
         agreed = followers.agreed_end(own_end, self.log.settings.min_insync_replicas, self._hosting.now_ms())
         if self._hosting.is_rack_aware and agreed > self.log.high_watermark:
-            woken.extend(followers.fetches)
+            followers.wake(woken)
         return agreed
 
     def wake_fetches(self) -> None:
@@ -334,4 +349,4 @@ class Partition:
             waiting.clear()
         woken.extend(self.fetches)
         if self.followers is not None:
-            woken.extend(self.followers.fetches)
+            self.followers.wake(woken)

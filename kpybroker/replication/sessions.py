@@ -1,4 +1,8 @@
-"""Incremental fetch sessions (KIP-227): what a consumer wants, remembered between its requests."""
+"""Incremental fetch sessions (KIP-227): what a consumer or a follower wants, remembered between its requests.
+
+A consumer's session is looked at as a whole by every Fetch. A follower's has as many partitions as it follows of this
+broker: there the partitions say of which of them there is news, and only these are looked at.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from typing import TYPE_CHECKING
 from kpybroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.followers import Follower
+    from kpybroker.replication.partition import Partition, Waiter
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
+NEVER_MS = -(1 << 62)
 
 
 class Want:
@@ -51,14 +57,45 @@ class Want:
         self.max_bytes = want.max_bytes
         self.leader_epoch = want.leader_epoch
 
+    def leave(self) -> None:
+        """The session does not hold it any more."""
+
+
+class News:
+    """The part of a follower's session that its next Fetch must look at."""
+
+    __slots__ = ("broker_epoch", "counted_ms", "waiter", "wants")
+
+    def __init__(self) -> None:
+        self.wants: dict[ReplicaWant, None] = {}
+        """Named by the follower, changed since they were looked at, or not told to the end."""
+        self.waiter: Waiter | None = None
+        """The parked Fetch."""
+        self.counted_ms = NEVER_MS
+        """When all partitions were looked at last; `broker_epoch` is the follower's by then."""
+        self.broker_epoch = -1
+
 
 class ReplicaWant(Want):
     """What a follower asks, and what it tells of its own log by it."""
 
-    __slots__ = ("last_fetched_epoch", "log_start")
+    __slots__ = ("follower", "last_fetched_epoch", "log_start", "news")
 
     last_fetched_epoch: int
     log_start: int
+    news: News
+
+    def __init__(
+        self, topic: str | None, topic_id: bytes, index: int, fetch_offset: int, max_bytes: int, leader_epoch: int
+    ) -> None:
+        super().__init__(topic, topic_id, index, fetch_offset, max_bytes, leader_epoch)
+        self.follower: Follower | None = None
+        """Where the leader looks for it when there is news."""
+
+    def leave(self) -> None:
+        self.news.wants.pop(self, None)
+        if self.follower is not None and self.follower.want is self:
+            self.follower.want = None
 
     def renew(self, want: Want) -> None:
         assert isinstance(want, ReplicaWant), "a session is a consumer's or a replica's"
@@ -71,25 +108,31 @@ Wanted = tuple[str | bytes, int]
 
 
 class Session:
-    """One consumer's session: its wants in the order in which they get their turn."""
+    """One session: its wants in the order in which they get their turn; `news` where it is a follower's."""
 
-    __slots__ = ("by_id", "epoch", "id", "wants")
+    __slots__ = ("by_id", "epoch", "id", "news", "wants")
 
     def __init__(self, session_id: int, *, by_id: bool, wants: OrderedDict[Wanted, Want]) -> None:
         self.id = session_id
         self.epoch = 1
         self.by_id = by_id
         self.wants = wants
+        self.news: News | None = None
 
-    def update(self, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> None:
-        for key, want in wants.items():
-            known = self.wants.get(key)
-            if known is None:
-                self.wants[key] = want
-                continue
-            known.renew(want)
+    def update(self, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
+        """Take over what a Fetch says; returned is what it names."""
         for key in forgotten:
-            self.wants.pop(key, None)
+            wants.pop(key, None)
+            gone = self.wants.pop(key, None)
+            if gone is not None:
+                gone.leave()
+        named = []
+        for key, want in wants.items():
+            known = self.wants.setdefault(key, want)
+            if known is not want:
+                known.renew(want)
+            named.append(known)
+        return named
 
     def had_its_turn(self, key: Wanted) -> None:
         """Move a partition that was served to the end, so that none starves under a small fetch.max.bytes."""

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.replication.partition import Partition
 from kpybroker.wire.batch import Record, encode_batch, read_records, split
+from kpybroker.wire.markers import Marker, encode_marker, read_marker
 from kpybroker.world import World
 
 READ_BYTES = 1 << 20
+_transaction_of = attrgetter("transaction")
+
+
+def _encoded(records: list[Record], transaction: tuple[int, int] | Marker | None, now_ms: int) -> bytearray:
+    """One batch. In a transaction the sequence is always 0, as Kafka's coordinators write it: nobody checks it."""
+    if transaction is None:
+        return encode_batch(records, timestamp_ms=now_ms)
+    if isinstance(transaction, Marker):
+        return encode_marker(transaction, now_ms)
+    producer_id, producer_epoch = transaction
+    return encode_batch(
+        records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=0, transactional=True
+    )
 
 
 class PartitionLog:
@@ -34,24 +50,26 @@ class PartitionLog:
         self._partition.on_advance = callback
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append as one batch and write it. Raises NOT_ENOUGH_REPLICAS, NOT_COORDINATOR where it is not led here."""
+        """Append as one batch, or one for each transaction, and write. Raises NOT_ENOUGH_REPLICAS, NOT_COORDINATOR
+        where it is not led here."""
         partition = self._partition
         if not partition.leads:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if partition.followers is not None:
             partition.require_in_sync(partition.log.settings.min_insync_replicas)
         now_ms = self._world.wall_ms()
-        batch = encode_batch(
-            [Record(0, record.timestamp_ms, record.key, record.value) for record in records], timestamp_ms=now_ms
-        )
-        partition.append(split(memoryview(batch)), now_ms, client=False)
+        batches = []
+        for transaction, together in groupby(records, _transaction_of):
+            plain = [Record(0, record.timestamp_ms, record.key, record.value) for record in together]
+            batches += split(memoryview(_encoded(plain, transaction, now_ms)))
+        partition.append(batches, now_ms, client=False)
         partition.flush()
         if partition.offline is not None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.offline)
         return partition.log.end
 
     async def replay(self) -> AsyncIterator[Stored]:
-        """Every record from the start to the end, in order; control batches are passed over."""
+        """Every record from the start to the end, in order; of control batches the markers of transactions."""
         storage = self._partition.log
         offset, end = storage.start, storage.end
         while offset < end:
@@ -63,7 +81,13 @@ class PartitionLog:
             for batch in split(memoryview(found)):
                 offset = batch.next_offset
                 if batch.is_control:
+                    marker = read_marker(batch)
+                    if marker is not None and batch.base_offset >= storage.start:
+                        yield Stored(None, None, batch.max_timestamp, batch.base_offset, transaction=marker)
                     continue
+                transaction = (batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
                 for record in read_records(batch):
                     if record.offset >= storage.start:
-                        yield Stored(record.key, record.value, record.timestamp, record.offset)
+                        stored = Stored(record.key, record.value, record.timestamp, record.offset)
+                        stored.transaction = transaction
+                        yield stored

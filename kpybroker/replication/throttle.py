@@ -50,6 +50,11 @@ class Throttle:
         return ALL in named or f"{partition.index}:{self._node_id}" in named
 
     @property
+    def is_limited(self) -> bool:
+        """There is a rate, or something owed from when there was one."""
+        return self.rate != NO_RATE or self._owed > 0
+
+    @property
     def must_wait(self) -> bool:
         """There is still something owed."""
         self._pay()

@@ -375,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         """Answer what may be answered early, and close as soon as nothing is owed."""
         if self._blocker is not None:
             self._blocker.give_way()
-        if not self._replies:
+        if not self._has_runnable_frame() and all(not isinstance(each, Reply) or each.done for each in self._replies):
             self.close()
 
     def abort(self) -> None:

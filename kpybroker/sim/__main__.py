@@ -27,7 +27,7 @@ FAILURES_SHOWN = 10
 class Shape(NamedTuple):
     """How large the cluster is, and how many replicas its topics have at most."""
 
-    brokers: int = 1
+    brokers: int = 3
     replicas: int = 3
 
     def arguments(self, seed: int) -> list[str]:
@@ -141,7 +141,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kpybroker.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--brokers", type=int, default=1, help="nodes of the cluster, each broker and controller")
+    parser.add_argument(
+        "--brokers", type=int, default=Shape().brokers, help="nodes of the cluster, each broker and controller"
+    )
     parser.add_argument("--replicas", type=int, default=3, help="replicas that topics have at most")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run them in")
     parser.add_argument(

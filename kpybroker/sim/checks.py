@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
+from kpybroker.sim.atomicity import check_transactions, check_transformed
 from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.consuming import Consumer
+from kpybroker.sim.consuming import Consumer, latest_offset
 from kpybroker.sim.grouping import Membership
-from kpybroker.sim.history import History, Ledger, Sent
+from kpybroker.sim.history import History, Ledger, Place, Sent
+from kpybroker.sim.setup import OUTPUTS
+from kpybroker.sim.transforming import TEAM, TWINS
 from kpybroker.wire.batch import split
 
 if TYPE_CHECKING:
@@ -55,18 +59,51 @@ async def _read_all(simulation: Simulation, auditor: Client) -> None:
         consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0)
         await _patiently(auditor, f"reading {place[0]}-{place[1]}", consumer.read_to_the_end)
         check_ledger(simulation, ledger, consumer.got[place])
+    if simulation.setup.transactors:
+        await _read_committed(simulation, auditor)
     for group, place in list(simulation.history.commits):
-        membership = Membership(auditor, group)
-
-        async def fetch(membership: Membership = membership, place: tuple[str, int] = place) -> None:
-            await membership.fetch(place)
-
-        await _patiently(auditor, f"the commits of {group}", fetch)
+        await _patiently(auditor, f"the commits of {group}", partial(_fetch, auditor, group, place))
 
     async def look() -> None:
         await _check_topics(auditor)
 
     await _patiently(auditor, "metadata", look)
+
+
+async def _fetch(auditor: Client, group: str, place: Place) -> None:
+    """Raises Unanswered, Refused."""
+    await Membership(auditor, group).fetch(place)
+
+
+async def _read_committed(simulation: Simulation, auditor: Client) -> None:
+    """No transaction is open for ever; what those show that were committed is all of them."""
+    found = {}
+    for place in simulation.places:
+        await _patiently(auditor, f"ending the transactions of {place[0]}-{place[1]}", partial(_ends, auditor, place))
+        consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0, committed=True)
+        await _patiently(auditor, f"reading what is committed of {place[0]}-{place[1]}", consumer.read_to_the_end)
+        found[place] = consumer.got[place]
+    check_transactions(simulation.history, found)
+    if simulation.setup.transformers:
+        for group in (TWINS, TEAM):
+            await _patiently(auditor, f"the commits of {group}", partial(_read_positions, auditor, group, found))
+
+
+async def _ends(auditor: Client, place: Place) -> None:
+    """Raises Unanswered, Refused: also where a transaction is open."""
+    end, stable = await latest_offset(auditor, place), await latest_offset(auditor, place, stable=True)
+    if stable < end:
+        raise Unanswered(f"a transaction is open at {stable}, below {end}")
+
+
+async def _read_positions(auditor: Client, group: str, found: dict[Place, list[tuple[int, bytes]]]) -> None:
+    """Raises Unanswered, Refused."""
+    taken = []
+    for known, place in list(auditor.history.commits):
+        if known == group:
+            position = await Membership(auditor, group).fetch(place)
+            taken += [value for offset, value in found[place] if offset < position]
+    check_transformed(auditor.history, group, taken, [value for _, value in found[OUTPUTS, 0]])
 
 
 async def _check_topics(auditor: Client) -> None:

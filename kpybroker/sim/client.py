@@ -14,7 +14,8 @@ from kpybroker.sim.network import Fabric, SimNetwork
 from kpybroker.wire.rpc import find_coordinator, metadata
 
 REQUEST_LIMIT_S = 6.0
-METADATA_AGE_S = 5.0
+GROUP, TRANSACTION = 0, 1
+"""What has a coordinator."""
 
 
 class Unanswered(Exception):
@@ -56,7 +57,7 @@ class Client:
         self._names: dict[bytes, str] = {}
         self._epochs: dict[tuple[bytes, int], int] = {}
         """The newest leader epoch known, by topic id and partition."""
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
 
     def succeeded(self) -> None:
         self.succeeded_at_s = self.loop.time()
@@ -97,12 +98,17 @@ class Client:
         self._peers[node_id] = peer
         return peer
 
-    async def ask(self, node_id: int, name: str, request: Any, *, limit_s: float = REQUEST_LIMIT_S) -> Any:
-        """A reply. A connection that let a request go unanswered is given up. Raises Unanswered."""
+    async def ask(
+        self, node_id: int, name: str, request: Any, *, limit_s: float = REQUEST_LIMIT_S, version: int | None = None
+    ) -> Any:
+        """A reply, in the highest version that both know, or this one. Raises Unanswered.
+
+        A connection that let a request go unanswered is given up.
+        """
         peer = await self.peer(node_id)
         try:
             async with asyncio.timeout(limit_s):
-                return await peer.ask(name, request)
+                return await peer.ask(name, request, version=version)
         except OSError as error:
             peer.close()
             raise Unanswered(str(error) or "time-out") from error
@@ -161,19 +167,19 @@ class Client:
         self.forget_topic(name)
         raise Unanswered(f"{name}-{index} has no leader that is known")
 
-    async def coordinator(self, group: str) -> int:
-        """The node that keeps a group. Raises Unanswered, Refused."""
-        known = self._coordinators.get(group)
+    async def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """The node that keeps a group, or a transactional id. Raises Unanswered, Refused."""
+        known = self._coordinators.get((kind, key))
         if known is not None:
             return known
-        node_id = self.any_broker()
-        found = await self.ask(node_id, "FindCoordinator", find_coordinator.Request(coordinator_keys=[group]))
+        request = find_coordinator.Request(key_type=kind, coordinator_keys=[key])
+        found = await self.ask(self.any_broker(), "FindCoordinator", request)
         row = found.coordinators[0]
         if row.error_code:
             raise Refused(row.error_code)
         self._brokers[row.node_id] = (row.host, row.port)
-        self._coordinators[group] = row.node_id
+        self._coordinators[kind, key] = row.node_id
         return int(row.node_id)
 
-    def forget_coordinator(self, group: str) -> None:
-        self._coordinators.pop(group, None)
+    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
+        self._coordinators.pop((kind, key), None)

@@ -62,6 +62,7 @@ class SimMachine:
         """It shall run: what ends by itself is started again."""
         self.had_disk_trouble = False
         self._runs = 0
+        self._config = BrokerConfig.parse(setup.properties)
 
     @property
     def name(self) -> str:
@@ -101,12 +102,14 @@ class SimMachine:
 
     async def _run(self, process: Process) -> None:
         try:
-            process.node = await Node.start(process.world, BrokerConfig.parse(self.setup.properties))
+            process.node = await Node.start(process.world, self._config)
         except ConfigError as problem:
             self._end(process, f"does not start: {problem}")
             return
         self.history.note("node", f"{self.name} serves")
         why = await asyncio.shield(process.node.failed)
+        if process.stopping:
+            return  # whoever runs a node stops it once
         process.stopping = True
         await process.node.stop()
         self._end(process, f"gave up: {why}")

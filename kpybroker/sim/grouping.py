@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from struct import pack
+from struct import pack, unpack_from
 
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Place
+from kpybroker.sim.shares import Shares
 from kpybroker.wire.rpc import heartbeat, join_group, leave_group, offset_commit, offset_fetch, sync_group
 
 SESSION_MS = 6000
@@ -28,13 +29,34 @@ def _subscription(topics: tuple[str, ...]) -> bytes:
     return pack(">hi", 0, len(topics)) + names + pack(">i", -1)
 
 
+def _assignment(places: list[Place]) -> bytes:
+    """What a leader gives to a member, version 0 (ConsumerProtocolAssignment)."""
+    rows = [pack(">h", len(name)) + name.encode() + pack(">ii", 1, index) for name, index in places]
+    return pack(">hi", 0, len(rows)) + b"".join(rows) + pack(">i", -1)
+
+
+def _places(assignment: bytes) -> list[Place]:
+    """What a member is given, by a leader or by the coordinator; nothing at all is nothing."""
+    if not assignment:
+        return []
+    found, position = [], 6
+    for _ in range(unpack_from(">i", assignment, 2)[0]):
+        (size,) = unpack_from(">h", assignment, position)
+        name = assignment[position + 2 : position + 2 + size].decode()
+        (count,) = unpack_from(">i", assignment, position + 2 + size)
+        position += 6 + size
+        found += [(name, index) for index in unpack_from(f">{count}i", assignment, position)]
+        position += 4 * count
+    return found
+
+
 class Membership:
     """What one client says to the coordinator of its group."""
 
     def __init__(self, client: Client, group: str, *, instance_id: str | None = None, topics: tuple[str, ...] = ()):
         self._client = client
         self.group = group
-        self._instance_id = instance_id
+        self.instance_id = instance_id
         """Of a static member (KIP-345)."""
         self._subscription = _subscription(topics)
         self.member_id = ""
@@ -53,7 +75,7 @@ class Membership:
             group_id=self.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
-            group_instance_id=self._instance_id,
+            group_instance_id=self.instance_id,
             topics=[topic],
         )
         try:
@@ -89,7 +111,7 @@ class Membership:
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id,
-            group_instance_id=self._instance_id,
+            group_instance_id=self.instance_id,
             protocol_type="consumer",
             protocols=[
                 join_group.JoinGroupRequestProtocol(name=name, metadata=self._subscription)
@@ -119,7 +141,7 @@ class Membership:
             generation_id=self.generation,
             member_id=self.member_id,
             protocol_type="consumer",
-            group_instance_id=self._instance_id,
+            group_instance_id=self.instance_id,
             protocol_name=self._protocol,
             assignments=assignments,
         )
@@ -128,20 +150,29 @@ class Membership:
         self._check(told.error_code)
         return bytes(told.assignment)
 
+    async def share_of(self, places: list[Place]) -> list[Place]:
+        """Take part in the next generation, and learn which of the places are one's own. Raises Unanswered, Refused."""
+        client = self._client
+        members = await self.join()
+        shares = {member: _assignment(places[number :: len(members)]) for number, member in enumerate(sorted(members))}
+        own = _places(await self.sync(shares))
+        client.note(f"is in generation {self.generation} with {len(own)} partitions")
+        return own
+
     async def beat(self) -> None:
         """Raises Unanswered, Refused."""
         request = heartbeat.Request(
             group_id=self.group,
             generation_id=self.generation,
             member_id=self.member_id,
-            group_instance_id=self._instance_id,
+            group_instance_id=self.instance_id,
         )
         told = await self._client.ask(await self._client.coordinator(self.group), "Heartbeat", request)
         self._check(told.error_code)
 
     async def leave(self) -> None:
         """Not a member any more. Raises Unanswered, Refused."""
-        member = leave_group.MemberIdentity(member_id=self.member_id, group_instance_id=self._instance_id)
+        member = leave_group.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
         request = leave_group.Request(group_id=self.group, members=[member])
         told = await self._client.ask(await self._client.coordinator(self.group), "LeaveGroup", request)
         self._check(told.error_code or told.members[0].error_code)
@@ -184,9 +215,13 @@ class Committer:
 class Member:
     """A consumer as a group sees it: joins, is given a share of the partitions, commits for it, beats."""
 
-    def __init__(self, client: Client, group: str, places: list[Place], *, pace_s: float) -> None:
+    def __init__(
+        self, client: Client, group: str, places: list[Place], *, pace_s: float, shares: Shares | None = None
+    ) -> None:
+        """`shares`: others of the group may speak the consumer protocol, and then generations say little."""
         self._client = client
         self._places = places
+        self._shares = shares
         self._pace_s = pace_s
         instance_id = client.name if client.random.random() < STATIC_ODDS else None
         topics = tuple(sorted({name for name, _ in places}))
@@ -207,23 +242,27 @@ class Member:
     async def _take_part(self) -> None:
         """One generation, until it ends. Raises Unanswered, Refused."""
         client, membership = self._client, self._membership
-        members = await membership.join()
-        shares: dict[str, bytes] = {}
-        for number, member in enumerate(sorted(members)):
-            mine = [str(at) for at in range(len(self._places)) if at % len(members) == number]
-            shares[member] = ",".join(mine).encode()
-        share = await membership.sync(shares)
-        own = [self._places[int(at)] for at in share.decode().split(",") if at]
-        client.note(f"is in generation {membership.generation} with {len(own)} partitions")
-        client.history.assigned(membership.group, membership.generation, client.name, own)
+        if self._shares is not None:
+            self._shares.gives_up(client.name, self._places)
+        sent_at_s = client.history.now_s
+        own = await membership.share_of(self._places)
+        if self._shares is not None:
+            self._shares.has(client.name, own, sent_at_s)
+        else:
+            client.history.assigned(membership.group, membership.generation, client.name, own)
         for place in own:
             await membership.fetch(place)
         while not client.stopping:
             for place in own:
                 await membership.commit(place, client.random.randint(1, 3))
+            sent_at_s = client.history.now_s
             await membership.beat()
+            if self._shares is not None:
+                self._shares.has(client.name, own, sent_at_s)
             client.succeeded()
             if client.random.random() < LEAVING_ODDS:
+                if self._shares is not None:
+                    self._shares.gives_up(client.name, own)
                 await membership.leave()
                 return
             await asyncio.sleep(0.2 + client.random.random() * self._pace_s)

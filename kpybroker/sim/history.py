@@ -32,6 +32,38 @@ class Sent:
 
 
 @dataclass(slots=True)
+class Transaction:
+    """What a transactional producer has sent between two ends."""
+
+    producer: str
+    records: list[Sent] = field(default_factory=list)
+    commit_asked: bool = False
+    is_committed: bool | None = None
+    """What the coordinator has said; None where it said nothing that counts."""
+
+
+class Reach:
+    """How far leaders have shown or told something to be, by leader epoch."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}
+
+    def least(self, epoch: int) -> int:
+        """What a leader of this epoch, or a later one, must have. One that was deposed and does not know it yet may be
+        behind: leaders have no leases."""
+        return max((end for known, end in self._ends.items() if known <= epoch), default=0)
+
+    def of(self, epoch: int) -> int:
+        """What leaders of this very epoch have shown."""
+        return self._ends.get(epoch, 0)
+
+    def reached(self, epoch: int, end: int) -> None:
+        self._ends[epoch] = max(self._ends.get(epoch, 0), end)
+
+
+@dataclass(slots=True)
 class Ledger:
     """One partition, as clients have seen it."""
 
@@ -40,16 +72,15 @@ class Ledger:
     by_producer: dict[str, list[Sent]] = field(default_factory=dict)
     seen: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Offset -> leader epoch of its batch, and value, as read by a consumer."""
-    ends: dict[int, int] = field(default_factory=dict)
-    """Leader epoch -> how far a leader of it has shown or told the log to be committed."""
+    seen_committed: dict[int, bytes] = field(default_factory=dict)
+    """Offset -> value, as read by somebody who wants committed transactions alone."""
+    ends: Reach = field(default_factory=Reach)
+    """How far the log is committed."""
+    stable: Reach = field(default_factory=Reach)
+    """Last stable offsets."""
 
-    def least_end(self, epoch: int) -> int:
-        """What a leader of this epoch, or a later one, must have committed. One that was deposed and does not know it
-        yet may be behind: leaders have no leases."""
-        return max((end for known, end in self.ends.items() if known <= epoch), default=0)
-
-    def reached(self, epoch: int, end: int) -> None:
-        self.ends[epoch] = max(self.ends.get(epoch, 0), end)
+    def told(self, *, stable: bool) -> Reach:
+        return self.stable if stable else self.ends
 
 
 @dataclass(slots=True)
@@ -86,6 +117,8 @@ class History:
         self.breaches: list[str] = []
         self.ledgers: dict[Place, Ledger] = {}
         self._producers: dict[int, str] = {}
+        self._incarnations: set[tuple[int, int]] = set()
+        self.transactions: list[Transaction] = []
         self.commits: dict[tuple[str, Place], Commits] = {}
         self.topics: dict[str, Fate] = {}
         self._owners: dict[tuple[str, int, Place], str] = {}
@@ -128,6 +161,12 @@ class History:
         if other != producer:
             self.breach(f"{producer} and {other} were both given producer id {producer_id}")
 
+    def incarnation(self, producer_id: int, epoch: int) -> None:
+        """InitProducerId has answered for a transactional id: nobody else may ever have this epoch."""
+        if (producer_id, epoch) in self._incarnations:
+            self.breach(f"epoch {epoch} of producer id {producer_id} was given twice")
+        self._incarnations.add((producer_id, epoch))
+
     def committed(self, group: str, place: Place) -> Commits:
         return self.commits.setdefault((group, place), Commits())
 
@@ -166,7 +205,7 @@ class History:
                 self.breach(f"{reader} read {value!r} at {_at(place, offset)}, which nobody has sent")
         elif before[1] != value:
             self.breach(f"{_at(place, offset)} was {before[1]!r} in epoch {before[0]}, is {value!r} in epoch {epoch}")
-        ledger.reached(leader_epoch, offset + 1)
+        ledger.ends.reached(leader_epoch, offset + 1)
 
     def assigned(self, group: str, generation: int, member: str, places: list[Place]) -> None:
         """SyncGroup has answered: within a generation a partition has one owner."""
@@ -175,11 +214,12 @@ class History:
             if owner != member:
                 self.breach(f"in generation {generation} of {group} both {owner} and {member} have {place}")
 
-    def latest(self, place: Place, least_end: int, epoch: int, offset: int) -> None:
+    def latest(self, place: Place, least_end: int, epoch: int, offset: int, *, stable: bool = False) -> None:
         """ListOffsets was answered by the leader of `epoch`, whose `least_end` is of when it was asked."""
         if offset < least_end:
-            self.breach(f"the latest offset of {place[0]}-{place[1]} went back from {least_end} to {offset}")
-        self.ledger(place).reached(epoch, offset)
+            what = "last stable" if stable else "latest"
+            self.breach(f"the {what} offset of {place[0]}-{place[1]} went back from {least_end} to {offset}")
+        self.ledger(place).told(stable=stable).reached(epoch, offset)
 
 
 def _at(place: Place, offset: int) -> str:

@@ -23,6 +23,7 @@ class Mutant(NamedTuple):
     patches: tuple[Patch, ...]
     faults: tuple[str, ...] = ()
     brokers: int = 1
+    transacts: bool = False
 
     @contextmanager
     def alive(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from kpybroker.machine import Runner
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
+from kpybroker.sim.coordinator_mutants import COORDINATORS
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
@@ -101,14 +102,16 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
     """The first outcome that shows the mutant; None where it lives."""
     with mutant.alive():
         for seed in range(first, first + seeds_max):
-            outcome = Simulation(setup_of(seed, brokers=mutant.brokers, faults=mutant.faults or None)).run()
+            faults = mutant.faults or None
+            setup = setup_of(seed, brokers=mutant.brokers, faults=faults, transacts=mutant.transacts)
+            outcome = Simulation(setup).run()
             if outcome.breaches:
                 return outcome
     return None

@@ -52,6 +52,7 @@ class Nemesis:
             "one_way": self._one_way,
             "isolate": self._isolate,
             "slow_node": self._slow_node,
+            "deaf": self._deaf,
             LOST_DIRECTORY: self._lost_directory,
         }
 
@@ -70,11 +71,11 @@ class Nemesis:
             self._history.note("nemesis", f"{name} on {machine.name}")
             self._history.count(f"fault {name}")
             self._broken[machine.name] = None
-            self._under_way.append(self._loop.create_task(self._one(name, machine)))
+            self._under_way.append(self._loop.create_task(self._one(self._faults[name], machine)))
 
-    async def _one(self, name: str, machine: SimMachine) -> None:
+    async def _one(self, fault: Callable[[SimMachine], Awaitable[None]], machine: SimMachine) -> None:
         try:
-            await self._faults[name](machine)
+            await fault(machine)
         finally:
             self._broken.pop(machine.name, None)
 
@@ -228,6 +229,13 @@ class Nemesis:
             else:
                 self._fabric.cut(other, machine.setup.address)
         await self._while(0.5, 10.0)
+        self._fabric.heal()
+
+    async def _deaf(self, machine: SimMachine) -> None:
+        """It hears no other node, but clients, and all hear it: what it decides, nobody fetches."""
+        for other in self._others(machine):
+            self._fabric.cut(other, machine.setup.address)
+        await self._while(2.0, 10.0)
         self._fabric.heal()
 
     async def _isolate(self, machine: SimMachine) -> None:

@@ -41,15 +41,21 @@ class Parcel:
 
 
 class Producer:
-    """Writes to one partition. `acks` is 1 or -1 (all); an idempotent one has up to five batches in flight."""
+    """Writes to one partition. `acks` is 1 or -1 (all); an idempotent one has up to five batches in flight.
 
-    def __init__(self, client: Client, place: Place, *, acks: int, idempotent: bool, pace_s: float) -> None:
+    After `tires_after` records it takes twice the time for the next one, after as many again three times, and so on.
+    """
+
+    def __init__(
+        self, client: Client, place: Place, *, acks: int, idempotent: bool, pace_s: float, tires_after: int
+    ) -> None:
         assert not idempotent or acks == -1, "idempotence wants acks=all"
         self._client = client
         self._place = place
         self._acks = acks
         self._idempotent = idempotent
         self._pace_s = pace_s
+        self._tires_after = tires_after
         self._number = 0
         self._sequence = 0
         self._producer_id = -1
@@ -60,7 +66,8 @@ class Producer:
                 await self._send_in_order()
             else:
                 await self._send_once()
-            await self._client.nap(self._pace_s)
+            # where nothing stands in its way it would write most, and find least
+            await self._client.nap(self._pace_s * (1 + self._number / self._tires_after))
 
     def _new_parcel(self) -> Parcel:
         client, records = self._client, []

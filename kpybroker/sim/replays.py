@@ -20,12 +20,21 @@ SCRATCH_RUN = 1_000_000
 OPEN_LIMIT_S = 30.0
 
 
+class Known(NamedTuple):
+    """Of one producer, in one partition."""
+
+    epoch: int
+    batches: list[Any]
+    open_since: int
+    """Where its transaction begins, -1 where none is open."""
+
+
 class Held(NamedTuple):
     """What a broker holds."""
 
     image: Image
     batches: dict[Place, dict[int, bytes]]
-    producers: dict[Place, dict[int, tuple[int, list[Any]]]]
+    producers: dict[Place, dict[int, Known]]
     groups: dict[int, tuple[dict[str, bytes], dict[str, Any]]]
 
 
@@ -45,8 +54,14 @@ def held_by(broker: Broker) -> Held:
     return Held(broker.quorum.image, batches, producers, groups)
 
 
-def _producers(states: ProducerStates) -> dict[int, tuple[int, list[Any]]]:
-    return {one.producer_id: (one.producer_epoch, list(one.batches)) for one in states}
+def _producers(states: ProducerStates) -> dict[int, Known]:
+    """Without the times of batches: a snapshot has one for each producer, which may be that of a marker."""
+    return {
+        one.producer_id: Known(
+            one.producer_epoch, [batch._replace(timestamp=0) for batch in one.batches], one.current_txn_first_offset
+        )
+        for one in states
+    }
 
 
 async def replay_equals_live(machine: SimMachine, history: History) -> None:
@@ -90,14 +105,14 @@ def _compare(name: str, live: Held, replayed: Held, history: History) -> None:
 
 
 def _compare_producers(
-    name: str,
-    place: Place,
-    live: dict[int, tuple[int, list[Any]]],
-    replayed: dict[int, tuple[int, list[Any]]],
-    history: History,
+    name: str, place: Place, live: dict[int, Known], replayed: dict[int, Known], history: History
 ) -> None:
     """Of the last five batches a replay may know fewer, but never others, and always the last."""
-    for producer_id, (epoch, batches) in live.items():
-        again_epoch, again = replayed.get(producer_id, (-1, []))
-        if again_epoch != epoch or not again or batches[-len(again) :] != again[-len(batches) :]:
+    for producer_id, known in live.items():
+        again = replayed.get(producer_id, Known(-1, [], -1))
+        if (again.epoch, again.open_since) != (known.epoch, known.open_since):
+            history.breach(f"{place[0]}-{place[1]} of {name} has {known} of producer {producer_id}, a replay {again}")
+        elif known.batches and (
+            not again.batches or known.batches[-len(again.batches) :] != again.batches[-len(known.batches) :]
+        ):
             history.breach(f"{place[0]}-{place[1]} of {name} has forgotten what producer {producer_id} wrote last")

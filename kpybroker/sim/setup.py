@@ -31,9 +31,16 @@ ONE_BROKER_FAULTS = (
     "disk_error",
     "clock_skew",
 )
-MANY_BROKERS_FAULTS = (*ONE_BROKER_FAULTS, "partition", "one_way", "isolate", "slow_node")
+MANY_BROKERS_FAULTS = (*ONE_BROKER_FAULTS, "partition", "one_way", "isolate", "slow_node", "deaf")
 REPLICAS_MAX = 3
 VOTERS_ODDS = 0.3
+SYNCS_S = ((0.0005, 0.004), (0.0005, 0.004), (0.01, 0.06))
+"""Two quick disks and a slow one, on which what is not synced yet is seldom nothing."""
+SHARERS_ODDS = 0.6
+SHARERS_SESSION_MS = 6000
+TRANSACTIONS_ODDS = 0.4
+OUTPUTS = "outputs"
+"""The topic that transformers write to."""
 LOSES_UNSYNCED = ("power_loss",)
 LOST_DIRECTORY = "lost_directory"
 LOST_DIRECTORY_ODDS = 0.25
@@ -70,8 +77,14 @@ class Setup:
     consumers: int
     members: int
     committers: int
+    sharers: int
+    """Members of the consumer protocol."""
+    transactors: int
+    transformers: int
     cold_odds: float
     window_bytes: int
+    sync_s: tuple[float, float]
+    """How long a sync takes: from, to."""
     spare: int
     """How many nodes may be down or unreachable at once."""
     voters_change: bool
@@ -89,16 +102,19 @@ class TopicSetup:
 
 
 def setup_of(
-    seed: int, *, brokers: int = 1, replicas: int | None = None, faults: tuple[str, ...] | None = None
+    seed: int,
+    *,
+    brokers: int = 1,
+    replicas: int | None = None,
+    faults: tuple[str, ...] | None = None,
+    transacts: bool = False,
 ) -> Setup:
-    """Draw the setup of a seed. `replicas` is what topics have at most (3); `faults` limits which may be chosen."""
+    """Draw the setup of a seed. `replicas` is what topics have at most (3); `faults` limits which may be chosen;
+    `transacts` says that there are transactions, and those who consume, transform and produce."""
     most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))
-    offered = faults if faults is not None else (ONE_BROKER_FAULTS if brokers == 1 else MANY_BROKERS_FAULTS)
-    if fsync != "always" and most < REPLICAS_MAX:
-        # what is acknowledged is in the page cache only: that survives a process, not its machine
-        offered = tuple(name for name in offered if name not in LOSES_UNSYNCED)
+    offered = _offered(faults, brokers, most, fsync)
     chosen = tuple(name for name in offered if random.random() < 0.6) or offered
     shared = _shared_properties(random, fsync, most)
     fewest = 1 if fsync == "always" or "power_loss" not in chosen else most
@@ -106,14 +122,20 @@ def setup_of(
     if _loses_directories(seed, brokers, most, faults):
         chosen = (*(name for name in chosen if name != LOST_DIRECTORY), LOST_DIRECTORY)
         topics = tuple(replace(topic, replicas=most) for topic in topics)  # one replica alone cannot be lost
-    # a chance of its own, too; a directory that is formatted anew would have the voters of the first day
-    changing = (
-        brokers > 2 and LOST_DIRECTORY not in chosen and Random(f"voters {seed} {brokers}").random() < VOTERS_ODDS
-    )
+    changing = _changes_voters(seed, brokers, chosen)
+    shared["replica.lag.time.max.ms"] = Random(f"lag {seed} {brokers}").choice(("1500", "30000"))
+    transacting = Random(f"transactions {seed} {brokers}")
+    transactors = transacting.choice((1, 2)) if transacting.random() < TRANSACTIONS_ODDS or transacts else 0
+    transformers = transacting.choice((1, 2) if transacts else (0, 1, 2)) if transactors else 0
+    shared.update(_transaction_properties(transacting, most))
+    topics = _with_outputs(tuple(_less_in_sync(topic, transacting) for topic in topics), most, transformers)
+    sharing = Random(f"sharing {seed} {brokers}")
+    shared.update(_sharing_properties(sharing))
+    sharers = sharing.choice((2, 3)) if sharing.random() < SHARERS_ODDS and not transactors else 0
     return Setup(
         seed=seed,
         nodes=_nodes(brokers, shared, changing=changing),
-        trouble_s=random.uniform(15, 35),
+        trouble_s=random.uniform(15, 35) * (1.0 if brokers == 1 else 0.6 if transactors else 0.8),
         faults=chosen,
         pause_between_s=random.choice((0.5, 2.0, 5.0)),
         weather=random.choice(WEATHERS),
@@ -121,15 +143,40 @@ def setup_of(
         survives=(-1, 1) if brokers == 1 and "power_loss" not in chosen else (-1,),
         replicas=most,
         topics=topics,
-        producers=random.randint(2, 4),
-        consumers=random.randint(1, 2),
-        members=random.choice((0, 2, 3)),
+        producers=1 if transactors else random.randint(2, 4),
+        consumers=1 if transactors else random.randint(1, 2),
+        members=(sharing.choice((0, 0, 1, 2)) if sharers else 0 if transactors else random.choice((0, 2, 3))),
         committers=random.randint(0, 2),
+        sharers=sharers,
+        transactors=transactors,
+        transformers=transformers,
         cold_odds=random.choice((0.0, 0.0, 0.3)),
         window_bytes=random.choice((65536, 65536, 4000)),
+        sync_s=Random(f"syncs {seed} {brokers}").choice(SYNCS_S),
         spare=(brokers - 1) // 2 if brokers > 1 else 1,
         voters_change=changing,
     )
+
+
+def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
+    """The faults that may be chosen."""
+    offered = faults if faults is not None else (ONE_BROKER_FAULTS if brokers == 1 else MANY_BROKERS_FAULTS)
+    if fsync != "always" and most < REPLICAS_MAX:
+        # what is acknowledged is in the page cache only: that survives a process, not its machine
+        offered = tuple(name for name in offered if name not in LOSES_UNSYNCED)
+    return offered
+
+
+def _with_outputs(topics: tuple[TopicSetup, ...], most: int, transformers: int) -> tuple[TopicSetup, ...]:
+    if not transformers:
+        return topics
+    return (*topics, TopicSetup(OUTPUTS, 1, most, topics[0].configs if topics[0].replicas == most else {}))
+
+
+def _changes_voters(seed: int, brokers: int, chosen: tuple[str, ...]) -> bool:
+    """A chance of its own, too; a directory that is formatted anew would have the voters of the first day."""
+    may = brokers > 2 and LOST_DIRECTORY not in chosen
+    return may and Random(f"voters {seed} {brokers}").random() < VOTERS_ODDS
 
 
 def _loses_directories(seed: int, brokers: int, most: int, faults: tuple[str, ...] | None) -> bool:
@@ -154,6 +201,32 @@ def _shared_properties(random: Random, fsync: str, replicas: int) -> dict[str, s
         "max.incremental.fetch.session.cache.slots": random.choice(("0", "3", "1000")),
         "group.initial.rebalance.delay.ms": random.choice(("0", "500")),
         "auto.create.topics.enable": "false",
+    }
+
+
+def _sharing_properties(random: Random) -> dict[str, str]:
+    return {
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": str(SHARERS_SESSION_MS),
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "500",
+        "group.consumer.assignment.interval.ms": random.choice(("0", "1000")),
+    }
+
+
+def _less_in_sync(topic: TopicSetup, random: Random) -> TopicSetup:
+    """Some are written to while one replica alone is in sync: it will be waited for."""
+    if "min.insync.replicas" not in topic.configs or random.random() < 0.6:
+        return topic
+    return replace(topic, configs={**topic.configs, "min.insync.replicas": "1"})
+
+
+def _transaction_properties(random: Random, replicas: int) -> dict[str, str]:
+    return {
+        "transaction.state.log.num.partitions": random.choice(("1", "3")),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": random.choice(("1", "2")) if replicas == REPLICAS_MAX else "1",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": random.choice(("100", "1000")),
     }
 
 

@@ -27,7 +27,11 @@ from kpybroker.sim.nemesis import Nemesis
 from kpybroker.sim.network import Fabric
 from kpybroker.sim.producing import Producer
 from kpybroker.sim.replays import replay_equals_live
-from kpybroker.sim.setup import CLIENT_PORT, Setup
+from kpybroker.sim.setup import CLIENT_PORT, OUTPUTS, SHARERS_SESSION_MS, Setup
+from kpybroker.sim.shares import Shares
+from kpybroker.sim.sharing import Sharer
+from kpybroker.sim.transacting import Transactor
+from kpybroker.sim.transforming import TEAM, TWINS, Transformer
 from kpybroker.sim.voting import Registrar
 from kpybroker.sim.watch import Watch
 
@@ -36,6 +40,10 @@ LIVENESS_LIMIT_S = 60.0
 CPU_LIMIT_S = 20.0
 """Twenty times what a seed may cost: something turns round and round without ever waiting."""
 GROUP = "group"
+TWINS_ODDS = 0.4
+"""How often two transactors share one transactional id, and fence each other off all the time."""
+TEAM_ODDS = 0.5
+SHARERS = "sharers"
 
 
 @dataclass(slots=True)
@@ -82,11 +90,16 @@ class Simulation:
         self.machines = [SimMachine(node, setup.seed, self.loop, self.fabric, self.history) for node in setup.nodes]
         for machine in self.machines:
             machine.storage.cold_odds = setup.cold_odds
+            machine.storage.sync_s = setup.sync_s
         self._random = Random(f"workload {setup.seed}")
         self.clients: list[Client] = []
         self._registrar: Registrar | None = None
         self._work: list[asyncio.Task[None]] = []
         self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
+        self.worked = [place for place in self.places if place[0] != OUTPUTS]
+        """Those that anybody may write to."""
+        session_s = 0.0 if "clock_skew" in setup.faults else SHARERS_SESSION_MS / 1000
+        self.shares = Shares(self.history, SHARERS, session_s)
 
     def problem(self, owner: Owner, text: str, raised: BaseException | None) -> None:
         """Something was raised where nothing may be."""
@@ -105,6 +118,8 @@ class Simulation:
         overrun = signal.signal(signal.SIGPROF, self._overrun)
         signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
         gc.disable()  # whatever a collector would end, it ends at the same place in every run
+        if not gc.get_freeze_count():
+            gc.freeze()  # the modules: what a run leaves behind is soon looked through without them
         try:
             self.loop.run_until_complete(self._play())
         except (Stuck, KafkaError, Damage, MalformedFrame, AssertionError) as end:
@@ -163,7 +178,7 @@ class Simulation:
         )
         await nemesis.run()
         await nemesis.mend()
-        if await self._everybody_goes_on() and await self._everybody_stops():
+        if await self._everybody_goes_on() and await self._everything_is_shared() and await self._everybody_stops():
             await self._check()
         watching.cancel()
 
@@ -221,35 +236,62 @@ class Simulation:
             self.problem(client.owner, "a client failed", raised)
 
     def _employ(self) -> None:
-        setup, random = self.setup, self._random
-        pace_s = random.choice((0.25, 0.5, 1.0)) * (
-            1 if len(setup.nodes) == 1 else 2
-        )  # a seed may cost a second of CPU
+        setup, random, worked = self.setup, self._random, self.worked
+        pace_s, tires_after = random.choice((0.25, 0.5, 1.0)), 400
+        if len(setup.nodes) > 1:  # a seed may cost a second of CPU
+            pace_s, tires_after = 2 * pace_s, 50
         for number in range(setup.producers):
             acks, idempotent = random.choice(((-1, True), (-1, True), (-1, False), (1, False)))
             client = self._client(f"p{number}")
-            place = random.choice(self.places)
-            self._start(client, Producer(client, place, acks=acks, idempotent=idempotent, pace_s=pace_s))
+            place = random.choice(worked)
+            self._start(
+                client,
+                Producer(client, place, acks=acks, idempotent=idempotent, pace_s=pace_s, tires_after=tires_after),
+            )
         for number in range(setup.consumers):
             client = self._client(f"c{number}")
-            places = [place for place in self.places if random.random() < 0.7] or self.places
+            places = [place for place in worked if random.random() < 0.7] or worked
             max_wait_ms = random.choice((0, 100, 500))
-            self._start(client, Consumer(client, places, max_wait_ms=max_wait_ms, pace_s=pace_s))
+            committed = setup.transactors > 0 and random.random() < 0.7
+            self._start(client, Consumer(client, places, max_wait_ms=max_wait_ms, pace_s=pace_s, committed=committed))
         for number in range(setup.members):
             client = self._client(f"m{number}")
-            self._start(client, Member(client, GROUP, self.places, pace_s=1.0))
+            group, shares = (SHARERS, self.shares) if setup.sharers else (GROUP, None)
+            self._start(client, Member(client, group, worked, pace_s=1.0, shares=shares))
         for number in range(setup.committers):
             client = self._client(f"k{number}")
-            self._start(client, Committer(client, f"lone{number}", random.choice(self.places), pace_s=pace_s))
+            self._start(client, Committer(client, f"lone{number}", random.choice(worked), pace_s=pace_s))
         client = self._client("caretaker")
-        self._start(client, Caretaker(client, random.choice(self.places), pace_s=6.0))
+        self._start(client, Caretaker(client, random.choice(worked), pace_s=6.0))
         client = self._client("operator")
         self._start(client, Operator(client, setup.replicas, pace_s=6.0))
+        self._employ_sharers()
+        self._employ_transactors(pace_s)
         if setup.voters_change:
             client = self._client("registrar")
             addresses = {node.node_id: node.address for node in setup.nodes}
             self._registrar = Registrar(client, addresses, pace_s=3.0)
             self._start(client, self._registrar)
+
+    def _employ_sharers(self) -> None:
+        topics = sorted({name for name, _ in self.worked})
+        for number in range(self.setup.sharers):
+            client = self._client(f"s{number}")
+            self._start(client, Sharer(client, SHARERS, topics, self.shares, pace_s=1.0))
+
+    def _employ_transactors(self, pace_s: float) -> None:
+        are_twins = self.setup.transactors > 1 and self._random.random() < TWINS_ODDS
+        for number in range(self.setup.transactors):
+            client = self._client(f"t{number}")
+            transactional_id = "twins" if are_twins else client.name
+            self._start(client, Transactor(client, transactional_id, self.worked, pace_s=pace_s))
+        is_team = self.setup.transformers > 0 and self._random.random() < TEAM_ODDS
+        group, sources = (TEAM, self.worked) if is_team else (TWINS, self.worked[:1])
+        for number in range(self.setup.transformers):
+            client = self._client(f"x{number}")
+            pace_s = min(pace_s, 1.0)
+            worker = Transformer(client, group, sources, (OUTPUTS, 0), is_member=is_team, pace_s=2 * pace_s)
+            self._start(client, worker)
 
     async def _everybody_goes_on(self) -> bool:
         """Liveness: with everything mended, every client soon has a success."""
@@ -264,6 +306,18 @@ class Simulation:
         for client in waiting:
             self.history.breach(f"{client.name} got nothing done in {LIVENESS_LIMIT_S:.0f} s after all was mended")
         return False
+
+    async def _everything_is_shared(self) -> bool:
+        """At rest, every partition has an owner."""
+        if not self.setup.sharers:
+            return True
+        deadline = self.loop.time() + LIVENESS_LIMIT_S
+        while left := self.shares.without_owner(self.worked):
+            if self.loop.time() > deadline:
+                self.history.breach(f"nobody has {left} in {LIVENESS_LIMIT_S:.0f} s after all was mended")
+                return False
+            await asyncio.sleep(0.5)
+        return True
 
     async def _everybody_stops(self) -> bool:
         for client in self.clients:

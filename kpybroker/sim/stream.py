@@ -43,13 +43,12 @@ class Pipe:
         self._last_due = due
         self._pieces.append(piece)
         self._due.append(due)
-        with fabric.loop.acting(fabric.loop.simulation):
-            fabric.loop.call_at(due, self._arrive)
+        fabric.loop.at_for(fabric.loop.simulation, due, self._arrive)
 
     def go_on(self) -> None:
         """The link is whole again."""
-        with self._fabric.loop.acting(self._fabric.loop.simulation):
-            self._fabric.loop.call_later(0.001, self._arrive)
+        loop = self._fabric.loop
+        loop.at_for(loop.simulation, loop.time() + 0.001, self._arrive)
 
     def _arrive(self) -> None:
         fabric, pieces = self._fabric, self._pieces

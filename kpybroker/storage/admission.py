@@ -16,7 +16,6 @@ from kpybroker.wire.batch import (
     CRC_FROM,
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    TRANSACTIONAL,
     Batch,
 )
 from kpybroker.wire.checksum import crc32c
@@ -24,7 +23,7 @@ from kpybroker.wire.compression import CODEC_BY_NAME, Codec
 
 RECORD_BYTES_MIN = 7
 """The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
-_NOT_A_CLIENTS = CONTROL | TRANSACTIONAL | LOG_APPEND_TIME
+_NOT_A_CLIENTS = CONTROL | LOG_APPEND_TIME
 _LAST_CODEC = int(Codec.ZSTD)
 
 
@@ -80,8 +79,6 @@ def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
 def _refuse_attributes(batch: Batch) -> None:
     if batch.is_control:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
-    if batch.is_transactional:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
     if batch.codec > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {batch.codec}")
     raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients are not allowed to set the timestamp type LogAppendTime")

@@ -12,6 +12,7 @@ from kpybroker.storage.formatting import (
     META_PROPERTIES,
     METADATA_DIRECTORY,
     METADATA_TOPIC,
+    NEW_VOTER,
     Format,
     decode_id,
     encode_id,
@@ -36,7 +37,8 @@ __all__ = [
 ]
 
 LOCK = ".lock"
-BEGUN = {LOCK, BOOTSTRAP_CHECKPOINT, f"{BOOTSTRAP_CHECKPOINT}.tmp", f"{META_PROPERTIES}.tmp", "lost+found"}
+TORN = {f"{name}.tmp" for name in (BOOTSTRAP_CHECKPOINT, NEW_VOTER, META_PROPERTIES)}
+BEGUN = {LOCK, BOOTSTRAP_CHECKPOINT, NEW_VOTER, *TORN, "lost+found"}
 """What may be in a directory that is not formatted yet: a format that was interrupted, a fresh volume."""
 
 

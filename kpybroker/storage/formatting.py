@@ -33,6 +33,16 @@ METADATA_TOPIC = "__cluster_metadata"
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FIRST_CHECKPOINT = "00000000000000000000-0000000000.checkpoint"
 FILE_LIMIT_BYTES = 1 << 20
+NEW_VOTER = "new-voter"
+"""Of ours: this voter has not been level with the quorum since its directory was made; see `raft.newcomer`."""
+NEW_VOTER_TEXT = b"""\
+This node is one of the voters of a metadata quorum, and has not caught up with it since this directory was made. If it
+had another directory before, it has forgotten what it voted for and what it had stored: so it votes only where a new
+cluster is formed. The broker removes this file when it has caught up with a leader.
+
+If no leader can be elected without its vote, because the other voters are lost for good, remove this file while the
+broker is stopped: what only the lost ones had is lost then.
+"""
 RESERVED_IDS = 100
 """Uuids below this number have meanings of their own."""
 
@@ -48,7 +58,8 @@ class Format(NamedTuple):
     others are named. voters: several, by node id, directory id and endpoint, as `--initial-controllers` has them;
     without either, as `--no-initial-controllers` and for kraft.version 0. cluster_id: of every directory, formatted
     already or not; None for any. new_cluster_id: where no directory has one; None for one that is drawn.
-    unclear: why an empty directory cannot be formatted.
+    unclear: why an empty directory cannot be formatted. is_one_of_several: voters of the settings, and so may
+    have been one before its directory was lost.
     """
 
     features: Mapping[str, int]
@@ -57,6 +68,7 @@ class Format(NamedTuple):
     new_cluster_id: str | None = None
     voters: tuple[FirstVoter, ...] = ()
     unclear: str | None = None
+    is_one_of_several: bool = False
 
     def directory_id(self, node_id: int) -> bytes | None:
         """The directory that a node was promised to have; None where it may be any."""
@@ -113,6 +125,8 @@ def format_directory(
         first = encode_snapshot([], epoch=0, now_ms=now_ms, last_timestamp_ms=now_ms, control=control)
         write_whole(world, f"{path}/{METADATA_DIRECTORY}/{FIRST_CHECKPOINT}", b"".join(first))
         world.disk.sync_directory_blocking(f"{path}/{METADATA_DIRECTORY}")
+    if has_metadata and wanted.is_one_of_several:
+        write_whole(world, f"{path}/{NEW_VOTER}", NEW_VOTER_TEXT)
     meta = f"node.id={node_id}\ndirectory.id={encode_id(directory_id)}\nversion=1\ncluster.id={cluster_id}\n"
     write_whole(world, f"{path}/{META_PROPERTIES}", meta.encode())
     world.disk.sync_directory_blocking(path)

@@ -1,7 +1,8 @@
 """The log of one partition: append, flush, read, cut. Everything stateful in the broker is one of these.
 
 `start <= last_stable <= high_watermark <= end`, always; `end` counts what is queued, `written_end` what the page cache
-has, `synced_end` what the disk has. The partition moves `high_watermark` and `last_stable`.
+has, `synced_end` what the disk has. The partition moves `high_watermark`, and `last_stable` with it: up to the first
+transaction that is open, or whose marker has not committed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.admission import batch_time_is_ours, change, changes_batches, check_header
 from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
+from kpybroker.storage.marks import Marks
+from kpybroker.storage.producer_loading import note_end
 from kpybroker.storage.producers import ProducerStates
-from kpybroker.storage.read_side import ReadSide
 from kpybroker.storage.reading import Reader
 from kpybroker.storage.recovery import Loaded, Origin, empty, load
 from kpybroker.storage.retention import apply_retention, truncate, unlink_all
 from kpybroker.storage.segment import LOG, SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.syncing import GroupSync
+from kpybroker.storage.transactions import Verification
 from kpybroker.wire.batch import Batch
 from kpybroker.world import Buffer, World
 
@@ -47,7 +50,7 @@ _tuple = tuple.__new__
 """A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
 
 
-class Log(ReadSide):
+class Log(Marks):
     """One partition's log on one disk. Not for several threads."""
 
     __slots__ = (
@@ -59,10 +62,7 @@ class Log(ReadSide):
         "end",
         "epochs",
         "garbage",
-        "high_watermark",
-        "last_stable",
         "made",
-        "on_start_moved",
         "partition",
         "pool",
         "producer_expiration_ms",
@@ -70,7 +70,6 @@ class Log(ReadSide):
         "reader",
         "segments",
         "snapshot_end",
-        "start",
         "syncing",
         "topic",
         "topic_id",
@@ -187,10 +186,19 @@ class Log(ReadSide):
 
     # appending
 
-    def append(self, batches: list[Batch], leader_epoch: int, now_ms: int, *, client: bool = True) -> Appended:
+    def append(
+        self,
+        batches: list[Batch],
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        client: bool = True,
+        verified: Verification | None = None,
+    ) -> Appended:
         """Assign offsets and epoch in place and queue the batches; `flush` writes them, before the views change.
 
-        A client's batch is validated: it comes alone. Raises KafkaError, and then nothing was appended.
+        A client's batch is validated: it comes alone; `verified` says that it may begin a transaction. Raises
+        KafkaError, and then nothing was appended.
         """
         if self.offline is not None:
             self.require_online()
@@ -201,7 +209,7 @@ class Log(ReadSide):
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
             batch = batches[0]
             check_header(batch, settings, now_ms)
-            if batch.producer_id >= 0 and (earlier := self.producers.check(batch)) is not None:
+            if batch.producer_id >= 0 and (earlier := self.producers.check(batch, verified)) is not None:
                 stamped = earlier.timestamp if batch_time_is_ours(settings) else -1
                 return Appended(earlier.first_offset, earlier.last_offset, stamped, duplicate=True)
             if not self._simple:
@@ -238,7 +246,9 @@ class Log(ReadSide):
             self.epochs.noted = self.epochs.latest
         self.segments.active.add(batch, self._settings.index_interval_bytes)
         if batch.producer_id >= 0:
-            self.producers.update(batch)
+            ended = self.producers.update(batch)
+            if ended is not None:
+                note_end(self.producers, self.segments, self.segments.active, ended)
         self._queue.append(batch.view)
         end = self.end = batch.base_offset + batch.last_offset_delta + 1
         return end
@@ -337,24 +347,6 @@ class Log(ReadSide):
             truncate(self, offset)
         except OSError as error:
             raise self.fail(error) from error
-
-    def advance_start(self, offset: int) -> None:
-        """Records below `offset` are deleted (DeleteRecords); their segments go with the next retention."""
-        assert self.start <= offset <= self.high_watermark, "only committed records are deleted, and only once"
-        if offset > self.start:
-            try:
-                self.move_start(offset)
-                if self.on_start_moved is not None:
-                    self.on_start_moved()
-            except OSError as error:
-                raise self.refusal(error) from error
-
-    def move_start(self, offset: int) -> None:
-        """Raises OSError."""
-        self.start = offset
-        self.last_stable = max(self.last_stable, offset)
-        self.high_watermark = max(self.high_watermark, offset)
-        self.epochs.cut_start(offset)
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete segments by time, size and start offset; returns how many. Raises Damage."""

@@ -138,8 +138,7 @@ class LogDirectory:
             lazy=True,
         )
         opened.topic_id = topic_id
-        opened.high_watermark = max(opened.start, min(self._high_watermarks.get(key, 0), opened.end))
-        opened.last_stable = opened.high_watermark
+        opened.advance(max(opened.start, min(self._high_watermarks.get(key, 0), opened.end)))
         return opened
 
     def delete_log(self, deleted: Log) -> None:

@@ -9,6 +9,8 @@ from kpybroker.storage.checkpoint_files import read_file
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.segment import SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
+from kpybroker.storage.transactions import Ended
+from kpybroker.storage.txn_index import AbortedTransaction
 from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)
@@ -26,19 +28,20 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
 
 
 def load_producers(
-    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int
+    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int, believed: int
 ) -> ProducerStates:
-    """The newest sound snapshot at or below `end`, and the batches around it. Raises OSError.
+    """The newest sound snapshot at or below `believed`, and the batches around it. Raises OSError, Damage.
 
-    Of the others those are kept that were made when a segment began: a truncation may need them.
+    Of the others those are kept that were made when a segment began: a truncation may need them. Transaction indexes
+    are made anew from offset `believed` on, where a segment begins or the log ends.
     """
     producers = ProducerStates()
     bases = frozenset(segment.base_offset for segment in segments)
     for offset in reversed(snapshot_offsets(disk, directory)):
         path = f"{directory}/{file_name(offset, SNAPSHOT)}"
-        if producers.snapshot_offset >= 0 and offset in bases:
+        if (producers.snapshot_offset >= 0 or believed < offset <= end) and offset in bases:
             continue
-        if offset <= end and producers.snapshot_offset < 0:
+        if offset <= believed and producers.snapshot_offset < 0:
             try:
                 producers.load_snapshot(read_file(disk, path), offset, now_ms, expiration_ms)
                 continue
@@ -47,7 +50,12 @@ def load_producers(
         disk.unlink(path)
     if len(producers):
         _recall(producers, segments)
-    _replay(producers, segments, end)
+    anew = [segments[at] for at in range(segments.number_for(believed), len(segments))] if believed < end else []
+    for segment in anew:
+        segment.aborted.clear()
+    _replay(producers, segments, end, believed)
+    for segment in anew:
+        segment.aborted.save()
     producers.end_offset = end
     producers.expire(now_ms, expiration_ms)
     return producers
@@ -78,8 +86,8 @@ def _recall(producers: ProducerStates, segments: Segments) -> None:
             producers.recall(walk.header())
 
 
-def _replay(producers: ProducerStates, segments: Segments, end: int) -> None:
-    """Count the batches behind the snapshot."""
+def _replay(producers: ProducerStates, segments: Segments, end: int, believed: int) -> None:
+    """Count the batches behind the snapshot; from `believed` on, note the transactions that were aborted."""
     replay_from = max(producers.end_offset, segments.first.base_offset)
     if replay_from >= end:
         return
@@ -91,5 +99,18 @@ def _replay(producers: ProducerStates, segments: Segments, end: int) -> None:
         walk = segment.walk(located[0], _REPLAY_BYTES)
         for at, _, _, size in walk:
             batch = walk.header()
-            if batch.producer_id >= 0:
-                producers.update(segment.batch_at(at, size) if batch.is_control else batch)
+            if batch.producer_id < 0 or batch.base_offset < replay_from:
+                continue
+            ended = producers.update(segment.batch_at(at, size) if batch.is_control else batch)
+            if ended is not None:
+                note_end(producers, segments, segment, ended, has_index=batch.base_offset < believed)
+
+
+def note_end(
+    producers: ProducerStates, segments: Segments, segment: Segment, ended: Ended, *, has_index: bool = False
+) -> None:
+    """A marker in `segment` ended a transaction: the index shows it where it was aborted."""
+    last_stable = producers.transactions.end(ended)
+    if ended.aborted and not has_index:
+        segments.any_aborted = True
+        segment.aborted.add(AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, last_stable))

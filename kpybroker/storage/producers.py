@@ -1,4 +1,4 @@
-"""What a log knows of idempotent producers: epoch, the last five batches, an open transaction (KIP-98, KIP-360).
+"""What a log knows of its producers: epoch, the last five batches, an open transaction (KIP-98, KIP-360, KIP-890).
 
 The snapshot file is Kafka's: version int16 = 1, CRC-32C uint32 of what follows, an int32 count, and per producer its id
 int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch
@@ -12,15 +12,15 @@ from struct import Struct
 from typing import NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.wire.batch import Batch, read_records
+from kpybroker.storage.transactions import NOT_NEEDED, Ended, Transactions, Verification, Verifications
+from kpybroker.wire.batch import TRANSACTIONAL, Batch
 from kpybroker.wire.checksum import crc32c
+from kpybroker.wire.markers import Marker, read_marker
 
 BATCHES_KEPT = 5
 _HEADER = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
-_MARKER_KEY = Struct(">hh")
-_MARKER_VALUE = Struct(">hi")
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 
@@ -66,10 +66,12 @@ class Producer:
 class ProducerStates:
     """All producers of one log. `check` looks, `update` changes."""
 
-    __slots__ = ("_by_id", "end_offset", "snapshot_offset")
+    __slots__ = ("_by_id", "end_offset", "snapshot_offset", "transactions", "verifications")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
+        self.transactions = Transactions()
+        self.verifications = Verifications()
         self.end_offset = 0
         """Every batch below this offset has been counted."""
         self.snapshot_offset = -1
@@ -85,19 +87,49 @@ class ProducerStates:
     def get(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)
 
-    def first_undecided(self) -> int | None:
-        """Where the oldest open transaction begins."""
-        starts = [one.current_txn_first_offset for one in self._by_id.values() if one.current_txn_first_offset >= 0]
-        return min(starts) if starts else None
+    def has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """The producer has a transaction open here, in this epoch."""
+        known = self._by_id.get(producer_id)
+        return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == producer_epoch
 
-    def check(self, batch: Batch) -> Written | None:
+    def verify(
+        self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool
+    ) -> Verification | None:
+        """What an append that may begin a transaction needs; None where one is open already (KIP-890).
+
+        bumps: the producer speaks the second protocol, in which each transaction has an epoch of its own. Raises
+        INVALID_PRODUCER_EPOCH.
+        """
+        if self.has_open(producer_id, producer_epoch):
+            return None
+        self.check_epoch(producer_id, producer_epoch)
+        return self.verifications.begin(producer_id, producer_epoch, sequence, now_ms, bumps=bumps)
+
+    def require_transaction(self, producer_id: int, producer_epoch: int, verified: Verification | None) -> None:
+        """Before transactional records are appended. Raises INVALID_TXN_STATE: none is open, and none was verified."""
+        if verified is NOT_NEEDED or self.has_open(producer_id, producer_epoch):
+            return
+        if verified is None or self.verifications.get(producer_id) is not verified:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the records are not part of an ongoing transaction")
+
+    def is_void(self, verified: Verification) -> bool:
+        """A marker came since it was begun, so that what was asked says nothing about what is open now."""
+        waiting = self.verifications.get(verified.producer_id)
+        return waiting is not verified and not self.has_open(verified.producer_id, verified.producer_epoch)
+
+    def check(self, batch: Batch, verified: Verification | None = None) -> Written | None:
         """The earlier batch that `batch` repeats, else None: it may be appended.
 
-        Raises KafkaError: INVALID_PRODUCER_EPOCH behind a newer epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A
-        producer that is not known may begin with any sequence: its state can have been deleted with its records.
+        Raises KafkaError: INVALID_TXN_STATE outside of a transaction, or within one for what is not part of it;
+        INVALID_PRODUCER_EPOCH behind a newer epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A producer that is not
+        known may begin with any sequence, its state can have been deleted with its records; but not with one above what
+        it had to begin with a moment ago.
         """
         known = self._by_id.get(batch.producer_id)
         if known is None:
+            if batch.attributes & TRANSACTIONAL:
+                self.require_transaction(batch.producer_id, batch.producer_epoch, verified)
+                self._require_first(batch)
             return None
         first = batch.base_sequence
         if batch.producer_epoch == known.producer_epoch:
@@ -106,22 +138,70 @@ class ProducerStates:
                 if written.first_sequence == first and written.last_sequence == last:
                     return written
             expected = (known.last_sequence + 1) & _SEQUENCE_MASK
-        elif batch.producer_epoch < known.producer_epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"epoch {batch.producer_epoch} of producer {batch.producer_id} is older than {known.producer_epoch}",
-            )
         else:
             expected = 0
+        if batch.attributes & TRANSACTIONAL:
+            self.require_transaction(batch.producer_id, batch.producer_epoch, verified)
+        self.check_epoch(known.producer_id, batch.producer_epoch)
         if first != expected:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {batch.producer_id} sent sequence {first}, expected {expected}",
             )
+        if known.current_txn_first_offset >= 0 and not batch.attributes & TRANSACTIONAL:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {batch.producer_id} has a transaction open, and these records are not part of it",
+            )
         return None
 
-    def update(self, batch: Batch) -> None:
-        """Count a batch that is in the log, with its offsets assigned; it has a producer id."""
+    def _require_first(self, batch: Batch) -> None:
+        waiting = self.verifications.get(batch.producer_id)
+        lowest = batch.base_sequence if waiting is None else 0 if waiting.begins_at_zero else waiting.lowest_sequence
+        if batch.base_sequence > lowest:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {batch.producer_id} sent sequence {batch.base_sequence}, expected {lowest}",
+            )
+
+    def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        """Raises INVALID_PRODUCER_EPOCH behind a newer one."""
+        known = self._by_id.get(producer_id)
+        if known is not None and producer_epoch < known.producer_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {producer_epoch} of producer {producer_id} is older than {known.producer_epoch}",
+            )
+
+    def check_marker(self, marker: Marker, transaction_version: int) -> None:
+        """Raises INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED: there is a newer coordinator.
+
+        In the second protocol a transaction is ended in the epoch after its own: a marker in the epoch of an open one
+        is late, and of the one before (KIP-1228).
+        """
+        self.check_epoch(marker.producer_id, marker.producer_epoch)
+        known = self._by_id.get(marker.producer_id)
+        if known is None:
+            return
+        if transaction_version >= 2 and self.has_open(marker.producer_id, marker.producer_epoch):
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the transaction of producer {marker.producer_id} in epoch {marker.producer_epoch} is a newer one",
+            )
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} is older than {known.coordinator_epoch}",
+            )
+
+    def update(self, batch: Batch) -> Ended | None:
+        """Count a batch that is in the log, with its offsets assigned; it has a producer id.
+
+        Returns the transaction that it ends, if it ends one.
+        """
+        marker = read_marker(batch) if batch.is_control else None
+        if batch.is_control and marker is None:
+            return None
         known = self._by_id.get(batch.producer_id)
         if known is None:
             known = self._by_id[batch.producer_id] = Producer(batch.producer_id, batch.producer_epoch)
@@ -129,23 +209,28 @@ class ProducerStates:
             known.producer_epoch = batch.producer_epoch
             known.batches = []
         known.last_timestamp = batch.max_timestamp
-        if batch.is_control:
-            self._end_transaction(known, batch)
-            return
+        if marker is not None:
+            return self._end_transaction(known, marker, batch.base_offset)
         first, delta = batch.base_sequence, batch.last_offset_delta
         kept = known.batches
         if len(kept) == BATCHES_KEPT:
             del kept[0]
-        last_sequence = (first + delta) & _SEQUENCE_MASK
+        last_sequence = (first + delta) & _SEQUENCE_MASK if first >= 0 else -1
         kept.append(Written(first, last_sequence, batch.base_offset + delta, delta, batch.max_timestamp))
-        if batch.is_transactional and known.current_txn_first_offset < 0:
-            known.current_txn_first_offset = batch.base_offset
+        if batch.attributes & TRANSACTIONAL:
+            self.verifications.done(known.producer_id)
+            if known.current_txn_first_offset < 0:
+                known.current_txn_first_offset = batch.base_offset
+                self.transactions.begin(known.producer_id, batch.base_offset)
+        return None
 
-    def _end_transaction(self, known: Producer, batch: Batch) -> None:
-        for marker in read_records(batch):
-            if marker.key and marker.value and _MARKER_KEY.unpack_from(marker.key)[1] in (0, 1):
-                known.coordinator_epoch = _MARKER_VALUE.unpack_from(marker.value)[1]
-                known.current_txn_first_offset = -1
+    def _end_transaction(self, known: Producer, marker: Marker, offset: int) -> Ended | None:
+        self.verifications.done(known.producer_id)
+        known.coordinator_epoch = marker.coordinator_epoch
+        first_offset, known.current_txn_first_offset = known.current_txn_first_offset, -1
+        if first_offset < 0:
+            return None
+        return Ended(known.producer_id, first_offset, offset, not marker.commits)
 
     def recall(self, batch: Batch) -> None:
         """Know again a batch from before the snapshot; they come in the order of their offsets."""
@@ -162,6 +247,7 @@ class ProducerStates:
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers whose newest record is that old, unless a transaction is open."""
+        self.verifications.expire(now_ms, expiration_ms)
         for known in list(self._by_id.values()):
             if known.current_txn_first_offset < 0 and now_ms - known.last_timestamp >= expiration_ms:
                 del self._by_id[known.producer_id]
@@ -209,4 +295,8 @@ class ProducerStates:
                 known.batches = [Written(first, last_sequence, last_offset, delta, timestamp)]
             if start >= 0 or now_ms - timestamp < expiration_ms:
                 self._by_id[producer_id] = known
+        self.transactions = Transactions()
+        for start, producer_id in sorted((one.current_txn_first_offset, one.producer_id) for one in self):
+            if start >= 0:
+                self.transactions.begin(producer_id, start)
         self.end_offset = self.snapshot_offset = offset

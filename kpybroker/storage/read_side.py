@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
+from operator import itemgetter
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.epochs import LeaderEpochs
-from kpybroker.storage.reading import Reader
+from kpybroker.storage.reading import Reader, end_of
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.timestamps import Found, first_at_or_after, newest
+from kpybroker.storage.txn_index import AbortedTransaction
 from kpybroker.world import Buffer
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,28 @@ class ReadSide:
             return await self.reader.read_cold(offset, max_bytes, upper, min_one=min_one)
         except OSError as error:
             raise self.refusal(error) from error
+
+    def aborted_within(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
+        """The aborted transactions that have records among those read from `offset` on, by their first offset.
+
+        May wait for the disk. Raises KAFKA_STORAGE_ERROR.
+        """
+        found: list[AbortedTransaction] = []
+        if not self.segments.any_aborted:
+            return found
+        upper = -1
+        try:
+            for number in range(self.segments.number_for(offset), len(self.segments)):
+                segment = self.segments[number]
+                if len(segment.aborted):
+                    upper = upper if upper >= 0 else end_of(records)
+                    more, is_all = segment.aborted.within(offset, upper)
+                    found += more
+                    if is_all:
+                        break
+        except (OSError, Damage) as error:
+            raise self.refusal(error) from error
+        return sorted(found, key=itemgetter(1))
 
     def offset_for_timestamp(self, timestamp: int) -> Found | None:
         """(offset, timestamp, leader epoch) of the first record at or after `timestamp`. May wait for the disk."""

@@ -181,6 +181,16 @@ class Reader:
         return whole[at:end]
 
 
+def end_of(batches: Buffer) -> int:
+    """The offset behind the last of some whole batches; 0 for none."""
+    at = end = 0
+    while at + WALKED.size <= len(batches):
+        base_offset, length, last_delta = WALKED.unpack_from(batches, at)
+        end = base_offset + last_delta + 1
+        at += length + PREFIX_BYTES
+    return end
+
+
 def _first(chunk: Buffer, offset: int) -> tuple[int, int]:
     """(position, size) of the first batch that ends at or after `offset`.
 

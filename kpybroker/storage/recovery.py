@@ -79,12 +79,14 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     if not found:
         found = [Segment(disk, pool, directory, max(origin.log_start, 0))]
     segments = Segments(found)
+    segments.any_aborted = any(name.endswith(TXN_INDEX) for name in names)
     for segment in segments:
         segment.created_ms = origin.now_ms
     epochs_known = _load_epochs(epochs, names)
     if origin.clean:
-        end = _believe(segments, names, settings, epochs)
+        end = believed = _believe(segments, names, settings, epochs)
     else:
+        believed = segments[segments.number_for(origin.recovery_point)].base_offset
         end = _recover(disk, segments, origin.recovery_point, settings, epochs)
     start = max(origin.log_start, segments.first.base_offset)
     if start > end:
@@ -92,12 +94,12 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         for segment in segments.replace_all(Segment(disk, pool, directory, start)):
             _delete_segment(disk, segment)
         segments.active.created_ms = origin.now_ms
-        end = start
+        end = believed = start
     if not epochs_known and end > start:
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)
-    producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms)
+    producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms, believed)
     return Loaded(segments, epochs, producers, start, end)
 
 

@@ -134,8 +134,8 @@ def _end_at(log: Log, end: int) -> None:
     log.end = log.written_end = end
     log.start = min(log.start, end)
     log.high_watermark = min(log.high_watermark, end)
-    log.last_stable = min(log.last_stable, end)
     log.producers = load_producers(
-        log.world.disk, log.directory, log.segments, end, log.world.wall_ms(), log.producer_expiration_ms
+        log.world.disk, log.directory, log.segments, end, log.world.wall_ms(), log.producer_expiration_ms, end
     )
     log.snapshot_end = log.producers.snapshot_offset
+    log.last_stable = min(log.last_stable, log.stable_below(log.high_watermark))

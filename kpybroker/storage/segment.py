@@ -1,4 +1,4 @@
-"""One segment of a log: `.log` and its two indexes, opened on first use."""
+"""One segment of a log: `.log` and its indexes, opened on first use."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.index import OffsetIndex, TimeIndex
+from kpybroker.storage.txn_index import TxnIndex
 from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch
 from kpybroker.world import Disk
 
@@ -38,6 +39,7 @@ class Segment:
         "_pool",
         "_times",
         "_users",
+        "aborted",
         "base_offset",
         "created_ms",
         "deleted",
@@ -77,6 +79,7 @@ class Segment:
         self._users = 0
         self._index: OffsetIndex | None = None
         self._times: TimeIndex | None = None
+        self.aborted = TxnIndex(disk, self.path + TXN_INDEX)
 
     def __repr__(self) -> str:
         return f"Segment({self.path}, {self.size_bytes} bytes)"
@@ -130,6 +133,7 @@ class Segment:
     def drop_files(self) -> None:
         """Close without saving: the files are deleted, or cannot be written any more."""
         self._index = self._times = None
+        self.aborted.drop()
         self._doomed = self._users > 0
         if self._doomed:
             return  # a thread uses the file; the last one closes it
@@ -209,6 +213,7 @@ class Segment:
                 continue
             if len(index.entries) > index.saved_bytes or missing:
                 self._save(index, suffix)
+        self.aborted.save()
 
     def _save(self, index: OffsetIndex | TimeIndex, suffix: str) -> None:
         handle = self._disk.open(self.path + suffix, create=True)
@@ -295,6 +300,7 @@ class Segment:
         handle = self.handle()
         self.index().cut(position)
         self.times().cut(next_offset)
+        self.aborted.cut(next_offset)
         self._disk.truncate(handle, position)
         self.size_bytes = self.written_bytes = position
         self.index_entries = len(self.index())

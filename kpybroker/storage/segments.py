@@ -11,12 +11,14 @@ from kpybroker.storage.segment import Segment
 class Segments:
     """Never empty once loaded."""
 
-    __slots__ = ("_bases", "_list", "active")
+    __slots__ = ("_bases", "_list", "active", "any_aborted")
 
     def __init__(self, segments: list[Segment]) -> None:
         self._list = segments
         self._bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
+        self.any_aborted = False
+        """A segment may have entries in its transaction index: as a rule none has."""
 
     def __len__(self) -> int:
         return len(self._list)

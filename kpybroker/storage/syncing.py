@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.storage.checkpoint_files import PARTITION_METADATA
 from kpybroker.storage.epochs import FILE_NAME as EPOCHS
-from kpybroker.storage.segment import INDEX, SNAPSHOT, TIME_INDEX, Segment
+from kpybroker.storage.segment import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment
 from kpybroker.storage.segments import Segments
 
 if TYPE_CHECKING:
@@ -99,6 +99,9 @@ class GroupSync:
         """The same on the caller, at a stop. Raises OSError."""
         disk = log.world.disk
         self._save_epochs(log)
+        if log.segments.any_aborted:  # a torn transaction index looks sound, and after a clean stop it is believed
+            _sync_companions(log, log.segments.active.path)
+            self.directory_changed = True
         for segment in self._sealed:
             disk.sync_blocking(segment.handle())
             _sync_companions(log, segment.path)
@@ -122,7 +125,7 @@ async def _sync_segment(log: Log, segment: Segment) -> None:
 def _sync_companions(log: Log, path: str) -> None:
     """Sync the indexes of a full segment, and the snapshot made when it began. On the disk thread."""
     disk = log.world.disk
-    for suffix in (INDEX, TIME_INDEX, SNAPSHOT):
+    for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
         try:
             handle = disk.open(path + suffix)
         except FileNotFoundError:

@@ -327,11 +327,12 @@ def encode_batch(
 
 
 def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Batch:
-    """The batch with its records compressed another way: `body` is what follows the header. Of the attributes only the
-    codec stays.
+    """The batch with its records compressed another way: `body` is what follows the header. Of the attributes the
+    codec stays, and that it is transactional.
     """
     last, producer = batch.last_offset_delta, (batch.producer_id, batch.producer_epoch, batch.base_sequence)
-    header = (codec, last, batch.base_timestamp, max_timestamp, *producer, batch.record_count)
+    attributes = codec | batch.attributes & TRANSACTIONAL
+    header = (attributes, last, batch.base_timestamp, max_timestamp, *producer, batch.record_count)
     return Batch(memoryview(_sealed(batch.base_offset, batch.leader_epoch, header, body)))
 
 

@@ -69,7 +69,7 @@ async def values(peer: Peer, topic: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("way", _ways())
-@pytest.mark.parametrize("ends_with", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ends_with", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_full_disk(way: str, ends_with: signal.Signals, tmp_path: Path) -> None:
     async def whole(disk: SmallDisk) -> None:
         acknowledged: list[bytes] = []

@@ -209,7 +209,10 @@ def test_two_lives_of_a_cluster(tmp_path: Path, start: Start, monkeypatch: pytes
     assert stopped(process) == (0, "", "")
     assert not (tmp_path / "ready").exists()
     assert not list(data.glob("*.ready"))
-    assert [path.read_text() for path in sorted(data.glob("*.log"))] == ["", "", ""]
+    logs = [path.read_text().splitlines() for path in sorted(data.glob("*.log"))]
+    assert len(logs) == 3
+    assert all(" INFO kpybroker.cluster: " in line for lines in logs for line in lines), "no warning"
+    assert all(any("is the controller" in line for line in lines) for lines in logs)
     again = start(*arguments)
     shell = Shell(ready(again)["bootstrap"], monkeypatch)
     values = shell("consume", "kept", "--from-beginning", "--max", "100").out.split()
@@ -231,7 +234,9 @@ def test_a_broker_that_dies_is_told_of_and_may_come_back(
     assert shell("produce", "t", stdin=b"still\n").code == 0
     alone = start("serve", "--config", str(tmp_path / "node-2.properties"))
     assert ready(alone)["bootstrap"] in shell.bootstrap
-    assert stopped(alone) == (0, "", "")
+    code, out, told = stopped(alone)
+    assert (code, out) == (0, "")
+    assert all(" INFO kpybroker.cluster: " in line for line in told.splitlines())
     assert stopped(process)[0] == 0
 
 

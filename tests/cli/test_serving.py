@@ -67,6 +67,23 @@ def test_one_life(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: p
     assert (refused.code, "kpybroker dev" in refused.err) == (1, True)
 
 
+def test_the_ready_file_of_a_killed_process_goes_with_the_next_start(
+    running: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """Whoever waits for the file must not find the one of before; that of a process which runs is left alone."""
+    ready(running)
+    again = ["dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")]
+    with pytest.raises(ConfigError, match=r"in use|another"):
+        run_serving(again)
+    assert (tmp_path / "ready").exists()
+    running.kill()
+    running.wait()
+    assert (tmp_path / "ready").exists()
+    with pytest.raises(ConfigError, match=r"node\.id"):
+        run_serving(["serve", "--set", f"log.dirs={tmp_path / 'data'}", "--set", "node.id=7", *again[-2:]])
+    assert not (tmp_path / "ready").exists()
+
+
 def run_with(change: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """The program in a child, with `change` made to it after its imports and before it starts."""
     code = (

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from tests.cli.shell import Shell
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from tests.asking import make
+from tests.cli.shell import Answer, Shell, kpybroker_process
+from tests.conftest import WithBroker
+from tests.handlers.strangers import live_stranger
+from tests.handlers.test_alter_partition import make_topic
 
 
 def test_a_topic_lives_from_create_to_delete(shell: Shell, topic: str) -> None:
@@ -38,6 +47,32 @@ def test_what_is_there_already_is_an_error_unless_it_is_not(shell: Shell, topic:
     assert "--if-not-exists" in again.err
     assert shell("topics", "create", topic, "--if-not-exists").out == f"{topic} is there already\n"
     assert shell("topics", "delete", f"{topic}-not", "--if-exists").code == 0
+
+
+def test_who_has_no_leader_is_described_altered_and_deleted(with_broker: WithBroker) -> None:
+    """That is when an operator wants to see it."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        async def topics(*arguments: str) -> Answer:
+            process = kpybroker_process("--bootstrap", node.bootstrap, "topics", *arguments)
+            out, err = await asyncio.to_thread(process.communicate)
+            return Answer(process.returncode, out, err)
+
+        async with live_stranger(node) as stranger:
+            await make_topic(peer, 2)
+            await make(peer, "led")
+            await stranger.beat(want_fence=True)
+            answer = await topics("describe", "t", "led", "--json")
+            lone, led = (topic["partitions"][0] for topic in answer.json)
+            known: dict[str, Any] = {name: lone[name] for name in ("leader", "replicas", "isr", "start", "end")}
+            assert known == {"leader": None, "replicas": [2], "isr": [2], "start": None, "end": None}
+            assert (led["leader"], led["start"], led["end"]) == (1, 0, 0)
+            answer = await topics("describe", "t")
+            assert answer.out.splitlines()[-1].split() == ["0", "-", "2", "2", "-", "-", "-"]
+            assert (await topics("alter", "t", "--set", "retention.ms=60000")).out == "altered t\n"
+            assert (await topics("delete", "t")).out == "deleted t\n"
+
+    with_broker(scenario)
 
 
 @pytest.mark.parametrize("command", [("describe",), ("delete",), ("alter", "--partitions", "9")])

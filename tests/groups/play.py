@@ -12,8 +12,10 @@ from typing import Any
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import (
     CommitOffsets,
+    ConsumerHeartbeat,
     DeleteGroup,
     DeleteOffsets,
+    DescribeConsumerGroup,
     DescribeGroup,
     DropTopics,
     FetchOffsets,
@@ -22,13 +24,41 @@ from kpybroker.groups.commands import (
     ListGroups,
     PartitionCommit,
 )
+from kpybroker.groups.modern import MemberState
+from kpybroker.groups.modern_records import KINDS
 from kpybroker.groups.records import GROUP_METADATA, kind_of, read_commit, read_group, read_group_id
 from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.subscription import build_assignment, read_assignment, read_subscription
 from kpybroker.machine import Stored
-from kpybroker.wire.rpc import describe_groups, join_group, leave_group, list_groups, sync_group
+from kpybroker.wire.message import build
+from kpybroker.wire.rpc import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    describe_groups,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
+from kpybroker.wire.stored import consumer_group as stored
+from kpybroker.wire.stored.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
+from kpybroker.wire.stored.prefixed import parse_stored
 from tests.groups.stage import START_MS, Stage, join, sync
 
 TOPIC_ID = bytes(range(16))
+MODERN: dict[int, tuple[str, Any, Any]] = {
+    3: ("epoch", stored.ConsumerGroupMetadataKey, stored.ConsumerGroupMetadataValue),
+    5: ("member", stored.ConsumerGroupMemberMetadataKey, stored.ConsumerGroupMemberMetadataValue),
+    6: (
+        "target epoch",
+        stored.ConsumerGroupTargetAssignmentMetadataKey,
+        stored.ConsumerGroupTargetAssignmentMetadataValue,
+    ),
+    7: ("target", stored.ConsumerGroupTargetAssignmentMemberKey, stored.ConsumerGroupTargetAssignmentMemberValue),
+    8: ("current", stored.ConsumerGroupCurrentMemberAssignmentKey, stored.ConsumerGroupCurrentMemberAssignmentValue),
+    16: ("regex", stored.ConsumerGroupRegularExpressionKey, stored.ConsumerGroupRegularExpressionValue),
+}
+"""The records of consumer groups by kind: a name, key and value."""
 
 
 def play(script: str) -> str:
@@ -61,6 +91,10 @@ class Player:
         answers = self.stage.wait(START_MS + int(when[1:]) - self.stage.now_ms)
         if verb == "restart":
             self.stage.restart()
+        elif verb == "topic":
+            self.stage.topic(words[0], int(words[1]))
+        elif verb == "no-topic":
+            self.stage.drop_topic(words[0])
         elif verb != "wait":
             given = dict(word.split("=", 1) for word in words if "=" in word)
             plain = [word for word in words if "=" not in word]
@@ -78,6 +112,8 @@ class Player:
             (name, data.encode())
             for name, _, data in (each.partition(":") for each in given.get("protocols", "range").split(",") if each)
         )
+        if "subscribes" in given:
+            protocols = (("range", _subscription(given)),)
         command = join(
             member_id,
             group=given.get("group", "g"),
@@ -91,13 +127,48 @@ class Player:
         )
         return member_id or given.get("instance") or client, command
 
+    def _hb(self, plain: list[str], given: dict[str, str]) -> tuple[str, Any]:
+        """A heartbeat of the consumer protocol: member, epoch, and whatever is said besides."""
+        member_id, epoch = plain[0], int(plain[1])
+        request = consumer_group_heartbeat.Request(
+            group_id=given.get("group", "g"),
+            member_id=member_id,
+            member_epoch=epoch,
+            instance_id=given.get("instance"),
+            rebalance_timeout_ms=int(given.get("rebalance", "-1" if epoch else "20000")),
+            server_assignor=given.get("assignor"),
+            subscribed_topic_regex=given.get("regex"),
+        )
+        topics = given.get("topics", None if epoch or "regex" in given else "t")
+        if topics is not None:
+            request.subscribed_topic_names = [each for each in topics.split(",") if each]
+        owned = given.get("owns", None if epoch else "")
+        if owned is not None:
+            request.topic_partitions = [self._owned(each) for each in owned.split(",") if each]
+        return member_id, ConsumerHeartbeat(request, given.get("client", "c"), "/127.0.0.1")
+
+    def _owned(self, said: str) -> consumer_group_heartbeat.TopicPartitions:
+        name, _, partitions = said.partition(":")
+        topic = self.stage.image.topic(name)
+        assert topic is not None
+        return consumer_group_heartbeat.TopicPartitions(
+            topic_id=topic.id, partitions=[int(each) for each in partitions.split("+")]
+        )
+
+    def _who(self, _: list[str], given: dict[str, str]) -> tuple[str, Any]:
+        return "who", DescribeConsumerGroup(given.get("group", "g"))
+
     def _sync(self, plain: list[str], given: dict[str, str]) -> tuple[str, Any]:
         pairs = (each.split(":") for each in given.get("give", "").split(",") if each)
+        assignments = {member: data.encode() for member, data in pairs}
+        for each in (each for each in given.get("assigns", "").split(",") if each):
+            member_id, topic, partitions = each.split(":")
+            assignments[member_id] = build_assignment(0, {topic: [int(number) for number in partitions.split("+")]})
         command = sync(
             plain[0],
             int(plain[1]),
             instance=given.get("instance"),
-            assignments={member: data.encode() for member, data in pairs},
+            assignments=assignments,
             protocol_type=given.get("type"),
             protocol=given.get("protocol"),
         )
@@ -159,18 +230,70 @@ def shown(answer: Any) -> str:
             return _joined(answer)
         case sync_group.Response():
             code = ErrorCode(answer.error_code)
-            return code.name if code else f"assigned {answer.protocol_name} {bytes(answer.assignment).decode()!r}"
+            return code.name if code else f"assigned {answer.protocol_name} {_given(bytes(answer.assignment))!r}"
         case describe_groups.DescribedGroup():
             members = [
-                f"{each.member_id}({bytes(each.member_metadata).decode()}={bytes(each.member_assignment).decode()})"
+                f"{each.member_id}({_metadata(bytes(each.member_metadata))}={_given(bytes(each.member_assignment))})"
                 for each in answer.members
             ]
             return " ".join([answer.group_state, answer.protocol_type or "-", answer.protocol_data or "-", *members])
+        case consumer_group_heartbeat.Response():
+            return _heard(answer)
+        case consumer_group_describe.DescribedGroup():
+            return _consumers(answer)
         case frozenset():
             return f"kept {sorted(answer)}"
         case list():
             return ", ".join(_item(each) for each in answer) or "nothing"
     return repr(answer)
+
+
+def _subscription(given: dict[str, str]) -> bytes:
+    """What a classic consumer says of itself; with `owns`, in the version that says what it has."""
+    said = ConsumerProtocolSubscription(topics=given["subscribes"].split(","))
+    version = 0
+    if "owns" in given:
+        version = 2
+        topic, _, partitions = given["owns"].partition(":")
+        owned = [TopicPartition(topic=topic, partitions=[int(each) for each in partitions.split("+")])] if topic else []
+        said.owned_partitions, said.generation_id = owned, int(given["generation"])
+    return version.to_bytes(2, "big") + build(said, version)
+
+
+def _given(assignment: bytes) -> str:
+    """An assignment in words: the topics of a consumer's, or the text that plays invent."""
+    if not assignment.startswith(b"\0"):
+        return assignment.decode()
+    topics = read_assignment(assignment).items()
+    return ",".join(f"{name}:{'+'.join(map(str, partitions))}" for name, partitions in topics) or "nothing"
+
+
+def _metadata(data: bytes) -> str:
+    return ",".join(read_subscription(data).topics) if data.startswith(b"\0") else data.decode()
+
+
+def _consumers(group: consumer_group_describe.DescribedGroup) -> str:
+    members = [
+        f"{each.member_id}@{each.member_epoch}({_topics(each.assignment)}->{_topics(each.target_assignment)})"
+        + ("classic" if each.member_type == 0 else "")
+        for each in group.members
+    ]
+    words = [group.group_state, f"epoch={group.group_epoch}", f"assigned={group.assignment_epoch}", group.assignor_name]
+    return " ".join([*words, *members])
+
+
+def _topics(assignment: consumer_group_describe.Assignment) -> str:
+    return ",".join(f"{each.topic_name}:{'+'.join(map(str, each.partitions))}" for each in assignment.topic_partitions)
+
+
+def _heard(answer: consumer_group_heartbeat.Response) -> str:
+    if answer.assignment is None:
+        return f"epoch {answer.member_epoch}"
+    has = [
+        f"{bytes(each.topic_id).decode().removeprefix('topic ').rstrip('.')}:{'+'.join(map(str, each.partitions))}"
+        for each in answer.assignment.topic_partitions
+    ]
+    return f"epoch {answer.member_epoch} has {','.join(has) or 'nothing'}"
 
 
 def _item(each: Any) -> str:
@@ -186,7 +309,7 @@ def _joined(answer: join_group.Response) -> str:
     code = ErrorCode(answer.error_code)
     if code:
         return f"{code.name} {answer.member_id}".strip()
-    members = [f"{each.member_id}({bytes(each.metadata).decode()})" for each in answer.members]
+    members = [f"{each.member_id}({_metadata(bytes(each.metadata))})" for each in answer.members]
     skip = ["skip"] if answer.skip_assignment else []
     words = [f"generation {answer.generation_id}", f"{answer.protocol_name}", f"leader={answer.leader}"]
     return " ".join([*words, f"you={answer.member_id}", *skip, *members])
@@ -196,6 +319,8 @@ def shown_record(record: Stored) -> str:
     """A record in one line, as its bytes tell it."""
     plain = Stored(record.key, record.value, record.timestamp_ms, record.offset)
     assert plain.key is not None
+    if kind_of(plain.key) in KINDS:
+        return _shown_modern(plain)
     if kind_of(plain.key) != GROUP_METADATA:
         commit = read_commit(plain)
         what = "nothing" if commit.committed is None else str(commit.committed.offset)
@@ -204,5 +329,41 @@ def shown_record(record: Stored) -> str:
     if plain.value is None:
         return f"{group_id} is no more"
     group = read_group(group_id, plain.value, 0)
-    members = [f"{each.member_id}={each.assignment.decode()!r}" for each in group.members.values()]
+    members = [f"{each.member_id}={_given(each.assignment)!r}" for each in group.members.values()]
     return " ".join([group_id, f"generation {group.generation}", str(group.protocol), str(group.leader), *members])
+
+
+def _shown_modern(record: Stored) -> str:
+    """One record of a consumer group, by its kind, in few words."""
+    assert record.key is not None
+    name, key_class, value_class = MODERN[kind_of(record.key)]
+    key = parse_stored(key_class, record.key)
+    who = [getattr(key, field) for field in ("member_id", "regular_expression") if hasattr(key, field)]
+    words = [key.group_id, name, *who]
+    if record.value is None:
+        return " ".join([*words, "is no more"])
+    value = parse_stored(value_class, record.value)
+    match value:
+        case stored.ConsumerGroupMetadataValue():
+            words.append(str(value.epoch))
+        case stored.ConsumerGroupTargetAssignmentMetadataValue():
+            words.append(str(value.assignment_epoch))
+        case stored.ConsumerGroupMemberMetadataValue():
+            words += [",".join(value.subscribed_topic_names) or "-", value.subscribed_topic_regex or ""]
+            words += ["classic"] if value.classic_member_metadata is not None else []
+        case stored.ConsumerGroupTargetAssignmentMemberValue():
+            words.append(_places(value.topic_partitions))
+        case stored.ConsumerGroupCurrentMemberAssignmentValue():
+            words += [f"{value.previous_member_epoch}->{value.member_epoch}", MemberState(value.state).name.lower()]
+            words += [_places(value.assigned_partitions)]
+            if value.partitions_pending_revocation:
+                words.append(f"gives up {_places(value.partitions_pending_revocation)}")
+        case stored.ConsumerGroupRegularExpressionValue():
+            words.append(",".join(value.topics) or "nothing")
+    return " ".join(word for word in words if word)
+
+
+def _places(topics: Any) -> str:
+    names = [bytes(each.topic_id).decode().removeprefix("topic ").rstrip(".") for each in topics]
+    found = [f"{name}:{'+'.join(map(str, each.partitions))}" for name, each in zip(names, topics, strict=True)]
+    return ",".join(found) or "nothing"

@@ -10,7 +10,9 @@ from kpybroker.groups.commands import Join, Sync
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.settings import GroupSettings
 from kpybroker.machine import Stored, Tick
+from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import join_group, sync_group
+from kpybroker.wire.stored import metadata as stored
 
 START_MS = 1_000_000
 
@@ -35,7 +37,9 @@ class Stage:
         self.new_id = in_turn()
         self.now_ms = START_MS
         self.log: list[Stored] = []
-        self.machine = GroupMachine(self.settings, self.new_id)
+        self.image = Image()
+        """The topics that there are."""
+        self.machine = GroupMachine(self.settings, self.new_id, lambda: self.image)
         self.tickets = 0
         self.commands: dict[int, Any] = {}
         """Ticket -> what was asked, ticks aside."""
@@ -73,9 +77,25 @@ class Stage:
         self.now_ms = end_ms
         return answers
 
+    def topic(self, name: str, partitions: int) -> bytes:
+        """Let there be a topic with so many partitions, or with more than it had; its id is made of its name."""
+        known = self.image.topic(name)
+        topic_id = (b"topic " + name.encode()).ljust(16, b".")
+        new: list[Any] = [] if known else [stored.TopicRecord(name=name, topic_id=topic_id)]
+        for index in range(len(known.partitions) if known else 0, partitions):
+            new.append(stored.PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1))
+        self.image = self.image.apply(new, self.image.offset + len(new), 0)
+        return topic_id
+
+    def drop_topic(self, name: str) -> None:
+        """Let the topic be no more."""
+        known = self.image.topic(name)
+        assert known is not None
+        self.image = self.image.apply([stored.RemoveTopicRecord(topic_id=known.id)], self.image.offset + 1, 0)
+
     def replayed(self) -> GroupMachine:
         """Another machine with the same log, as bytes alone tell it."""
-        machine = GroupMachine(self.settings, self.new_id)
+        machine = GroupMachine(self.settings, self.new_id, lambda: self.image)
         for record in self.log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
         return machine

@@ -243,8 +243,8 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 def test_foreign_groups_are_listed_and_left_alone() -> None:
     stage = Stage()
-    stage.machine.apply(Stored(b"\x00\x03\x00\x01f", b"\x00\x00\x00\x00\x00\x01\x00"))
-    assert [each.group_type for each in stage.answer(ListGroups())] == ["consumer"]
+    stage.machine.apply(Stored(b"\x00\x0b\x00\x01f", b"\x00\x00\x00\x00\x00\x01\x00"))
+    assert [each.group_type for each in stage.answer(ListGroups())] == ["share"]
     with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
         stage.answer(commit(group="f", t=1))
     refused = stage.answer(join(group="f"))

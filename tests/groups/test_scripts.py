@@ -1,4 +1,4 @@
-"""Every script in `scripts/` is played, and comes out as it is written.
+"""Every script in `scripts/` and `consumer_scripts/` is played, and comes out as it is written.
 
 A script changed by hand is brought up to date by `python -m tests.groups.test_scripts`; read the difference.
 """
@@ -11,7 +11,8 @@ import pytest
 
 from tests.groups.play import play
 
-SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
+HERE = Path(__file__).parent
+SCRIPTS = [*sorted((HERE / "scripts").glob("*.txt")), *sorted((HERE / "consumer_scripts").glob("*.txt"))]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -7,7 +7,7 @@ from struct import pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.groups.subscription import subscribed_topics
+from kpybroker.groups.subscription import read_assignment, subscribed_topics
 
 
 def subscription(topics: list[str], version: int = 3, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
@@ -37,3 +37,10 @@ def test_cut_and_lying_ones_say_nothing() -> None:
     assert subscribed_topics([pack(">hi", 0, -1)]) is None
     assert subscribed_topics([pack(">hih", 0, 1, -5)]) is None
     assert subscribed_topics([pack(">hih", 0, 1, 1) + b"\xff"]) is None
+
+
+def test_a_topic_may_come_more_than_once() -> None:
+    """A classic assignor's list of partitions in any order: all of them count when the group migrates."""
+    row = pack(">h", 1) + b"t" + pack(">ii", 1, 0) + pack(">h", 1) + b"u" + pack(">ii", 1, 5)
+    again = pack(">h", 1) + b"t" + pack(">iii", 2, 3, 1)
+    assert read_assignment(pack(">hi", 0, 3) + row + again + pack(">i", -1)) == {"t": [0, 3, 1], "u": [5]}

@@ -47,11 +47,16 @@ class Voter:
         answer: vote.PartitionDataReply = told.topics[0].partitions[0]
         return answer
 
-    async def begin(self, epoch: int, leader: int = 2, version: int = 1) -> begin_quorum_epoch.PartitionDataReply:
-        """The answer to a leader that tells of itself."""
+    async def begin(
+        self, epoch: int, leader: int = 2, version: int = 1, listens: tuple[tuple[str, str, int], ...] = ()
+    ) -> begin_quorum_epoch.PartitionDataReply:
+        """The answer to a leader that tells of itself, and of its listeners."""
         row = begin_quorum_epoch.PartitionData(leader_id=leader, leader_epoch=epoch)
         topics = [begin_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
-        request = begin_quorum_epoch.Request(cluster_id=self.cluster_id, voter_id=1, topics=topics)
+        endpoints = [begin_quorum_epoch.LeaderEndpoint(name=name, host=host, port=port) for name, host, port in listens]
+        request = begin_quorum_epoch.Request(
+            cluster_id=self.cluster_id, voter_id=1, topics=topics, leader_endpoints=endpoints
+        )
         told = await self.peer.ask("BeginQuorumEpoch", request, version=version)
         answer: begin_quorum_epoch.PartitionDataReply = told.topics[0].partitions[0]
         return answer

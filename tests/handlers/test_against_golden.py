@@ -22,8 +22,12 @@ from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.batch import split
 from kpybroker.wire.message import build, parse
 from oracle.cluster_scenes import ClusterScenes
+from oracle.group_scenes import SETTINGS, GroupScenes
+from oracle.marker_scenes import MarkerScenes
 from oracle.quorum_scenes import QuorumScenes
 from oracle.scenes import Scenes
+from oracle.transaction_scenes import TransactionScenes
+from oracle.txn_offset_scenes import TxnOffsetScenes
 from oracle.voter_scenes import VoterScenes
 from tests.server.clustering import free_ports
 from tests.serving import serving
@@ -44,6 +48,7 @@ CHANCE = {
     "producer_id_start",
     "session_id",
     "topic_id",
+    "transaction_start_time_ms",
     "usable_bytes",
 }
 """Fields that no two recordings share."""
@@ -79,13 +84,17 @@ OURS_IN_SCENE = {
 """As `OURS`, by the recorded scene."""
 
 UNORDERED = {
+    "ConsumerGroupDescribe",
     "DeleteRecords",
     "DeleteTopics",
     "DescribeConfigs",
+    "DescribeTransactions",
     "ListConfigResources",
     "ListGroups",
+    "ListTransactions",
     "Metadata",
     "OffsetCommit",
+    "WriteTxnMarkers",
 }
 """APIs whose answers Kafka gives in the order of a hash table, or with refusals first; ours is the order asked."""
 
@@ -176,6 +185,9 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
     async with serving(directory / "clients", AS_RECORDED) as node:
         peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
         await asyncio.to_thread(Scenes(asking(peer, said)).all)
+        await asyncio.to_thread(MarkerScenes(asking(peer, said)).all)
+        await asyncio.to_thread(TransactionScenes(asking(peer, said)).all)
+        await asyncio.to_thread(TxnOffsetScenes(asking(peer, said)).all)
         peer.close()
     at_controller: dict[str, list[Exchange]] = defaultdict(list)
     async with serving(directory / "cluster", AS_RECORDED) as node:
@@ -183,6 +195,10 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
         inner = await dialled(node, await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller"))
         await asyncio.to_thread(ClusterScenes(asking(peer, said), asking(inner, at_controller)).all)
         inner.close()
+        peer.close()
+    async with serving(directory / "groups", {**AS_RECORDED, **SETTINGS}) as node:
+        peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
+        await asyncio.to_thread(GroupScenes(asking(peer, said)).all)
         peer.close()
     port = free_ports(1)[0]
     both = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}

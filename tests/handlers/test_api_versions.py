@@ -19,7 +19,6 @@ ROW = api_table.by_name["ApiVersions"]
 EVERY = range(ROW.min, ROW.max + 1)
 GOLDEN = Path(__file__).parent.parent / "golden" / "api_versions.json"
 NAMED = api_versions.Request(client_software_name="tests", client_software_version="1.0")
-TRANSACTIONS = range(24, 29)
 TELEMETRY = (71, 72)
 
 
@@ -40,7 +39,7 @@ def test_rows_are_the_tables_and_kafkas(with_broker: WithBroker) -> None:
             assert shown == {row.key: row.advertised for row in api_table.API if "broker" in row.listens.value}
             theirs = ranges(kafkas(4))
             assert shown == {key: theirs[key] for key in shown}
-            assert not shown.keys() & {*TRANSACTIONS, *TELEMETRY}, "what is not served is not shown"
+            assert not shown.keys() & {*TELEMETRY}, "what is not served is not shown"
             assert (response.error_code, response.throttle_time_ms) == (0, 0)
 
     with_broker(scenario)

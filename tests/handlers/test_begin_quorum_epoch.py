@@ -33,3 +33,18 @@ def test_there_is_one_leader_of_an_epoch_and_none_of_one_gone_by(tmp_path: Path)
         assert (await voter.begin(5, leader=3)).leader_id == 3
 
     with_voter(tmp_path / "data", play)
+
+
+def test_who_is_not_believed_is_not_asked_where_it_listens(tmp_path: Path) -> None:
+    async def play(voter: Voter) -> None:
+        await voter.begin(4, leader=2, listens=(("CONTROLLER", "10.0.0.2", 9093),))
+        addresses = voter.node.broker.quorum.addresses
+        assert addresses.of(2) == ("10.0.0.2", 9093)
+        for epoch, leader in ((3, 2), (4, 3), (9, 7)):
+            told = await voter.begin(epoch, leader=leader, listens=(("CONTROLLER", "evil", 1),))
+            assert told.error_code != 0
+        assert addresses.of(2) == ("10.0.0.2", 9093)
+        assert addresses.of(3) != ("evil", 1)
+        assert addresses.of(7) is None
+
+    with_voter(tmp_path / "data", play)

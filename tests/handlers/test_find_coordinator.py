@@ -47,7 +47,6 @@ def test_the_first_question_makes_the_topic_and_a_group_can_join_at_once(with_br
 @pytest.mark.parametrize(
     ("key_type", "code"),
     [
-        (TRANSACTION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (SHARE, ErrorCode.INVALID_REQUEST),
         (9, ErrorCode.INVALID_REQUEST),
     ],
@@ -61,3 +60,18 @@ def test_what_is_not_served_is_refused_for_good(with_broker: WithBroker, key_typ
             assert "does not serve" in (answer.error_message or "")
 
     with_broker(scenario)
+
+
+def test_the_first_question_makes_what_transactions_are_kept_in(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        asked = rpc.Request(key="x", key_type=TRANSACTION, coordinator_keys=["x"])
+        for version in range(1, API.max + 1):
+            answer = found(await peer.ask("FindCoordinator", asked, version=version), version)
+            assert (answer.error_code, answer.node_id) == (0, node.broker.node_id)
+        topic = node.broker.image.topic("__transaction_state")
+        assert topic is not None
+        assert len(topic.partitions) == 3
+        settings = node.broker.image.config(2, "__transaction_state")
+        assert (settings["cleanup.policy"], settings["min.insync.replicas"]) == ("compact", "1")
+
+    with_broker(scenario, {"transaction.state.log.num.partitions": "3"})

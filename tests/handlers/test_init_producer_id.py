@@ -11,6 +11,7 @@ from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import init_producer_id
 from tests.conftest import WithBroker
+from tests.handlers.beginning import begin, coordinator, init
 from tests.serving import crashed, dialled, serving
 
 ROW = api_table.by_name["InitProducerId"]
@@ -48,15 +49,28 @@ def test_a_block_is_not_given_out_twice(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_a_transactional_producer_is_refused_for_good(with_broker: WithBroker) -> None:
+def test_a_transactional_producer_gets_its_id_again_and_the_next_epoch(tmp_path: Path) -> None:
+    """Also of another broker on the same directory."""
+
+    async def whole() -> None:
+        async with serving(tmp_path / "data") as node, dialled(node) as peer:
+            await coordinator(peer)
+            found = [await init(peer, version=version) for version in range(ROW.min, ROW.max + 1)]
+            assert {told.error_code for told in found} == {0}
+            assert [told.producer_epoch for told in found] == list(range(len(found)))
+            who = (found[-1].producer_id, found[-1].producer_epoch)
+            assert (await init(peer, "")).error_code == ErrorCode.INVALID_REQUEST
+            assert (await init(peer, timeout_ms=900_001)).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        async with serving(tmp_path / "data") as node, dialled(node) as peer:
+            await coordinator(peer)
+            assert await begin(peer) == (who[0], who[1] + 1)
+            assert (await begin(peer, "y"))[0] > who[0]
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_nobody_coordinates_before_somebody_has_asked_who(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
-        for version in range(ROW.min, ROW.max + 1):
-            for name, code in (
-                ("x", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-                ("", ErrorCode.INVALID_REQUEST),
-            ):
-                asked = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=1000)
-                told = await peer.ask("InitProducerId", asked, version=version)
-                assert (told.error_code, told.producer_id, told.producer_epoch) == (code, -1, -1)
+        assert (await init(peer)).error_code == ErrorCode.NOT_COORDINATOR
 
     with_broker(scenario)

@@ -29,6 +29,30 @@ async def told(peer: Peer, request: metadata.Request, version: int = ROW.max) ->
     return {topic.name: topic for topic in (await peer.ask("Metadata", request, version=version)).topics}
 
 
+def test_whoever_asks_is_told_the_addresses_of_the_listener_it_came_in_at(with_broker: WithBroker) -> None:
+    """Behind a container's border, say: whoever is inside reaches other addresses than whoever is outside."""
+
+    async def scenario(inside: Peer, node: Node) -> None:
+        outer = node.advertised[1]
+        outside = await Peer.dial(node.broker.world.network, "127.0.0.1", outer.port)
+        await outside.negotiate()
+        request = metadata.Request(topics=None)
+        for _ in range(2):  # the second answer is a kept one
+            for peer, listener in ((inside, node.advertised[0]), (outside, outer)):
+                (broker,) = (await peer.ask("Metadata", request)).brokers
+                assert (broker.host, broker.port) == (listener.host, listener.port)
+        outside.close()
+
+    with_broker(
+        scenario,
+        {
+            "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+        },
+    )
+
+
 def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t", partitions=3)
@@ -82,6 +106,9 @@ def test_by_id(with_broker: WithBroker) -> None:
             assert (found.error_code, found.name, found.topic_id) == (0, "t", topic_id)
             assert (absent.error_code, absent.name, absent.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, unknown)
             assert absent.partitions == []
+            as_java = metadata.Request(topics=[metadata.MetadataRequestTopic(name="", topic_id=topic_id)])
+            (found,) = (await peer.ask("Metadata", as_java, version=version)).topics
+            assert (found.error_code, found.name, found.topic_id) == (0, "t", topic_id)
 
     with_broker(scenario)
 
@@ -191,7 +218,7 @@ def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
             assert node.broker.image.topics["t"].partitions[0].leader == 2, "on paper: it is the only replica"
             assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
             assert (partition.replica_nodes, partition.offline_replicas) == ([2], [2])
-            assert [broker.node_id for broker in told.brokers] == [1]
+            assert [broker.node_id for broker in told.brokers] == [1, 2], "it was there a moment ago"
             asked = describe_topic_partitions.Request(topics=[describe_topic_partitions.TopicRequest(name="t")])
             pages = await peer.ask("DescribeTopicPartitions", asked)
             (shown,) = pages.topics[0].partitions

@@ -61,7 +61,10 @@ REFUSED = {
     "magic 1": (GOOD[:16] + b"\1" + GOOD[17:], ErrorCode.INVALID_RECORD),
     "magic 9": (GOOD[:16] + b"\x09" + GOOD[17:], ErrorCode.CORRUPT_MESSAGE),
     "unknown codec": (with_flag(GOOD, 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    "transactional": (batch_of(b"x", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), None),
+    "transactional": (
+        batch_of(b"x", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
     "more records than bytes": (with_count(GOOD, 1000), ErrorCode.INVALID_RECORD),
     "two billion records in nothing": (with_count(GOOD[:61], 2**31 - 1), ErrorCode.INVALID_RECORD),
     "from tomorrow": (batch_of(b"x", first_ms=NOW_MS * 10), ErrorCode.INVALID_TIMESTAMP),
@@ -77,7 +80,7 @@ def test_a_bad_batch_is_refused_and_nothing_is_appended(kind: str, with_broker: 
         await put(peer, "t", b"before")
         answer = await put(peer, "t", records=records)
         assert answer.base_offset == -1
-        assert answer.error_code == (code if code is not None else ErrorCode.INVALID_TXN_STATE)
+        assert answer.error_code == code
         assert (await put(peer, "t", b"after")).base_offset == 1
 
     with_broker(scenario)

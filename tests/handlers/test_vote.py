@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ErrorCode
-from kpybroker.storage.formatting import METADATA_DIRECTORY, METADATA_TOPIC
+from kpybroker.storage.formatting import METADATA_DIRECTORY, METADATA_TOPIC, NEW_VOTER
 from kpybroker.wire.rpc import vote
 from tests.handlers.quorums import Voter, with_voter
 
@@ -81,3 +81,29 @@ def test_who_cannot_be_elected_is_not(tmp_path: Path, facts: dict[str, int], err
         assert voter.node.broker.quorum.epoch == 0
 
     with_voter(tmp_path / "data", play)
+
+
+def test_a_voter_on_an_empty_directory_elects_nobody_who_has_a_log(tmp_path: Path) -> None:
+    """It may have had one before, and a vote in it; it takes part in forming a new cluster, over restarts too."""
+    log = {"last_offset_epoch": 1, "last_offset": 9}
+
+    async def play(voter: Voter) -> None:
+        assert not (await voter.vote(3, candidate=2, **log)).vote_granted
+        assert not (await voter.vote(3, candidate=2, pre_vote=True, **log)).vote_granted
+
+    async def again(voter: Voter) -> None:
+        assert not (await voter.vote(4, candidate=2, **log)).vote_granted
+        assert (await voter.vote(4, candidate=3)).vote_granted
+        assert (tmp_path / "data" / NEW_VOTER).exists()
+        await voter.begin(4, leader=3)
+        assert not (tmp_path / "data" / NEW_VOTER).exists()
+        assert (await voter.vote(5, candidate=2, **log)).vote_granted
+
+    async def by_hand(voter: Voter) -> None:
+        assert (await voter.vote(3, candidate=2, **log)).vote_granted
+
+    with_voter(tmp_path / "data", play)
+    with_voter(tmp_path / "data", again)
+    with_voter(tmp_path / "other", play)
+    (tmp_path / "other" / NEW_VOTER).unlink()
+    with_voter(tmp_path / "other", by_hand)

@@ -65,6 +65,9 @@ class Node:
     """Below it only a snapshot is left."""
     up: bool = True
     life: int = 0
+    is_new: bool = False
+    has_lost: bool = False
+    """Its directory, and it has not caught up since."""
     fetch: tuple[int, int] | None = None
     """Number of the fetch under way, and when it is given up."""
 
@@ -76,7 +79,9 @@ class Node:
 class Quorum:
     """Voters 1..n and observers above them. `run` makes time pass; `trouble` says how bad the network is."""
 
-    def __init__(self, seed: int, voters: int, observers: int = 0, *, persist: bool = True) -> None:
+    def __init__(
+        self, seed: int, voters: int, observers: int = 0, *, persist: bool = True, new_voters_wait: bool = True
+    ) -> None:
         self.random = Random(seed)
         self.now = 0
         self.voters = tuple(range(1, voters + 1))
@@ -94,10 +99,14 @@ class Quorum:
         self.values = 0
         self.changes_with_care = True
         """A leader changes the voters only when Raft allows it."""
+        self.new_voters_wait = new_voters_wait
+        """Voters are those of the settings: one on an empty directory elects nobody who has a log, until it has too."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._fetches = 0
         for node in self.nodes.values():
+            node.is_new = new_voters_wait and node.node_id in self.voters
+            node.state = node.state._replace(is_new=node.is_new)
             self.step(node, raft.Start())
             self._beat(node)
 
@@ -145,8 +154,10 @@ class Quorum:
     def change_of(self, node: Node) -> raft.VotersChanged:
         """What the function is told of the voters in a node's log."""
         voters, end = self.voters_of(node.log)
-        before, _ = self.voters_of(node.log[: end - 1]) if end else (voters, 0)
-        return raft.VotersChanged(voters, end, is_leaving=node.node_id in before and node.node_id not in voters)
+        since = [self.voters_of(node.log[: node.state.high_watermark])[0]]
+        since += [entry.voters for entry in node.log[node.state.high_watermark : end] if entry.voters is not None]
+        is_leaving = node.node_id not in voters and any(node.node_id in before for before in since)
+        return raft.VotersChanged(voters, end, is_leaving=is_leaving)
 
     def voters_of(self, log: Sequence[Entry]) -> tuple[tuple[int, ...], int]:
         """The latest voters in a log, and where it said so."""
@@ -177,6 +188,8 @@ class Quorum:
                     self._lead(node, epoch, granting)
                 case raft.Commit(end):
                     self._commit(node, end)
+                case raft.CaughtUp():
+                    node.is_new = node.has_lost = False
                 case raft.AnswerVote(granted):
                     answer = granted
                 case _:
@@ -200,7 +213,9 @@ class Quorum:
             assert node.node_id == self.leaders.get(node.log[-1].epoch), "a follower knows what no leader committed"
             voters, _ = self.voters_of(node.log)
             have = sum(
-                self.nodes[voter].synced >= end and self.nodes[voter].log[:end] == node.log[:end] for voter in voters
+                self.nodes[voter].has_lost
+                or (self.nodes[voter].synced >= end and self.nodes[voter].log[:end] == node.log[:end])
+                for voter in voters
             )
             assert have > len(voters) // 2, "committed means: on the disks of a majority"
             self.committed = node.log[:end]
@@ -382,8 +397,18 @@ class Quorum:
             high_watermark=node.start,
             voters_end=told.end,
             is_leaving=told.is_leaving,
+            is_new=node.is_new,
         )
         self.step(node, raft.Start())
+
+    def lose_directory(self, node: Node) -> None:
+        """A disk is replaced by an empty one, where the others have what it had."""
+        lost = sum(self.nodes[voter].is_new or self.nodes[voter].has_lost for voter in self.voters)
+        if self.committed and not node.is_new and lost < (len(self.voters) - 1) // 2:
+            node.up, node.is_new, node.has_lost = False, self.new_voters_wait, True
+            node.log.clear()
+            node.voted = Voted()
+            node.start = node.synced = 0
 
     def heal(self) -> None:
         self.cut.clear()

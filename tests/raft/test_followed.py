@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from kpybroker.raft.followed import Followed
+from kpybroker.raft.followed import NODES_MAX, Followed
 
 LONG_MS = 60_000
 
@@ -60,3 +60,12 @@ def test_the_end_of_a_reign_or_of_the_time_ends_the_wait() -> None:
         await (await waiting(followed, [3], 5, timeout_ms=1))
 
     run(scenario())
+
+
+def test_those_who_fetch_are_known_whoever_else_claims_to() -> None:
+    followed = Followed()
+    for stranger in range(3 * NODES_MAX):
+        followed.note(2, 10)
+        followed.note(1000 + stranger, 5)
+    assert followed.applied(2) == 9
+    assert sum(followed.applied(node_id) >= 0 for node_id in range(1000 + 3 * NODES_MAX)) == NODES_MAX

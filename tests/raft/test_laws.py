@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kpybroker.raft.state import Role
 from tests.raft.model import Quorum
 
 
-def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0) -> None:
-    """Crashes, cuts, loss and delay, one after the other and together; `changes`: how often voters come and go."""
+def seeds(count: int, quick: int = 3) -> list[Any]:
+    """So many seeds, of which the first few are quick enough for every change."""
+    return [pytest.param(seed, marks=() if seed < quick else pytest.mark.slow) for seed in range(count)]
+
+
+def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0, losses: float = 0.0) -> None:
+    """Crashes, cuts, loss and delay, one after the other and together; `changes`: how often voters come and go,
+    `losses`: how often one loses its directory."""
     chance = quorum.random
     ids = list(quorum.nodes)
     while quorum.now < until_ms:
@@ -36,13 +44,15 @@ def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0) -> None:
                 quorum.snapshot(quorum.nodes[chance.choice(ids)])
         if changes and chance.random() < changes:
             quorum.change_voters()
+        if losses and chance.random() < losses:
+            quorum.lose_directory(quorum.nodes[chance.choice(ids)])
         for _ in range(chance.randrange(4)):
             quorum.append()
         quorum.run(quorum.now + chance.randrange(300))
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 5])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_nothing_committed_is_lost_and_it_goes_on_when_all_is_well(seed: int, voters: int) -> None:
     quorum = Quorum(seed, voters, observers=seed % 3)
     trouble(quorum, 15_000)
@@ -50,10 +60,10 @@ def test_nothing_committed_is_lost_and_it_goes_on_when_all_is_well(seed: int, vo
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_it_holds_while_voters_come_and_go(seed: int, voters: int) -> None:
     """One leader an epoch, nothing committed lost, by majorities that are never the same for long (KIP-853)."""
-    quorum = Quorum(seed, voters, observers=5 - voters)
+    quorum = Quorum(seed, voters, observers=5 - voters, new_voters_wait=False)
     trouble(quorum, 20_000, changes=0.5)
     goes_on(quorum)
     assert any(quorum.change_voters() for _ in range(20))
@@ -63,6 +73,27 @@ def test_it_holds_while_voters_come_and_go(seed: int, voters: int) -> None:
     assert leader is not None
     assert leader.state.is_voter
     assert quorum.voters_of(quorum.committed) == (leader.state.voters, leader.state.voters_end)
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("seed", seeds(12))
+def test_a_minority_may_lose_its_directories(seed: int, voters: int) -> None:
+    """What they voted for and what they had is forgotten with them, and nothing is lost."""
+    quorum = Quorum(seed, voters, observers=seed % 2)
+    trouble(quorum, 20_000, losses=0.3)
+    goes_on(quorum)
+    assert not any(node.is_new for node in quorum.nodes.values())
+
+
+def test_a_vote_after_a_lost_directory_is_noticed() -> None:
+    """The model itself: who votes as if it had never voted and never stored anything loses what had committed."""
+
+    def forgetful() -> None:
+        for seed in range(400):
+            trouble(Quorum(seed, 3, new_voters_wait=False), 20_000, losses=0.3)
+
+    with pytest.raises(AssertionError, match=r"two leaders of epoch|lacks what has committed|committed logs agree"):
+        forgetful()
 
 
 def goes_on(quorum: Quorum) -> None:
@@ -80,7 +111,7 @@ def goes_on(quorum: Quorum) -> None:
         assert node.state.role in (Role.LEADER, Role.FOLLOWER)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_quorum_at_peace_keeps_its_leader(seed: int) -> None:
     quorum = Quorum(seed, 3, observers=1)
     quorum.run(2_000)
@@ -94,7 +125,7 @@ def test_a_quorum_at_peace_keeps_its_leader(seed: int) -> None:
     assert leader.state.epoch == epoch
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_one_who_was_cut_off_does_not_disturb_the_others(seed: int) -> None:
     """Pre-vote: a node that comes back has not pushed up the epoch (KIP-996)."""
     quorum = Quorum(seed, 3)
@@ -112,7 +143,7 @@ def test_one_who_was_cut_off_does_not_disturb_the_others(seed: int) -> None:
     assert quorum.nodes[lonely].state.leader_id == leader.node_id
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_leader_without_majority_resigns_and_another_leads(seed: int) -> None:
     quorum = Quorum(seed, 3)
     quorum.run(2_000)

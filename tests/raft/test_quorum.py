@@ -16,10 +16,13 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
+from kpybroker.raft.divergence import Diverges
 from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES
 from kpybroker.raft.quorum import Quorum
+from kpybroker.raft.snapshots import Snapshot
+from kpybroker.raft.state import Tail
 from kpybroker.storage.directory import METADATA_DIRECTORY, Format, open_directories
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.batch import encode_batch, read_records, split
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control
 from kpybroker.wire.stored import metadata
 from kpybroker.world import Buffer
@@ -388,3 +391,23 @@ def test_a_newer_metadata_version_is_refused(node: Node) -> None:
     node(play)
     with pytest.raises(ConfigError, match=r"metadata\.version 31, and up to 30"):
         node.image()
+
+
+def test_a_log_that_is_cut_back_to_its_snapshot_knows_the_epoch_of_that(tmp_path: Path) -> None:
+    """Else its leader would offer it the same snapshot for ever."""
+    voters = "1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095"
+    listeners = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093"
+    node = Node(tmp_path, {"controller.quorum.voters": voters, "listeners": listeners})
+    node.wanted = Format({"metadata.version": 30}, None)
+    row = (None, metadata.frame_record(metadata.TopicRecord(name="t", topic_id=b"t" * 16)))
+
+    async def play(quorum: Quorum) -> None:
+        log = quorum.metadata
+        log.install(Snapshot(33, 1, [], []))
+        assert log.tail == Tail(1, 33)
+        log.append_fetched(split(encode_batch([row], base_offset=33, timestamp_ms=1, leader_epoch=1)))
+        assert log.tail == Tail(1, 34)
+        log.truncate(Diverges(1, 33))
+        assert log.tail == Tail(1, 33)
+
+    node(play)

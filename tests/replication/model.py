@@ -16,7 +16,6 @@ from kpybroker.call import Call
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.fetching_replicas import fetch_replica
-from kpybroker.metadata.image import PartitionImage
 from kpybroker.replication.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
@@ -24,68 +23,13 @@ from kpybroker.storage.log import Log
 from kpybroker.wire.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
+from tests.replication.deciding import NODES, Controller, Proposal
 
 TOPIC_ID = bytes(15) + b"\1"
-NODES = (1, 2, 3)
 FETCH = Call(1, 17, "follower", "127.0.0.1", 1)
 LAG_MS = 1000
 CONFIG = BrokerConfig.parse({})
 SETTINGS = replace(LogSettings(), segment_bytes=700, index_interval_bytes=100)
-
-
-class Controller:
-    """What it has decided, in order; every node learns of it one decision after the other."""
-
-    def __init__(self) -> None:
-        self.images = [PartitionImage(1, 0, 0, NODES, NODES)]
-        self.epochs = dict.fromkeys(NODES, 1)
-        self.live = dict.fromkeys(NODES, True)
-
-    @property
-    def now(self) -> PartitionImage:
-        return self.images[-1]
-
-    def decide(self, leader: int, isr: tuple[int, ...], *, reign: bool) -> None:
-        now = self.now
-        epoch = now.leader_epoch + reign
-        self.images.append(PartitionImage(leader, epoch, now.partition_epoch + 1, NODES, isr))
-
-    def may_join(self, node_id: int, broker_epoch: int) -> bool:
-        return self.live[node_id] and self.epochs[node_id] == broker_epoch
-
-    def gone(self, node_id: int) -> None:
-        """A node is fenced: it leaves the in-sync set, unless it is the last one, and leads no more."""
-        self.live[node_id] = False
-        isr = tuple(member for member in self.now.isr if member != node_id) or self.now.isr
-        leads = self.now.leader == node_id
-        able = [member for member in isr if self.live[member]]
-        leader = (able[0] if able else -1) if leads else self.now.leader
-        if isr != self.now.isr or leads:
-            self.decide(leader, isr, reign=leads)
-
-    def back(self, node_id: int) -> None:
-        self.live[node_id] = True
-        self.epochs[node_id] += 1
-        if self.now.leader == -1 and node_id in self.now.isr:
-            self.decide(node_id, self.now.isr, reign=True)
-
-    def propose(self, proposal: Proposal) -> ErrorCode:
-        now = self.now
-        if proposal.leader_epoch != now.leader_epoch or now.leader != proposal.node_id:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if proposal.partition_epoch != now.partition_epoch:
-            return ErrorCode.INVALID_UPDATE_VERSION
-        if not all(self.may_join(member, epoch) for member, epoch in proposal.isr):
-            return ErrorCode.INELIGIBLE_REPLICA
-        self.decide(now.leader, tuple(member for member, _ in proposal.isr), reign=False)
-        return ErrorCode.NONE
-
-
-class Proposal(NamedTuple):
-    node_id: int
-    leader_epoch: int
-    partition_epoch: int
-    isr: tuple[tuple[int, int], ...]
 
 
 class Asked(NamedTuple):

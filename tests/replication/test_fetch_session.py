@@ -68,6 +68,18 @@ def test_a_session_that_is_lost_is_begun_anew(fetches: list[tuple[dict[Key, Aske
         assert leader.held == {key: asked.place.offset for key, asked in wanted.items()}
 
 
+@given(st.lists(WANTED, min_size=2, max_size=12))
+def test_who_says_what_was_touched_says_the_same_as_who_says_everything(fetches: list[dict[Key, Asked]]) -> None:
+    whole, touched = FetchSession(), FetchSession()
+    before: dict[Key, Asked] = {}
+    for wanted in fetches:
+        changed, forgotten = whole.news(wanted)
+        parts = {key: wanted.get(key) for key in {**before, **wanted} if before.get(key) != wanted.get(key)}
+        also_changed, also_forgotten = touched.news(parts, is_whole=False)
+        assert (also_changed, sorted(also_forgotten)) == (changed, sorted(forgotten))
+        before = wanted
+
+
 def test_what_has_not_changed_is_not_said_again() -> None:
     leader, follower = Leader(10), FetchSession()
     wanted = {(TOPIC_ID, index): Asked(Place(0, 0, 0), 0, 100) for index in range(1000)}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+
+import pytest
 
 from kpybroker.errors import ErrorCode
+from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.wire.rpc import elect_leaders
 from tests.replication.virtual import TOPIC, VirtualCluster, play
 
@@ -103,8 +107,10 @@ def test_a_replica_that_was_the_only_one_stays_away_until_somebody_says_otherwis
     play(scene)
 
 
-def test_an_unclean_leader_and_what_the_others_cut() -> None:
-    """Asked for by an operator, then allowed by the topic: the logs agree afterwards, and go on."""
+def test_an_unclean_leader_and_what_the_others_cut(caplog: pytest.LogCaptureFixture) -> None:
+    """Asked for by an operator, then allowed by the topic: the logs agree afterwards, and go on. What is cut is told,
+    though who comes back after a kill has not written down how far it had committed."""
+    caplog.set_level(logging.INFO, CHRONICLE)
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
@@ -131,6 +137,9 @@ def test_an_unclean_leader_and_what_the_others_cut() -> None:
         assert len(logs) == 1
 
     play(scene, 6, voters=APART)
+    assert [line for line in caplog.messages if " is cut from " in line] == [
+        "t-0 is cut from 3 to 1: its leader has another history"
+    ]
 
 
 def test_a_topic_that_allows_unclean_leaders_waits_for_nobody() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kpybroker.errors import ConfigError
 from kpybroker.peer import Peer
 from kpybroker.raft.fetching import Fetching
 from kpybroker.storage.directory import METADATA_DIRECTORY
+from kpybroker.storage.formatting import NEW_VOTER
 from kpybroker.wire.batch import encode_batch, split
 from kpybroker.wire.stored import metadata
 from tests.server.clustering import Cluster, run_cluster
@@ -46,6 +48,26 @@ def test_three_nodes_elect_one_and_replicate(tmp_path: Path) -> None:
     run_cluster(tmp_path, play)
 
 
+def test_a_voter_that_has_lost_its_directory_votes_again_when_it_has_caught_up(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        def new_voters() -> list[int]:
+            return [node_id for node_id in (1, 2, 3) if (tmp_path / str(node_id) / NEW_VOTER).exists()]
+
+        await cluster.start(1, 2, 3)
+        await cluster.until(lambda: not new_voters(), "all have caught up with the one they elected")
+        leader = await cluster.leader()
+        gone = leader % 3 + 1
+        await cluster.stop(gone)
+        shutil.rmtree(tmp_path / str(gone))
+        cluster.settings["kpybroker.cluster.id"] = cluster.nodes[leader].broker.cluster_id
+        await cluster.start(gone)
+        await cluster.until(lambda: not new_voters(), "it has caught up")
+        await cluster.stop(leader)
+        assert await cluster.leader() != leader
+
+    run_cluster(tmp_path, play)
+
+
 def test_another_leads_when_the_leader_stops_and_it_follows_when_it_is_back(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -73,7 +95,7 @@ def test_a_broker_that_does_not_vote_follows(tmp_path: Path) -> None:
         await create(cluster, leader, "a")
         await everywhere(cluster, "a")
         assert cluster.nodes[7].broker.quorum.leader_id == leader
-        told = cluster.nodes[leader].broker.quorum.answering.describe()
+        told = cluster.nodes[leader].broker.quorum.answering.standing.describe()
         row = told.topics[0].partitions[0]
         assert [voter.replica_id for voter in row.current_voters] == [1, 2, 3]
         assert [observer.replica_id for observer in row.observers] == [7]

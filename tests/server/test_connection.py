@@ -307,6 +307,30 @@ def test_a_stop_answers_parked_fetches(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
+def test_a_stop_does_not_go_on_with_those_who_ask_again(with_broker: WithBroker) -> None:
+    """A replica fetches again as soon as it was answered: the answer that it is given at a stop is the last one."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with raw(node) as other:
+            other.ask(1, "Fetch", fetched("t", 0, wait_ms=600_000), 12)
+            await parked(other)
+            answers = 0
+
+            async def ask_for_ever() -> None:
+                nonlocal answers
+                while True:
+                    answers = (await other.answer("Fetch", 12))[0]
+                    other.ask(answers + 1, "Fetch", fetched("t", 0, wait_ms=600_000), 12)
+
+            asking = asyncio.create_task(ask_for_ever())
+            await node.server.stop()
+            await asyncio.gather(asking, return_exceptions=True)
+            assert answers == 1
+
+    with_broker(scenario)
+
+
 def test_who_comes_before_the_broker_is_registered_is_answered_when_it_is(tmp_path: Path) -> None:
     """Between listening and serving, requests wait: no hang, no wrong answer."""
 

@@ -135,6 +135,7 @@ def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -
             slices.append(done - sum(slices))
         assert max(slices) <= 4 * REPLIES_LIMIT
         await delivery
+        pipe.connection.connection_lost(None)  # or the stop would wait for it
 
     with_broker(scenario)
 

@@ -201,3 +201,29 @@ def _remove(directory: Path) -> None:
     for file in directory.iterdir():
         file.unlink()
     directory.rmdir()
+
+
+def test_who_starts_again_in_the_same_epoch_keeps_the_topics_made_since_its_last_snapshot(tmp_path: Path) -> None:
+    """The Image on its own disk is of the leader's epoch and lacks them: that does not make them left over."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        active = await cluster.leader()
+        topics = [f"t{number}" for number in range(6)]
+        for topic in topics:
+            await make(cluster, topic)
+            await put(cluster, topic, b"kept")
+        back = next(node_id for node_id in cluster.nodes if node_id != active)
+        directory = cluster.root / str(back)
+        for topic in topics:
+            await cluster.until(lambda topic=topic: end_of(cluster, topic, back) == 1, f"{topic} is copied")  # type: ignore[misc]
+        await cluster.stop(back)
+        await cluster.start(back)
+        assert not list(directory.glob("*-stray"))
+        assert all((directory / f"{topic}-0").is_dir() for topic in topics)
+
+    run_cluster(tmp_path, play, **QUICK, metadata_log_max_record_bytes_between_snapshots="1000")
+
+
+def end_of(cluster: Cluster, topic: str, node_id: int) -> int:
+    return replicas(cluster, topic)[node_id].log.end

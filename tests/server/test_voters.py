@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ConfigError, ErrorCode
+from kpybroker.raft import current
 from kpybroker.storage.formatting import decode_id, encode_id
 from kpybroker.wire.rpc import create_topics, update_features
-from tests.server.clustering import Cluster, run_cluster
+from tests.server.clustering import PATIENCE_S, Cluster, run_cluster
 from tests.server.voting import Quorum, run_quorum
 
 
@@ -123,6 +124,29 @@ def test_a_voter_with_a_new_disk_joins_by_itself(tmp_path: Path) -> None:
     run_quorum(tmp_path, play)
 
 
+def test_a_second_node_of_a_voters_id_does_not_take_its_place(tmp_path: Path) -> None:
+    """The other lives: they would replace each other by turns, for ever."""
+
+    async def play(quorum: Quorum) -> None:
+        await quorum.of_three()
+        voters = quorum.nodes[1].broker.quorum.voters.set
+        follower = next(node_id for node_id, node in quorum.nodes.items() if not node.broker.quorum.is_leader)
+        quorum.own[4] = {
+            "node.id": str(follower),
+            "process.roles": "controller",
+            "listeners": f"CONTROLLER://127.0.0.1:{quorum.ports[4]}",
+            "controller.quorum.auto.join.enable": "true",
+        }
+        await quorum.start(4)
+        twin = quorum.nodes[4]
+        assert "another node of that id" in await asyncio.wait_for(twin.failed, PATIENCE_S)
+        await quorum.stop(4)
+        await quorum.voting(1, 2, 3)
+        assert quorum.nodes[1].broker.quorum.voters.set == voters
+
+    run_quorum(tmp_path, play)
+
+
 def test_three_that_know_each_other_from_the_start(tmp_path: Path) -> None:
     """kpybroker.initial.controllers as a list: kraft.version 1 without an order of starting."""
 
@@ -186,7 +210,7 @@ def test_who_does_not_belong_here_is_told_so_and_the_cluster_serves_on(
 ) -> None:
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
-        quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "15000"}
+        quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "6000"}
         with pytest.raises(ConfigError, match=why):
             await quorum.start(4)
         await makes(quorum, "still")
@@ -195,14 +219,46 @@ def test_who_does_not_belong_here_is_told_so_and_the_cluster_serves_on(
     run_quorum(tmp_path, play)
 
 
-def test_a_minority_of_voters_says_whom_it_lacks(tmp_path: Path) -> None:
+def test_a_minority_of_voters_says_whom_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it waits, and when it gives up."""
+
     async def play(cluster: Cluster) -> None:
+        monkeypatch.setattr(current, "SAID_AFTER_MS", 1000)
         cluster.settings["initial.broker.registration.timeout.ms"] = "1500"
-        with pytest.raises(ConfigError, match="no leader of the metadata quorum within 1500 ms"):
+        lacks = " and ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in (2, 3))
+        lacks = f"of the voters 1, 2, 3 there is no answer from {lacks}".replace(" and ", ", ")
+        with pytest.raises(ConfigError, match=f"no leader of the metadata quorum within 1500 ms: {lacks}; check"):
             await cluster.start(1)
+        assert [f"node 1 waits up to 1500 ms for a leader of the metadata quorum: {lacks}"] == [
+            line for line in caplog.messages if "waits" in line
+        ]
         cluster.settings["initial.broker.registration.timeout.ms"] = "60000"
         await cluster.start(1, 2)
         await cluster.leader()
+
+    run_cluster(tmp_path, play)
+
+
+@pytest.mark.parametrize("twin_of_the_leader", [True, False])
+def test_a_second_node_of_a_static_voters_id_is_told_so(
+    tmp_path: Path, twin_of_the_leader: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Soon, and when it gives up; the cluster serves on."""
+
+    async def play(cluster: Cluster) -> None:
+        monkeypatch.setattr(current, "SAID_AFTER_MS", 2000)
+        await cluster.start(1, 2, 3)
+        leader = await cluster.leader()
+        twin_id = leader if twin_of_the_leader else next(each for each in (1, 2, 3) if each != leader)
+        twin = Cluster(tmp_path / "twin", settings={"initial.broker.registration.timeout.ms": "4000"})
+        twin.settings["kpybroker.cluster.id"] = cluster.nodes[leader].broker.cluster_id
+        twin.ports.update({node_id: port for node_id, port in cluster.ports.items() if node_id != twin_id})
+        with pytest.raises(ConfigError, match=r"is another node running with this node\.id\?"):
+            await twin.start(twin_id)
+        assert any("another node running" in line for line in caplog.messages)
+        assert await cluster.leader() in cluster.nodes  # on a busy machine they may have elected another meanwhile
 
     run_cluster(tmp_path, play)
 

@@ -76,7 +76,9 @@ class Quorum(Cluster):
         """Until the leader has seen the node have all there is."""
         me = self.nodes[node_id].broker.quorum.identity
         leader = self.nodes[await self.leader()].broker.quorum
-        await self.until(lambda: leader.answering.is_caught_up(me.node_id, me.directory_id), "it has caught up")
+        await self.until(
+            lambda: leader.answering.standing.is_caught_up(me.node_id, me.directory_id), "it has caught up"
+        )
 
     async def of_three(self) -> None:
         """Nodes 1 to 3 vote."""

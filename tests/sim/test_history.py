@@ -62,9 +62,9 @@ def test_latest_offsets_that_go_back_are_seen_but_for_a_leader_that_was_deposed(
     _, history, _ = history_of()
     ledger = history.ledger(PLACE)
     history.latest(PLACE, 0, 4, 3)
-    history.latest(PLACE, ledger.least_end(3), 3, 2)
+    history.latest(PLACE, ledger.ends.least(3), 3, 2)
     assert history.breaches == []
-    history.latest(PLACE, ledger.least_end(5), 5, 2)
+    history.latest(PLACE, ledger.ends.least(5), 5, 2)
     assert "went back from 3 to 2" in history.breaches[0]
 
 

@@ -16,6 +16,7 @@ from kpybroker.sim.simulation import Outcome, Simulation
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
 QUICK = 6
+REPLICATED = 11
 CAUGHT_WITHIN = 5
 
 
@@ -32,6 +33,16 @@ def test_three_nodes_keep_their_metadata(seed: int) -> None:
     assert run_seed(seed, THREE).breaches == []
 
 
+@pytest.mark.parametrize("seed", range(REPLICATED))
+def test_three_brokers_lose_nothing(seed: int) -> None:
+    """What `make sim` plays unless told otherwise: a quorum of three, with topics of up to three replicas."""
+    assert Shape() == Shape(brokers=3, replicas=3)
+    outcome = run_seed(seed, Shape())
+    assert outcome.breaches == []
+    assert outcome.counts.get("acked acks=-1", 0) > 0
+
+
+@pytest.mark.slow
 def test_a_seed_is_one_run_under_any_hash_seed() -> None:
     here = f"{run_seed(3, ONE).digest:08x}"
     assert f"{run_seed(3, ONE, keeps_trace=True).digest:08x}" == here, "the trace is no part of the run"
@@ -44,6 +55,7 @@ def test_other_seeds_are_other_runs() -> None:
     assert run_seed(1, ONE).digest != run_seed(2, ONE).digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", [ONE_BROKER[1], ONE_BROKER[3]], ids=lambda mutant: mutant.says)
 def test_mutants_are_caught(mutant: object) -> None:
     outcome = hunt(mutant, 0, CAUGHT_WITHIN)  # type: ignore[arg-type]
@@ -65,6 +77,7 @@ def test_voters_come_and_go_in_a_seed() -> None:
     assert outcome.counts["voter removed"] > 0
 
 
+@pytest.mark.slow
 def test_a_checker_of_voters_notices_two_at_once() -> None:
     outcome = hunt(THREE_BROKERS[-1], 0, 20)
     assert outcome is not None

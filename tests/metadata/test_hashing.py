@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.groups.hashing import java_hash, java_length, partition_of
+from kpybroker.metadata.hashing import java_hash, java_length, partition_of
 
 FROM_JAVA = [
     ("", 0, 0, 0),

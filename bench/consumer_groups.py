@@ -1,0 +1,156 @@
+"""Two hundred members join one group of the consumer protocol (KIP-848), each on its own connection, until all own."""
+
+import select
+import time
+import uuid
+from statistics import mean, median
+
+from bench.control import create_topic, delete_topic, fresh_name
+from bench.groups import find_coordinator_of
+from bench.measure import Better, Case, LoadError, Measure
+from bench.raw import HEADER_BYTES, Connection, frame
+from bench.target import Target
+from kpybroker.errors import ErrorCode
+from kpybroker.wire.message import parse
+from kpybroker.wire.rpc import consumer_group_heartbeat
+
+MEMBERS = 200
+GROUPS = 3
+KEY, VERSION = 68, 1
+BEAT_S = 0.02
+"""A member with no news asks again after that time; stock clients take the broker's word for it, five seconds."""
+LEAVING = -1
+TIMEOUT_S = 60.0
+
+
+class Member:
+    """One member's side of the protocol: what it is assigned it owns at once, and says so."""
+
+    def __init__(self, connection: Connection, group: str, topic: str) -> None:
+        self.connection = connection
+        self.group = group
+        self.topic = topic
+        self.id = str(uuid.uuid4())
+        self.epoch = 0
+        self.owned: list[consumer_group_heartbeat.TopicPartitions] = []
+        self.waits = False
+        self.next_beat_s = 0.0
+
+    @property
+    def partitions(self) -> list[int]:
+        return [partition for topic in self.owned for partition in topic.partitions]
+
+    def beat(self) -> None:
+        joins = self.epoch == 0
+        request = consumer_group_heartbeat.Request(
+            group_id=self.group,
+            member_id=self.id,
+            member_epoch=self.epoch,
+            rebalance_timeout_ms=30_000 if joins else -1,
+            subscribed_topic_names=[self.topic] if joins else None,
+            topic_partitions=self.owned,
+        )
+        self.waits = True
+        self.connection.socket.sendall(frame(KEY, VERSION, request))
+
+    def read(self) -> None:
+        """Take the one reply that is due; what is new is confirmed at once."""
+        self.waits = False
+        response = parse(consumer_group_heartbeat.Response, VERSION, self.connection.reply(), HEADER_BYTES)
+        if response.error_code != ErrorCode.NONE:
+            refused = ErrorCode(response.error_code).name
+            raise LoadError(f"{self.connection.target.name} refused a member: {refused} {response.error_message}")
+        self.epoch = response.member_epoch
+        self.next_beat_s = time.monotonic() + BEAT_S
+        if response.assignment is not None:
+            self.owned = response.assignment.topic_partitions
+            self.beat()
+
+
+class Join(Case):
+    """From the first heartbeat until each member owns its partition in one epoch. A topic with one for each."""
+
+    family = "groups"
+    name = "consumer-group-join"
+    measures = (
+        Measure(
+            "consumer-group-join.ms",
+            f"{MEMBERS} members join one group of the consumer protocol until stable",
+            "ms",
+            Better.LOWER,
+            1.0,
+            0.5,
+        ),
+        Measure("consumer-group-join.cpu", "… broker CPU", "ms", Better.LOWER),
+    )
+
+    def __init__(self) -> None:
+        self.topics: dict[str, str] = {}
+
+    def prepare(self, target: Target) -> None:
+        self.topics[target.name] = fresh_name(self.name)
+        create_topic(target, self.topics[target.name], MEMBERS)
+
+    def slice(self, target: Target) -> dict[str, float]:
+        """The median of some groups, one after the other."""
+        joined = [self._join(target) for _ in range(GROUPS)]
+        times, cpu = self.measures
+        return {times.key: median(ms for ms, _ in joined), cpu.key: mean(cpu_ms for _, cpu_ms in joined)}
+
+    def clean(self, target: Target) -> None:
+        delete_topic(target, self.topics[target.name])
+
+    def _join(self, target: Target) -> tuple[float, float]:
+        group = fresh_name(self.name)
+        find_coordinator_of(target, group)
+        members = [Member(Connection(target), group, self.topics[target.name]) for _ in range(MEMBERS)]
+        try:
+            cpu, began = target.cpu(), time.perf_counter()
+            _assemble(members)
+            elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
+            _leave(members)
+        finally:
+            for member in members:
+                member.connection.socket.close()
+        return elapsed_s * 1e3, used.total_s * 1e3
+
+
+def _assemble(members: list[Member]) -> None:
+    by_descriptor = {member.connection.socket.fileno(): member for member in members}
+    deadline = time.monotonic() + TIMEOUT_S
+    with select.epoll() as poll:
+        for descriptor, member in by_descriptor.items():
+            poll.register(descriptor, select.EPOLLIN)
+            member.beat()
+        while not _stable(members):
+            for descriptor, _ in poll.poll(BEAT_S):
+                by_descriptor[descriptor].read()
+            now = time.monotonic()
+            if now > deadline:
+                raise LoadError(f"{members[0].connection.target.name}: no stable group after {TIMEOUT_S:.0f} s")
+            for member in members:
+                if not member.waits and now >= member.next_beat_s:
+                    member.beat()
+
+
+def _stable(members: list[Member]) -> bool:
+    """Whether every partition is owned once, and all are in one epoch."""
+    if len({member.epoch for member in members}) > 1:
+        return False
+    owned = [partition for member in members for partition in member.partitions]
+    return len(owned) == MEMBERS and len(set(owned)) == MEMBERS
+
+
+def _leave(members: list[Member]) -> None:
+    """One after the other, each when what it still waits for has come."""
+    for member in members:
+        while member.waits:
+            member.read()
+        request = consumer_group_heartbeat.Request(group_id=member.group, member_id=member.id, member_epoch=LEAVING)
+        response = member.connection.ask(KEY, VERSION, request, consumer_group_heartbeat.Response)
+        if response.error_code:
+            raise LoadError(f"the group would not be left: {ErrorCode(response.error_code).name}")
+
+
+def cases() -> list[Case]:
+    return [Join()]

@@ -1,0 +1,160 @@
+"""What coordinators share: the log in the words that their clients know, and machines that come and go with a reign."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.machine import Machine, Runner, StateLog, Stored
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Machine)
+
+IN_CLIENTS_WORDS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""As Kafka's coordinators translate them; other codes stay."""
+
+
+class CoordinatorLog:
+    """A StateLog over another one. Damage, too, is a refusal here: the partition says for itself that it is offline."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: StateLog) -> None:
+        self._log = log
+
+    @property
+    def end(self) -> int:
+        return self._log.end
+
+    @property
+    def committed(self) -> int:
+        return self._log.committed
+
+    def append(self, records: Sequence[Stored]) -> int:
+        """Append all or nothing. Raises KafkaError with a code that clients of coordinators know."""
+        try:
+            return self._log.append(records)
+        except KafkaError as refusal:
+            code = IN_CLIENTS_WORDS.get(refusal.code, refusal.code)
+            raise KafkaError(code, refusal.message) from refusal
+        except Damage as damage:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(damage)) from damage
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        self._log.on_committed(callback)
+
+    def replay(self) -> AsyncIterator[Stored]:
+        """Every record from the start to the end. Raises Damage."""
+        return self._log.replay()
+
+
+class Reign(Generic[M]):
+    """A partition this broker leads: its machine, and whether it has been replayed."""
+
+    __slots__ = ("epoch", "loading", "machine", "refusal", "runner")
+
+    def __init__(self, epoch: int, machine: M, runner: Runner) -> None:
+        self.epoch = epoch
+        self.machine = machine
+        self.runner = runner
+        self.loading: asyncio.Task[None] | None = None
+        self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        """What askers are told until the machine may be asked."""
+
+
+class Reigns(Generic[M]):
+    """The partitions of one topic that this broker leads, with a machine for each.
+
+    - make: a new machine for a partition and the epoch of the reign.
+    - on_loaded: told once a machine has been replayed.
+    - on_bug: called with what a machine raised, which has then stopped; not for damage, which takes its partition out.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        world: World,
+        make: Callable[[int, int], M],
+        on_loaded: Callable[[int, Reign[M]], None],
+        on_bug: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._world = world
+        self._make = make
+        self._on_loaded = on_loaded
+        self._on_bug = on_bug
+        self._led: dict[int, Reign[M]] = {}
+
+    def __iter__(self) -> Iterator[Reign[M]]:
+        return iter(list(self._led.values()))
+
+    def runner(self, partition: int) -> Runner:
+        """Who answers. Raises: NOT_COORDINATOR where another broker does; COORDINATOR_LOAD_IN_PROGRESS while its
+        partition is replayed; COORDINATOR_NOT_AVAILABLE where that failed."""
+        led = self._led.get(partition)
+        if led is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if led.refusal is not None:
+            raise KafkaError(led.refusal)
+        return led.runner
+
+    def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
+        """Replay a partition and answer for it. An epoch not above the known one changes nothing."""
+        known = self._led.get(partition)
+        if known is not None:
+            if epoch <= known.epoch:
+                return
+            self.resign(partition)
+        machine = self._make(partition, epoch)
+        runner = Runner(machine, CoordinatorLog(state_log), self._world, on_bug=self._bug)
+        led = self._led[partition] = Reign(epoch, machine, runner)
+        led.loading = asyncio.get_running_loop().create_task(self._load(partition, led))
+
+    async def _load(self, partition: int, led: Reign[M]) -> None:
+        try:
+            await led.runner.load()
+        except (KafkaError, Damage) as unreadable:
+            log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
+            led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return
+        led.refusal = None
+        self._on_loaded(partition, led)
+
+    def _bug(self, bug: BaseException) -> None:
+        if self._on_bug is not None and not isinstance(bug, Damage):
+            self._on_bug(bug)
+
+    def resign(self, partition: int) -> None:
+        """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
+        led = self._led.pop(partition, None)
+        if led is None:
+            return
+        if led.loading is not None:
+            led.loading.cancel()
+        led.refusal = ErrorCode.NOT_COORDINATOR
+        led.runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
+
+    def close(self) -> None:
+        """The broker stops: resign from everything."""
+        for partition in list(self._led):
+            self.resign(partition)
+
+    async def loaded(self) -> None:
+        """Wait until every partition led now has been replayed, or has failed to."""
+        loading: list[asyncio.Task[Any]] = [led.loading for led in self._led.values() if led.loading is not None]
+        if loading:
+            await asyncio.wait(loading)

@@ -1,0 +1,88 @@
+"""Topics that a broker has made by itself: those that clients ask for without creating them, and the internal ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.controller import commands
+from kpybroker.controller.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, offsets_topic, transaction_topic
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.image import Image
+from kpybroker.metadata.whereabouts import endpoints
+from kpybroker.replication.partition import INTERNAL_TOPICS
+from kpybroker.wire.rpc import create_topics
+
+log = logging.getLogger(__name__)
+
+CONTROLLER_TIMEOUT_MS = 30_000
+MADE_HERE = {OFFSETS_TOPIC: offsets_topic, TRANSACTION_TOPIC: transaction_topic}
+
+
+class TopicCreation:
+    """Asks the controller for topics. `ask`: the way to it (`ControllerChannel.ask`)."""
+
+    def __init__(
+        self,
+        ask: Callable[[str, Any, int], Awaitable[Any]],
+        config: Callable[[], BrokerConfig],
+        image: Callable[[], Image],
+    ) -> None:
+        self._ask = ask
+        self._config = config
+        self._image = image
+        self._internal: dict[str, asyncio.Task[None]] = {}
+
+    async def _create(self, topics: list[commands.NewTopic]) -> list[Any]:
+        """The results, in the order asked."""
+        asked = create_topics.Request(
+            topics=[
+                create_topics.CreatableTopic(
+                    name=topic.name,
+                    num_partitions=topic.num_partitions,
+                    replication_factor=topic.replication_factor,
+                    configs=[create_topics.CreatableTopicConfig(name=name, value=text) for name, text in topic.configs],
+                )
+                for topic in topics
+            ],
+            timeout_ms=CONTROLLER_TIMEOUT_MS,
+        )
+        told = await self._ask("CreateTopics", asked, CONTROLLER_TIMEOUT_MS)
+        return list(told.topics)
+
+    async def wanted(self, names: list[str]) -> None:
+        """Create topics that a client asked for without creating them; a name that may not be is passed over."""
+        if not self._config().auto_create_topics_enable:
+            return
+        missing = []
+        for name in dict.fromkeys(names):
+            if name in self._image().topics:
+                continue
+            if name in MADE_HERE:
+                await self.internal(name)
+            if name in INTERNAL_TOPICS:
+                continue
+            missing.append(commands.NewTopic(name))
+        if missing:
+            for result in await self._create(missing):
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    log.info("did not create topic %r: %s", result.name, result.error_message)
+
+    async def internal(self, name: str) -> None:
+        """Create an internal topic unless it is there; callers at the same time share one creation."""
+        if name in self._image().topics:
+            return
+        task = self._internal.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._create_internal(name))
+            self._internal[name] = task
+            task.add_done_callback(lambda _: self._internal.pop(name, None))
+        await asyncio.shield(task)
+
+    async def _create_internal(self, name: str) -> None:
+        if name not in MADE_HERE:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
+        await self._create([MADE_HERE[name](self._config(), len(endpoints(self._image())))])

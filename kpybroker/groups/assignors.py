@@ -1,0 +1,167 @@
+"""Server-side assignors of consumer groups (KIP-848): which member shall have which partitions.
+
+`uniform` gives everybody who wants a topic about the same number of partitions, and moves as few of them as that takes.
+`range` gives each member one contiguous range of each topic, the same one in topics of equal size and subscribers, so
+that topics with the same key can be joined. Both are functions of what they are given: the same in, the same out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+Place = tuple[bytes, int]
+"""(topic id, partition)"""
+Plan = dict[str, frozenset[Place]]
+"""Member id -> what it shall have."""
+
+PASSES = 8
+"""Of levelling between members with different subscriptions."""
+
+
+class Wish(NamedTuple):
+    """What one member wants and what it had been given before."""
+
+    topics: Collection[bytes]
+    """Topic ids; those without partitions in the cluster do not count."""
+    target: frozenset[Place] = frozenset()
+    instance_id: str | None = None
+
+
+Assignor = Callable[[Mapping[str, Wish], Mapping[bytes, int]], Plan]
+"""(member id -> wish, topic id -> number of partitions) -> plan"""
+
+
+def uniform(wishes: Mapping[str, Wish], partitions: Mapping[bytes, int]) -> Plan:
+    """Even numbers, few moves."""
+    members = sorted(wishes)
+    held: list[set[Place]] = [set() for _ in members]
+    taken: set[Place] = set()
+    for at, member_id in enumerate(members):
+        wanted = wishes[member_id].topics
+        for place in wishes[member_id].target:
+            topic, partition = place
+            if topic in wanted and partition < partitions.get(topic, 0) and place not in taken:
+                taken.add(place)
+                held[at].add(place)
+    classes = _classes([wishes[member_id].topics for member_id in members], partitions)
+    if len(classes) == 1:
+        _divide(held, *classes[0], partitions)
+    else:
+        for subscribers, topics in classes:
+            _give_out(held, subscribers, topics, partitions, taken)
+        for _ in range(PASSES):
+            if not sum(_level(held, subscribers, frozenset(topics)) for subscribers, topics in classes):
+                break
+    return {member_id: frozenset(held[at]) for at, member_id in enumerate(members)}
+
+
+def _classes(
+    wanted: Sequence[Collection[bytes]], partitions: Mapping[bytes, int]
+) -> list[tuple[tuple[int, ...], list[bytes]]]:
+    """Topics with the same subscribers together; those that fewest want come first, for they have least choice."""
+    subscribers: dict[bytes, list[int]] = {}
+    for at, topics in enumerate(wanted):
+        for topic in topics:
+            if topic in partitions:
+                subscribers.setdefault(topic, []).append(at)
+    classes: dict[tuple[int, ...], list[bytes]] = {}
+    for topic in sorted(subscribers):
+        classes.setdefault(tuple(subscribers[topic]), []).append(topic)
+    return sorted(classes.items(), key=lambda each: len(each[0]))
+
+
+def _divide(
+    held: list[set[Place]], subscribers: tuple[int, ...], topics: list[bytes], partitions: Mapping[bytes, int]
+) -> None:
+    """Among members that all want the same: everybody keeps up to an even share, and gets what is missing to it."""
+    free = {(topic, partition) for topic in topics for partition in range(partitions[topic])}
+    share, more = divmod(len(free), len(subscribers))
+    for at in subscribers:
+        keeps = share + (more > 0 and len(held[at]) > share)
+        more -= keeps > share
+        held[at] = set(sorted(held[at])[:keeps])
+        free -= held[at]
+    left = iter(sorted(free))
+    for at in subscribers:
+        missing = share - len(held[at])
+        if missing >= 0 and more > 0:
+            missing, more = missing + 1, more - 1
+        held[at].update(islice(left, max(missing, 0)))
+
+
+def _give_out(
+    held: list[set[Place]],
+    subscribers: tuple[int, ...],
+    topics: list[bytes],
+    partitions: Mapping[bytes, int],
+    taken: set[Place],
+) -> None:
+    """What nobody has goes to whoever has least."""
+    least = [(len(held[at]), at) for at in subscribers]
+    heapq.heapify(least)
+    for topic in topics:
+        for partition in range(partitions[topic]):
+            place = (topic, partition)
+            if place not in taken:
+                count, at = least[0]
+                held[at].add(place)
+                heapq.heapreplace(least, (count + 1, at))
+
+
+def _level(held: list[set[Place]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
+    """Move partitions of these topics from who has most to who has least, while that makes them more equal."""
+    # The last of a member's partitions go first, and of equals the last member gives: what stays is the beginning.
+    spare = {at: sorted(place for place in held[at] if place[0] in topics) for at in subscribers}
+    most = [(-len(held[at]), -at) for at in subscribers if spare[at]]
+    least = [(len(held[at]), at) for at in subscribers]
+    heapq.heapify(most)
+    heapq.heapify(least)
+    moves = 0
+    while most:
+        giver, taker = -most[0][1], least[0][1]
+        if -most[0][0] != len(held[giver]) or not spare[giver]:
+            heapq.heappop(most)
+            if spare[giver]:
+                heapq.heappush(most, (-len(held[giver]), -giver))
+        elif least[0][0] != len(held[taker]):
+            heapq.heapreplace(least, (len(held[taker]), taker))
+        elif len(held[giver]) - len(held[taker]) <= 1:
+            break
+        else:
+            place = spare[giver].pop()
+            held[giver].discard(place)
+            held[taker].add(place)
+            moves += 1
+    return moves
+
+
+def ranges(wishes: Mapping[str, Wish], partitions: Mapping[bytes, int]) -> Plan:
+    """Contiguous ranges, topic by topic; static members in the order of their instance ids come first."""
+    members = sorted(wishes, key=lambda each: _range_order(each, wishes[each]))
+    held: dict[str, set[Place]] = {member_id: set() for member_id in members}
+    for topic in sorted(partitions):
+        subscribers = [member_id for member_id in members if topic in wishes[member_id].topics]
+        if not subscribers:
+            continue
+        share, more = divmod(partitions[topic], len(subscribers))
+        start = 0
+        for at, member_id in enumerate(subscribers):
+            end = start + share + (at < more)
+            held[member_id].update((topic, partition) for partition in range(start, end))
+            start = end
+    return {member_id: frozenset(places) for member_id, places in held.items()}
+
+
+def _range_order(member_id: str, wish: Wish) -> tuple[bool, str]:
+    return (wish.instance_id is None, wish.instance_id or member_id)
+
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": ranges}
+CLASSES: Mapping[str, str] = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""The names under which Kafka's property files may ask for them."""

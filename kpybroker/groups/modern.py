@@ -1,0 +1,281 @@
+"""One consumer group of the modern protocol (KIP-848) as its coordinator sees it. No clocks, no records.
+
+Three epochs tell how far things are: the group's, which goes up when members, subscriptions or topics change; the
+assignment's, the group epoch for which the target was computed; each member's, the assignment epoch it has reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.assignors import Place
+from kpybroker.groups.timers import Timer
+from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata
+
+LEAVE, LEAVE_STATIC, JOIN = -1, -2, 0
+"""Member epochs with a meaning of their own."""
+FIRST_EPOCH = 1
+NOTHING: frozenset[Place] = frozenset()
+
+
+class MemberState(IntEnum):
+    """How far a member is in reconciling what it has with what it shall have."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    """It has to give partitions up, and has not said that it did."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that others have not given up."""
+
+
+class Current(NamedTuple):
+    """What a member has: the ConsumerGroupCurrentMemberAssignment record."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Mapping[Place, int] = {}
+    """Partition -> the epoch in which the member got it; a commit of that epoch or a later one is the owner's."""
+    revoking: Mapping[Place, int] = {}
+    """Partitions it shall give up and has not yet."""
+
+
+class Resolved(NamedTuple):
+    """What a regular expression matched when it was last tried."""
+
+    topics: frozenset[str]
+    version: int
+    """The offset of the metadata it was tried on."""
+    timestamp_ms: int
+
+
+class ModernMember:
+    """A member: what it said of itself, what it has, and its timers."""
+
+    __slots__ = (
+        "classic",
+        "client_host",
+        "client_id",
+        "current",
+        "instance_id",
+        "member_id",
+        "names",
+        "rack_id",
+        "rebalance",
+        "rebalance_timeout_ms",
+        "regex",
+        "server_assignor",
+        "session",
+        "sync_wait",
+    )
+
+    def __init__(self, member_id: str, instance_id: str | None = None) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.rack_id: str | None = None
+        self.client_id = ""
+        self.client_host = ""
+        self.names: tuple[str, ...] = ()
+        self.regex = ""
+        self.rebalance_timeout_ms = -1
+        self.server_assignor: str | None = None
+        self.classic: ClassicMemberMetadata | None = None
+        """Of a member that speaks the classic protocol: a group may have both while it migrates."""
+        self.current = Current()
+        self.session: Timer | None = None
+        self.rebalance: Timer | None = None
+        """Until when it has to have given up what it shall."""
+        self.sync_wait: Timer | None = None
+        """Of a classic member: until when it has to ask for what its JoinGroup gave it."""
+
+    def said(self) -> tuple[Any, ...]:
+        """What the member metadata record keeps."""
+        return (
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            self.names,
+            self.regex,
+            self.rebalance_timeout_ms,
+            self.server_assignor,
+            self.classic,
+        )
+
+    def cancel_timers(self) -> None:
+        for timer in (self.session, self.rebalance, self.sync_wait):
+            if timer is not None:
+                timer.cancel()
+
+
+class ModernGroup:
+    """Members in the order in which they came, what they shall have, and who has what."""
+
+    __slots__ = (
+        "assigned_at_ms",
+        "assignment_epoch",
+        "epoch",
+        "group_id",
+        "instances",
+        "members",
+        "metadata_hash",
+        "owners",
+        "resolved",
+        "resolving",
+        "seen",
+        "targets",
+        "tried",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        """Of the subscribed topics, as they were when the epoch was last raised."""
+        self.assignment_epoch = FIRST_EPOCH
+        self.assigned_at_ms = 0
+        self.members: dict[str, ModernMember] = {}
+        self.instances: dict[str, str] = {}
+        """Static members: group.instance.id -> member id."""
+        self.targets: dict[str, frozenset[Place]] = {}
+        self.owners: dict[Place, str] = {}
+        """Partitions that a member has, or may still have -> its id."""
+        self.resolved: dict[str, Resolved] = {}
+        """Regular expression -> what it matched."""
+        self.seen: Any = None
+        """The Image that the metadata hash was last compared with."""
+        self.tried: Any = None
+        """The topics that the regular expressions were last tried on."""
+        self.resolving: Timer | None = None
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """Kafka's name for it."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.assignment_epoch:
+            return "Assigning"
+        for member in self.members.values():
+            current = member.current
+            if current.state is not MemberState.STABLE or current.epoch != self.assignment_epoch:
+                return "Reconciling"
+        return "Stable"
+
+    @property
+    def all_classic(self) -> bool:
+        """Nobody is left who speaks the modern protocol, and somebody is left."""
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
+
+    def wanted(self, member: ModernMember) -> frozenset[str]:
+        """The topics a member subscribes to, by name, and by its regular expression as far as that was tried."""
+        found = self.resolved.get(member.regex) if member.regex else None
+        return frozenset(member.names) if found is None else found.topics.union(member.names)
+
+    def topics(self) -> frozenset[str]:
+        """All topics that anybody subscribes to."""
+        each = {(member.names, member.regex): member for member in self.members.values()}
+        return frozenset[str]().union(*(self.wanted(member) for member in each.values()))
+
+    def subscribes(self, topic: str) -> bool:
+        return topic in self.topics()
+
+    def regexes(self) -> Iterator[str]:
+        return iter(dict.fromkeys(member.regex for member in self.members.values() if member.regex))
+
+    def member(self, member_id: str) -> ModernMember:
+        """Raises UNKNOWN_MEMBER_ID."""
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def check_instance(self, member_id: str, instance_id: str) -> ModernMember:
+        """The static member. Raises UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID where another has taken its place."""
+        owner = self.instances.get(instance_id)
+        if owner is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if owner != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {owner}.",
+            )
+        return self.members[owner]
+
+    def check_commit(self, member_id: str, epoch: int, places: Sequence[Place], *, knows_epochs: bool) -> None:
+        """Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH.
+
+        An epoch that the member has left behind will do for partitions that it has had since then (KIP-1251).
+        """
+        if epoch < 0 and not self.members:
+            return
+        member = self.member(member_id)
+        current = member.current
+        if member.classic is not None:
+            self._check_generation(member, epoch)
+            return
+        if not knows_epochs:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, "members of the consumer protocol commit with version 9 or later"
+            )
+        if epoch == current.epoch:
+            return
+        owned_since = (current.assigned.get(each, current.revoking.get(each)) for each in places)
+        if epoch < 0 or epoch > current.epoch or any(since is None or since > epoch for since in owned_since):
+            raise self._stale(member, epoch)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """May this member read offsets? Without an id, anybody may. Raises as `check_commit`."""
+        if member_id is None and epoch < 0:
+            return
+        member = self.member(member_id or "")
+        if member.classic is not None:
+            self._check_generation(member, epoch)
+        elif epoch != member.current.epoch:
+            raise self._stale(member, epoch)
+
+    @staticmethod
+    def _check_generation(member: ModernMember, generation: int) -> None:
+        if generation != member.current.epoch:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {member.current.epoch}")
+
+    @staticmethod
+    def _stale(member: ModernMember, epoch: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.STALE_MEMBER_EPOCH, f"the member epoch is {epoch}, and is known to be {member.current.epoch}"
+        )
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def add(self, member: ModernMember) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.member_id
+        self.hold(member, member.current)
+
+    def remove(self, member: ModernMember) -> None:
+        member.cancel_timers()
+        self.hold(member, Current())
+        del self.members[member.member_id]
+        self.targets.pop(member.member_id, None)
+        if member.instance_id is not None and self.instances.get(member.instance_id) == member.member_id:
+            del self.instances[member.instance_id]
+
+    def hold(self, member: ModernMember, current: Current) -> None:
+        """The member has this now."""
+        for place in (*member.current.assigned, *member.current.revoking):
+            if self.owners.get(place) == member.member_id:
+                del self.owners[place]
+        member.current = current
+        for place in (*current.assigned, *current.revoking):
+            self.owners[place] = member.member_id
+
+    def is_free(self, place: Place, member: ModernMember) -> bool:
+        """Nobody else has it."""
+        return self.owners.get(place, member.member_id) == member.member_id

@@ -1,0 +1,230 @@
+"""Members of the classic protocol in a consumer group, while it migrates: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+To them a member epoch is a generation. They have no leader: each is told its part of the target, as the others are, and
+joins again whenever there is something for it to give up or to get (REBALANCE_IN_PROGRESS in answer to a heartbeat).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.groups import modern_records as records
+from kpybroker.groups.assignors import Place
+from kpybroker.groups.classic import CONSUMER
+from kpybroker.groups.commands import Heartbeat, Join
+from kpybroker.groups.modern import NOTHING, MemberState, ModernGroup, ModernMember
+from kpybroker.groups.modern_steps import ModernSteps
+from kpybroker.groups.subscription import Subscription, build_assignment, read_subscription
+from kpybroker.groups.turn import Turn
+from kpybroker.metadata.image import Image
+from kpybroker.wire.rpc import join_group, leave_group, sync_group
+from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
+
+
+class ModernClassic:
+    """Answers the classic calls upon the transitions of `ModernSteps`; each raises KafkaError."""
+
+    def __init__(self, steps: ModernSteps) -> None:
+        self._steps = steps
+
+    # -- JoinGroup ------------------------------------------------------------------------------------------------
+
+    def join(self, group: ModernGroup, command: Join, member_id: str, turn: Turn) -> join_group.Response:
+        """`member_id` is for one that has none yet. Answered at once: nobody waits for others."""
+        request = command.request
+        said = self._check_join(group, request)
+        known = self._known(group, request)
+        if known is None:
+            self._check_room(group)
+            if not request.member_id and request.group_instance_id is None and command.knows_member_id_first:
+                return join_group.Response(
+                    error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id, protocol_name=None
+                )
+            member = ModernMember(request.member_id or member_id, request.group_instance_id)
+        elif known.member_id != request.member_id:
+            member = self._steps.replace(group, known, member_id, turn)
+        else:
+            member = known
+        changed = self._update(group, member, command, said, turn)
+        self._steps.refresh(group, turn, changed=changed)
+        self._steps.retarget(group, turn)
+        if member.rebalance is not None:
+            member.rebalance.cancel()
+        self._steps.reconcile(group, member, _owned(member, said, self._steps.image()), turn)
+        self._steps.begin_session(group, member, turn.now_ms)
+        self._steps.wait_for_sync(group, member, turn)
+        if group.all_classic and known is not None:
+            self._steps.on_all_classic(
+                group, turn
+            )  # it was the last of the other protocol, and came back with this one
+        return join_group.Response(
+            generation_id=member.current.epoch,
+            protocol_type=CONSUMER,
+            protocol_name=request.protocols[0].name,
+            member_id=member.member_id,
+        )
+
+    def _check_join(self, group: ModernGroup, request: join_group.Request) -> Subscription:
+        if request.protocol_type != CONSUMER or not request.protocols:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        offered = {each.name for each in request.protocols}
+        for member in group.members.values():
+            if member.classic is not None and member.member_id != request.member_id:
+                offered &= {each.name for each in member.classic.supported_protocols}
+        if not offered:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        try:
+            return read_subscription(bytes(request.protocols[0].metadata))
+        except MalformedFrame as malformed:
+            # Kafka has no better word for it either.
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(malformed)) from None
+
+    def _known(self, group: ModernGroup, request: join_group.Request) -> ModernMember | None:
+        if request.group_instance_id is None:
+            return group.members.get(request.member_id)
+        earlier_id = group.instances.get(request.group_instance_id)
+        if earlier_id is None:
+            if request.member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            return None
+        if request.member_id and request.member_id != earlier_id:
+            raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        return group.members[earlier_id]
+
+    def _check_room(self, group: ModernGroup) -> None:
+        if len(group.members) >= self._steps.settings.consumer_max_size:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def _update(self, group: ModernGroup, member: ModernMember, command: Join, said: Subscription, turn: Turn) -> bool:
+        """Take over what the member says; True if what it subscribes to has changed."""
+        request = command.request
+        before, names_before, regex_before = member.said(), set(member.names), member.regex
+        member.client_id, member.client_host = command.client_id, command.client_host
+        member.names, member.regex, member.server_assignor = tuple(dict.fromkeys(said.topics)), "", None
+        member.rack_id = said.rack_id
+        # v0 has one timeout for both.
+        timeout_ms = request.rebalance_timeout_ms
+        member.rebalance_timeout_ms = timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
+        member.classic = ClassicMemberMetadata(
+            session_timeout_ms=request.session_timeout_ms,
+            supported_protocols=[
+                ClassicProtocol(name=each.name, metadata=bytes(each.metadata)) for each in request.protocols
+            ],
+        )
+        if member.member_id not in group.members:
+            group.add(member)
+        elif member.said() == before:
+            return False
+        turn.write(records.member_record(group.group_id, member))
+        self._steps.drop_unused(group, regex_before, turn)
+        return set(member.names) != names_before or bool(regex_before)
+
+    # -- SyncGroup ------------------------------------------------------------------------------------------------
+
+    def sync(self, group: ModernGroup, request: sync_group.Request, turn: Turn) -> sync_group.Response:
+        """The member's part, as far as it is free."""
+        member = self._member(group, request.member_id, request.group_instance_id)
+        if request.generation_id != member.current.epoch:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        assert member.classic is not None
+        protocol = member.classic.supported_protocols[0].name
+        if (request.protocol_type or CONSUMER) != CONSUMER or (request.protocol_name or protocol) != protocol:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if (
+            member.current.epoch < group.assignment_epoch
+            and member.current.state is not MemberState.UNREVOKED_PARTITIONS
+        ):
+            self._steps.begin_to_wait(group, member, turn)
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        if member.sync_wait is not None:
+            member.sync_wait.cancel()
+        return sync_group.Response(
+            protocol_type=CONSUMER, protocol_name=protocol, assignment=given(member, self._steps.image())
+        )
+
+    # -- Heartbeat ------------------------------------------------------------------------------------------------
+
+    def beat(self, group: ModernGroup, command: Heartbeat, turn: Turn) -> ErrorCode:
+        """REBALANCE_IN_PROGRESS where joining again would change something."""
+        member = self._member(group, command.member_id, command.instance_id)
+        current = member.current
+        if command.generation != current.epoch:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        self._steps.begin_session(group, member, turn.now_ms)
+        self._steps.refresh(group, turn, changed=False)
+        self._steps.retarget(group, turn)
+        waits = current.state is MemberState.UNRELEASED_PARTITIONS and self._may_get(group, member)
+        if current.epoch < group.assignment_epoch or current.state is MemberState.UNREVOKED_PARTITIONS or waits:
+            self._steps.begin_to_wait(group, member, turn)
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    @staticmethod
+    def _may_get(group: ModernGroup, member: ModernMember) -> bool:
+        """All that it waits for is free."""
+        target = group.targets.get(member.member_id, NOTHING)
+        return all(group.is_free(place, member) for place in target)
+
+    def _member(self, group: ModernGroup, member_id: str, instance_id: str | None) -> ModernMember:
+        member = group.member(member_id) if instance_id is None else group.check_instance(member_id, instance_id)
+        if member.classic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the member uses the consumer protocol")
+        return member
+
+    # -- LeaveGroup -----------------------------------------------------------------------------------------------
+
+    def leave(
+        self, group: ModernGroup, identities: Sequence[leave_group.MemberIdentity], turn: Turn
+    ) -> list[ErrorCode]:
+        """Members of either protocol, by their id or, for static ones, by instance id alone."""
+        codes = []
+        leaving: dict[str, ModernMember] = {}
+        for each in identities:
+            try:
+                member = _leaving(group, each)
+                if member.member_id in leaving:
+                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+                leaving[member.member_id] = member
+                codes.append(ErrorCode.NONE)
+            except KafkaError as refusal:
+                codes.append(refusal.code)
+        if leaving:
+            self._steps.remove(group, list(leaving.values()), turn)
+        return codes
+
+
+def _leaving(group: ModernGroup, identity: leave_group.MemberIdentity) -> ModernMember:
+    instance_id = identity.group_instance_id
+    if instance_id is None:
+        return group.member(identity.member_id)
+    return group.check_instance(identity.member_id or group.instances.get(instance_id, ""), instance_id)
+
+
+def _owned(member: ModernMember, said: Subscription, image: Image) -> frozenset[Place]:
+    """What the member has. One that does not say, or speaks of a former generation, has given up everything."""
+    if said.generation not in (-1, member.current.epoch):
+        return NOTHING
+    return owned_places(said.owned, image)
+
+
+def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset[Place]:
+    """Of topics that exist."""
+    found = ((image.topic(name), partitions) for name, partitions in topics.items())
+    return frozenset(
+        (topic.id, partition) for topic, partitions in found if topic is not None for partition in partitions
+    )
+
+
+def given(member: ModernMember, image: Image) -> bytes:
+    """What a classic member has, in the words of the classic protocol."""
+    assert member.classic is not None
+    protocols = member.classic.supported_protocols
+    version = read_subscription(bytes(protocols[0].metadata)).version
+    topics: dict[str, Any] = {}
+    for topic_id, partitions in records.by_topic(member.current.assigned).items():
+        topic = image.topic_by_id(topic_id)
+        if topic is not None:
+            topics[topic.name] = partitions
+    return build_assignment(version, topics)

@@ -1,0 +1,230 @@
+"""ConsumerGroupHeartbeat (KIP-848): a member joins, says what it wants and has, hears what it shall have, and leaves.
+
+The refusals are in the order in which Kafka finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups import modern_records as records
+from kpybroker.groups.assignors import Place
+from kpybroker.groups.commands import ConsumerHeartbeat
+from kpybroker.groups.modern import JOIN, LEAVE, LEAVE_STATIC, ModernGroup, ModernMember
+from kpybroker.groups.modern_steps import ModernSteps
+from kpybroker.groups.subscription_regex import compiled
+from kpybroker.groups.turn import Turn
+from kpybroker.wire.rpc.consumer_group_heartbeat import Assignment, Request, Response, TopicPartitions
+
+
+class ModernHeartbeat:
+    """Answers heartbeats upon the transitions of `ModernSteps`.
+
+    - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
+    - find_or_make: the group of one that joins, made or migrated from the classic protocol where need be.
+    """
+
+    def __init__(
+        self,
+        steps: ModernSteps,
+        find: Callable[[str], ModernGroup],
+        find_or_make: Callable[[str, Turn], ModernGroup],
+    ) -> None:
+        self._steps = steps
+        self._find = find
+        self._find_or_make = find_or_make
+
+    def beat(self, command: ConsumerHeartbeat, turn: Turn) -> Response:
+        """Raises KafkaError with the code and the words of the refusal."""
+        request = command.request
+        self._check(request)
+        if request.member_epoch == JOIN:
+            if request.subscribed_topic_regex:
+                compiled(request.subscribed_topic_regex)
+            group = self._find_or_make(request.group_id, turn)
+        else:
+            group = self._find(request.group_id)
+        if request.member_epoch < JOIN:
+            return self._leave(group, request, turn)
+        return self._stay(group, command, turn)
+
+    # -- what is wrong with a request whatever the group ----------------------------------------------------------
+
+    def _check(self, request: Request) -> None:
+        why = _malformed(request)
+        if why is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, why)
+        supported = self._steps.settings.consumer_assignors
+        if request.server_assignor is not None and request.server_assignor not in supported:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {request.server_assignor} is not supported. "
+                f"Supported assignors: {', '.join(supported)}.",
+            )
+
+    # -- members --------------------------------------------------------------------------------------------------
+
+    def _stay(self, group: ModernGroup, command: ConsumerHeartbeat, turn: Turn) -> Response:
+        request = command.request
+        owned = _places(request)
+        known = self._known(group, request, owned)
+        if request.subscribed_topic_regex:
+            compiled(request.subscribed_topic_regex)
+        if known is None:
+            self._check_room(group)
+            member = ModernMember(request.member_id, request.instance_id)
+        elif known.member_id != request.member_id:
+            member = self._steps.replace(group, known, request.member_id, turn)
+        else:
+            member = known
+        had = frozenset(member.current.assigned)
+        changed = self._update(group, member, command, turn)
+        self._steps.refresh(group, turn, changed=changed)
+        self._steps.retarget(group, turn)
+        self._steps.reconcile(group, member, owned, turn)
+        self._steps.begin_session(group, member, turn.now_ms)
+        response = Response(
+            member_id=member.member_id,
+            member_epoch=member.current.epoch,
+            heartbeat_interval_ms=self._steps.heartbeat_interval_ms(group.group_id),
+        )
+        if request.member_epoch == JOIN or _is_full(request) or had != member.current.assigned.keys():
+            response.assignment = _assignment(member)
+        return response
+
+    def _known(self, group: ModernGroup, request: Request, owned: frozenset[Place] | None) -> ModernMember | None:
+        """The member, or the earlier self of a static one; None for a new one. Raises what Kafka refuses it with."""
+        member_id, instance_id = request.member_id, request.instance_id
+        if request.member_epoch == JOIN:
+            if instance_id is None:
+                return group.members.get(member_id)
+            earlier_id = group.instances.get(instance_id)
+            if earlier_id is None:
+                return group.members.get(member_id)
+            earlier = group.members[earlier_id]
+            if earlier.classic is None and earlier.current.epoch != LEAVE_STATIC:
+                raise KafkaError(
+                    ErrorCode.UNRELEASED_INSTANCE_ID,
+                    f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+                    f"instance id is owned by {earlier_id}.",
+                )
+            return earlier
+        member = group.member(member_id) if instance_id is None else group.check_instance(member_id, instance_id)
+        if member.classic is not None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} uses the classic protocol.")
+        _check_epoch(member, request.member_epoch, owned)
+        return member
+
+    def _check_room(self, group: ModernGroup) -> None:
+        limit = self._steps.settings.consumer_max_size
+        if len(group.members) >= limit:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {limit} members.",
+            )
+
+    def _update(self, group: ModernGroup, member: ModernMember, command: ConsumerHeartbeat, turn: Turn) -> bool:
+        """Take over what the member says; True if what it subscribes to has changed."""
+        request = command.request
+        before, regex_before, names_before = member.said(), member.regex, set(member.names)
+        if request.instance_id is not None:
+            member.instance_id = request.instance_id
+        if request.rack_id is not None:
+            member.rack_id = request.rack_id
+        if request.rebalance_timeout_ms != -1:
+            member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        if request.server_assignor is not None:
+            member.server_assignor = request.server_assignor
+        if request.subscribed_topic_names is not None:
+            member.names = tuple(dict.fromkeys(request.subscribed_topic_names))
+        if request.subscribed_topic_regex is not None:
+            member.regex = request.subscribed_topic_regex
+        member.client_id, member.client_host, member.classic = command.client_id, command.client_host, None
+        if member.member_id not in group.members:
+            group.add(member)
+        elif member.said() == before:
+            return False
+        turn.write(records.member_record(group.group_id, member))
+        changed = set(member.names) != names_before
+        if member.regex != regex_before:
+            changed = changed or bool(regex_before) or member.regex in group.resolved
+            if member.regex and member.regex not in group.resolved:
+                self._steps.resolve(group, turn.now_ms)
+            self._steps.drop_unused(group, regex_before, turn)
+        return changed
+
+    # -- leaving --------------------------------------------------------------------------------------------------
+
+    def _leave(self, group: ModernGroup, request: Request, turn: Turn) -> Response:
+        if request.instance_id is None:
+            member = group.member(request.member_id)
+        else:
+            member = group.check_instance(request.member_id, request.instance_id)
+        if request.member_epoch == LEAVE:
+            self._steps.remove(group, [member], turn)
+        else:
+            self._steps.leave_for_a_while(group, member, turn)
+        return Response(member_id=request.member_id, member_epoch=request.member_epoch)
+
+
+def _malformed(request: Request) -> str | None:
+    if not request.group_id:
+        return "GroupId can't be empty."
+    if not request.member_id:
+        return "MemberId can't be empty."
+    if request.instance_id == "":
+        return "InstanceId can't be empty."
+    if request.rack_id == "":
+        return "RackId can't be empty."
+    if request.member_epoch == JOIN:
+        if request.rebalance_timeout_ms == -1:
+            return "RebalanceTimeoutMs must be provided in first request."
+        if request.topic_partitions is None or request.topic_partitions:
+            return "TopicPartitions must be empty when (re-)joining."
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            return "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+    elif request.member_epoch == LEAVE_STATIC:
+        if request.instance_id is None:
+            return "InstanceId can't be null."
+    elif request.member_epoch < LEAVE_STATIC:
+        return "MemberEpoch is invalid."
+    return None
+
+
+def _check_epoch(member: ModernMember, epoch: int, owned: frozenset[Place] | None) -> None:
+    """A member may lag by the one answer that it has not heard, if what it has is a part of what it shall have."""
+    current = member.current
+    if epoch == current.epoch:
+        return
+    unheard = epoch == current.previous_epoch and owned is not None and owned <= current.assigned.keys()
+    if epoch > current.epoch or not unheard:
+        size = "greater" if epoch > current.epoch else "smaller"
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group "
+            f"coordinator ({current.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _is_full(request: Request) -> bool:
+    """It says everything, as a client does that is not sure what was heard."""
+    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
+
+
+def _places(request: Request) -> frozenset[Place] | None:
+    if request.topic_partitions is None:
+        return None
+    return frozenset(
+        (bytes(each.topic_id), partition) for each in request.topic_partitions for partition in each.partitions
+    )
+
+
+def _assignment(member: ModernMember) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in records.by_topic(member.current.assigned).items()
+        ]
+    )

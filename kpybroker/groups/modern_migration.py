@@ -1,0 +1,163 @@
+"""A live group changes its protocol (KIP-848, "Online migration"), in either direction, and nobody has to stop.
+
+Up: a member of the consumer protocol joins a classic group; the members that are there stay, and go on speaking the
+classic protocol. Down: the last member of the consumer protocol leaves; those that stay make a classic group, which
+rebalances. A group without members belongs to whoever joins it first.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.groups import modern_records as records
+from kpybroker.groups.classic import CONSUMER, ClassicGroup, Member, State
+from kpybroker.groups.modern import Current, MemberState, ModernGroup, ModernMember
+from kpybroker.groups.modern_classic import given, owned_places
+from kpybroker.groups.modern_steps import ModernSteps
+from kpybroker.groups.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.records import group_tombstone
+from kpybroker.groups.subscription import Subscription, read_assignment, read_subscription
+from kpybroker.groups.turn import Turn
+from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
+
+
+class Keeper(Protocol):
+    """Where the groups of the modern protocol are kept."""
+
+    groups: dict[str, ModernGroup]
+
+    def forget(self, group: ModernGroup, turn: Turn) -> None: ...
+
+
+class Migration:
+    """Turns groups of one protocol into groups of the other."""
+
+    def __init__(
+        self, steps: ModernSteps, rebalance: Rebalance, classic: dict[str, ClassicGroup], modern: Keeper
+    ) -> None:
+        self._steps = steps
+        self._rebalance = rebalance
+        self._classic = classic
+        self._modern = modern
+
+    # -- up -------------------------------------------------------------------------------------------------------
+
+    def upgraded(self, group_id: str, turn: Turn) -> ModernGroup | None:
+        """The classic group of this id as one of the consumer protocol; None where there is none, or an empty one.
+
+        Raises GROUP_ID_NOT_FOUND where it may not become one: clients then say that the group is of another protocol.
+        """
+        classic = self._classic.get(group_id)
+        if classic is None:
+            return None
+        if classic.state is State.EMPTY and not classic.members:
+            self._retire(classic, turn)
+            return None
+        said = self._check_upgrade(classic)
+        group = ModernGroup(group_id)
+        group.epoch = group.assignment_epoch = classic.generation
+        for member in classic.members.values():
+            self._adopt(group, classic, member, said[member.member_id], turn.now_ms)
+        self._retire(classic, turn)
+        self._modern.groups[group_id] = group
+        self._write(group, turn)
+        return group
+
+    def _check_upgrade(self, classic: ClassicGroup) -> dict[str, Subscription]:
+        """What the members subscribe to. Raises GROUP_ID_NOT_FOUND."""
+        if not self._steps.settings.may_upgrade:
+            raise _no_upgrade(classic, "the online upgrade is disabled")
+        if classic.protocol_type != CONSUMER:
+            raise _no_upgrade(classic, "the group does not use the consumer embedded protocol")
+        if len(classic.members) >= self._steps.settings.consumer_max_size:
+            raise _no_upgrade(classic, "the group size exceeds the consumer group maximum size")
+        try:
+            return {each.member_id: _subscription(each, classic.protocol) for each in classic.members.values()}
+        except MalformedFrame:
+            raise _no_upgrade(classic, "the embedded consumer protocol is malformed") from None
+
+    def _adopt(self, group: ModernGroup, classic: ClassicGroup, known: Member, said: Subscription, now_ms: int) -> None:
+        member = ModernMember(known.member_id, known.instance_id)
+        member.client_id, member.client_host = known.client_id, known.client_host
+        member.rack_id = said.rack_id
+        member.names = said.topics
+        member.rebalance_timeout_ms = known.rebalance_timeout_ms
+        member.classic = ClassicMemberMetadata(
+            session_timeout_ms=known.session_timeout_ms,
+            supported_protocols=[ClassicProtocol(name=name, metadata=data) for name, data in known.protocols],
+        )
+        try:
+            has = owned_places(read_assignment(known.assignment), self._steps.image())
+        except MalformedFrame:
+            has = frozenset()
+        free = frozenset(place for place in has if place not in group.owners)
+        epoch = classic.generation
+        member.current = Current(epoch, epoch, MemberState.STABLE, dict.fromkeys(sorted(free), epoch))
+        group.add(member)
+        group.targets[member.member_id] = free
+        self._steps.begin_session(group, member, now_ms)
+
+    def _write(self, group: ModernGroup, turn: Turn) -> None:
+        for member in group.members.values():
+            turn.write(records.member_record(group.group_id, member))
+        turn.write(records.epoch_record(group))
+        for member_id, target in group.targets.items():
+            turn.write(records.target_record(group.group_id, member_id, target))
+        turn.write(records.target_epoch_record(group))
+        for member in group.members.values():
+            turn.write(records.current_record(group.group_id, member))
+
+    def _retire(self, classic: ClassicGroup, turn: Turn) -> None:
+        """The classic group is no more; who waits in it is sent to join again."""
+        for member in classic.members.values():
+            turn.answer(classic.take_join(member), refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            turn.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
+            member.sync_ticket = None
+            if member.session is not None:
+                member.session.cancel()
+        for timer in (classic.join_timer, classic.sync_timer, *classic.pending_join.values()):
+            if timer is not None:
+                timer.cancel()
+        turn.write(group_tombstone(classic.group_id))
+        del self._classic[classic.group_id]
+
+    # -- down -----------------------------------------------------------------------------------------------------
+
+    def downgrade(self, group: ModernGroup, turn: Turn) -> bool:
+        """Make a classic group of members that all speak that protocol; False where the settings do not allow it."""
+        settings = self._steps.settings
+        if not settings.may_downgrade or len(group.members) > settings.group_max_size:
+            return False
+        self._modern.forget(group, turn)
+        classic = ClassicGroup(group.group_id, turn.now_ms)
+        classic.generation = group.epoch
+        for known in group.members.values():
+            assert known.classic is not None
+            member = Member(known.member_id, known.instance_id, known.client_id, known.client_host)
+            member.is_new = False
+            member.protocols = tuple((each.name, bytes(each.metadata)) for each in known.classic.supported_protocols)
+            member.rebalance_timeout_ms = known.rebalance_timeout_ms
+            member.session_timeout_ms = known.classic.session_timeout_ms
+            member.assignment = given(known, self._steps.image())
+            classic.add(member, CONSUMER)
+            self._rebalance.renew_session(classic, member, turn.now_ms)
+        classic.protocol = classic.select_protocol()
+        classic.enter(State.STABLE, turn.now_ms)
+        self._classic[group.group_id] = classic
+        self._rebalance.keep(classic, turn)
+        self._rebalance.prepare(classic, turn)
+        return True
+
+
+def _subscription(member: Member, protocol: str | None) -> Subscription:
+    """By the protocol of the generation; before there is one, by the member's first."""
+    data = member.metadata(protocol) if protocol else member.protocols[0][1] if member.protocols else b""
+    return read_subscription(data)
+
+
+def _no_upgrade(classic: ClassicGroup, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {classic.group_id} to consumer group because {why}.",
+    )

@@ -1,0 +1,228 @@
+"""Records of consumer groups in `__consumer_offsets`, in Kafka's schemas (KIP-848): what is written, and read back.
+
+A group is what its records say: an epoch, and for each member what it said, what it shall have and what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kpybroker.errors import MalformedFrame
+from kpybroker.groups.assignors import Place
+from kpybroker.groups.modern import Current, MemberState, ModernGroup, ModernMember, Resolved
+from kpybroker.machine import Stored
+from kpybroker.wire.stored import consumer_group as stored
+from kpybroker.wire.stored.prefixed import build_stored, parse_stored
+
+GROUP_EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
+KINDS = frozenset({GROUP_EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX})
+_TOMBSTONE_ORDER = (CURRENT, TARGET, TARGET_EPOCH, MEMBER, PARTITION_METADATA, REGEX, GROUP_EPOCH)
+"""A member goes after what it has, a group after its members: whoever replays finds nothing left behind."""
+_REPLAY_ORDER = (GROUP_EPOCH, PARTITION_METADATA, TARGET_EPOCH, MEMBER, TARGET, CURRENT, REGEX)
+
+
+def group_of(key: bytes) -> str:
+    """The group a key of these kinds belongs to: its first field in all of them. Raises MalformedFrame."""
+    size = int.from_bytes(key[2:4], "big", signed=True)
+    if not 0 <= size <= len(key) - 4:
+        raise MalformedFrame("a key without a group id")
+    try:
+        return bytes(key[4 : 4 + size]).decode()
+    except UnicodeDecodeError:
+        raise MalformedFrame("a group id that is not UTF-8") from None
+
+
+def tombstones(keys: Iterable[bytes]) -> list[Stored]:
+    """Forget all of these, in an order in which it can be replayed."""
+    ordered = sorted(keys, key=lambda key: _TOMBSTONE_ORDER.index(int.from_bytes(key[:2], "big")))
+    return [Stored(key, None) for key in ordered]
+
+
+def _record(key: Any, value: Any) -> Stored:
+    return Stored(build_stored(key), None if value is None else build_stored(value))
+
+
+def epoch_record(group: ModernGroup) -> Stored:
+    return _record(
+        stored.ConsumerGroupMetadataKey(group_id=group.group_id),
+        stored.ConsumerGroupMetadataValue(epoch=group.epoch, metadata_hash=group.metadata_hash),
+    )
+
+
+def member_record(group_id: str, member: ModernMember) -> Stored:
+    return _record(
+        stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        stored.ConsumerGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.names),
+            subscribed_topic_regex=member.regex,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            server_assignor=member.server_assignor,
+            classic_member_metadata=member.classic,
+        ),
+    )
+
+
+def target_epoch_record(group: ModernGroup) -> Stored:
+    return _record(
+        stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=group.group_id),
+        stored.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=group.assignment_epoch, assignment_timestamp=group.assigned_at_ms
+        ),
+    )
+
+
+def target_record(group_id: str, member_id: str, target: frozenset[Place]) -> Stored:
+    return _record(
+        stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        stored.ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                stored.TopicPartition(topic_id=topic, partitions=partitions)
+                for topic, partitions in by_topic(target).items()
+            ]
+        ),
+    )
+
+
+def current_record(group_id: str, member: ModernMember) -> Stored:
+    current = member.current
+    return _record(
+        stored.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
+        stored.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=current.epoch,
+            previous_member_epoch=current.previous_epoch,
+            state=current.state,
+            assigned_partitions=_with_epochs(current.assigned),
+            partitions_pending_revocation=_with_epochs(current.revoking),
+        ),
+    )
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
+    """Forget a member."""
+    return [
+        _record(stored.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
+        _record(stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
+        _record(stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None),
+    ]
+
+
+def regex_record(group_id: str, regex: str, resolved: Resolved | None) -> Stored:
+    """What a regular expression matches; None: nobody subscribes by it any more."""
+    value = resolved and stored.ConsumerGroupRegularExpressionValue(
+        topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
+    )
+    return _record(stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), value)
+
+
+def by_topic(places: Iterable[Place]) -> dict[bytes, list[int]]:
+    """Topic id -> partitions, in order."""
+    found: dict[bytes, list[int]] = {}
+    for topic, partition in sorted(places):
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def _with_epochs(places: Mapping[Place, int]) -> list[Any]:
+    return [
+        stored.TopicPartitions(
+            topic_id=topic,
+            partitions=partitions,
+            assignment_epochs=[places[topic, partition] for partition in partitions],
+        )
+        for topic, partitions in by_topic(places).items()
+    ]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_group(group_id: str, said: Mapping[bytes, bytes]) -> ModernGroup:
+    """The group that these records keep; timers are the caller's to start. Raises Damage."""
+    group = ModernGroup(group_id)
+    for key in sorted(said, key=lambda key: _REPLAY_ORDER.index(int.from_bytes(key[:2], "big"))):
+        _READERS[int.from_bytes(key[:2], "big")](group, key, said[key])
+    return group
+
+
+def _read_epoch(group: ModernGroup, _: bytes, value: bytes) -> None:
+    told = parse_stored(stored.ConsumerGroupMetadataValue, value)
+    group.epoch, group.metadata_hash = told.epoch, told.metadata_hash
+
+
+def _read_target_epoch(group: ModernGroup, _: bytes, value: bytes) -> None:
+    told = parse_stored(stored.ConsumerGroupTargetAssignmentMetadataValue, value)
+    group.assignment_epoch, group.assigned_at_ms = told.assignment_epoch, told.assignment_timestamp
+
+
+def _read_member(group: ModernGroup, key: bytes, value: bytes) -> None:
+    told = parse_stored(stored.ConsumerGroupMemberMetadataValue, value)
+    member = ModernMember(parse_stored(stored.ConsumerGroupMemberMetadataKey, key).member_id, told.instance_id)
+    member.rack_id = told.rack_id
+    member.client_id, member.client_host = told.client_id, told.client_host
+    member.names = tuple(told.subscribed_topic_names)
+    member.regex = told.subscribed_topic_regex or ""
+    member.rebalance_timeout_ms = told.rebalance_timeout_ms
+    member.server_assignor = told.server_assignor
+    member.classic = told.classic_member_metadata
+    group.add(member)
+
+
+def _read_target(group: ModernGroup, key: bytes, value: bytes) -> None:
+    told = parse_stored(stored.ConsumerGroupTargetAssignmentMemberValue, value)
+    member_id = parse_stored(stored.ConsumerGroupTargetAssignmentMemberKey, key).member_id
+    group.targets[member_id] = frozenset(
+        (bytes(each.topic_id), partition) for each in told.topic_partitions for partition in each.partitions
+    )
+
+
+def _read_current(group: ModernGroup, key: bytes, value: bytes) -> None:
+    told = parse_stored(stored.ConsumerGroupCurrentMemberAssignmentValue, value)
+    member = group.members.get(parse_stored(stored.ConsumerGroupCurrentMemberAssignmentKey, key).member_id)
+    if member is None:
+        return
+    known = told.state in tuple(MemberState)
+    current = Current(
+        told.member_epoch,
+        told.previous_member_epoch,
+        MemberState(told.state) if known else MemberState.STABLE,
+        _epochs(told.assigned_partitions, told.member_epoch),
+        _epochs(told.partitions_pending_revocation, told.member_epoch),
+    )
+    group.hold(member, current)
+
+
+def _epochs(told: list[Any], epoch: int) -> dict[Place, int]:
+    """Without epochs of their own (before Kafka 4.3), partitions are taken to be of the member's."""
+    return {
+        (bytes(each.topic_id), partition): since
+        for each in told
+        for partition, since in zip(
+            each.partitions, each.assignment_epochs or [epoch] * len(each.partitions), strict=False
+        )
+    }
+
+
+def _read_regex(group: ModernGroup, key: bytes, value: bytes) -> None:
+    told = parse_stored(stored.ConsumerGroupRegularExpressionValue, value)
+    regex = parse_stored(stored.ConsumerGroupRegularExpressionKey, key).regular_expression
+    group.resolved[regex] = Resolved(frozenset(told.topics), told.version, told.timestamp)
+
+
+def _pass_over(_group: ModernGroup, _key: bytes, _value: bytes) -> None:
+    """What Kafka wrote before 4.1 about topics, and nobody reads."""
+
+
+_READERS = {
+    GROUP_EPOCH: _read_epoch,
+    PARTITION_METADATA: _pass_over,
+    MEMBER: _read_member,
+    TARGET_EPOCH: _read_target_epoch,
+    TARGET: _read_target,
+    CURRENT: _read_current,
+    REGEX: _read_regex,
+}

@@ -1,0 +1,285 @@
+"""The transitions of consumer groups (KIP-848) that heartbeats, timers and classic members have in common.
+
+Whatever changes is written in the same turn: a group is what its records say, and a new coordinator goes on from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import blake2b
+
+from kpybroker.groups import modern_records as records
+from kpybroker.groups.assignors import ASSIGNORS, Wish
+from kpybroker.groups.modern import (
+    LEAVE_STATIC,
+    NOTHING,
+    Current,
+    MemberState,
+    ModernGroup,
+    ModernMember,
+    Resolved,
+)
+from kpybroker.groups.modern_reconciling import reconciled
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.subscription_regex import Resolving
+from kpybroker.groups.timers import Timer, Timers
+from kpybroker.groups.turn import Turn
+from kpybroker.metadata.image import Image
+
+GROUP_RESOURCE = 32
+RESOLVE_AGAIN_MS = 1_000
+"""Regular expressions of a group are tried on new topics at most this often."""
+
+
+class ModernSteps:
+    """Changes groups, and writes what it changed.
+
+    - image: the metadata as this broker knows it.
+    - on_all_classic: called when the last member that speaks the modern protocol has left others behind; True if the
+      group is then one of the classic protocol, and this one is no more.
+    """
+
+    def __init__(self, settings: GroupSettings, timers: Timers, image: Callable[[], Image]) -> None:
+        self.settings = settings
+        self.timers = timers
+        self.image = image
+        self.on_all_classic: Callable[[ModernGroup, Turn], bool] = lambda group, turn: False
+
+    # -- settings -------------------------------------------------------------------------------------------------
+
+    def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
+        """A setting of the group's own, as far as the broker's limits allow it."""
+        own = self.image().config(GROUP_RESOURCE, group_id).get(name)
+        return default if own is None else min(max(int(own), low), high)
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        known = self.settings
+        return self._of_group(
+            group_id,
+            "consumer.session.timeout.ms",
+            known.consumer_session_timeout_ms,
+            known.consumer_min_session_timeout_ms,
+            known.consumer_max_session_timeout_ms,
+        )
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        known = self.settings
+        return self._of_group(
+            group_id,
+            "consumer.heartbeat.interval.ms",
+            known.consumer_heartbeat_interval_ms,
+            known.consumer_min_heartbeat_interval_ms,
+            known.consumer_max_heartbeat_interval_ms,
+        )
+
+    def _assignment_interval_ms(self, group_id: str) -> int:
+        known = self.settings
+        return self._of_group(
+            group_id,
+            "consumer.assignment.interval.ms",
+            known.consumer_assignment_interval_ms,
+            known.consumer_min_assignment_interval_ms,
+            known.consumer_max_assignment_interval_ms,
+        )
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def partitions(self, names: frozenset[str]) -> dict[bytes, int]:
+        """Topic id -> number of partitions, of those that exist."""
+        topics = self.image().topics
+        found = (topics.get(name) for name in names)
+        return {topic.id: len(topic.partitions) for topic in found if topic is not None}
+
+    def refresh(self, group: ModernGroup, turn: Turn, *, changed: bool) -> None:
+        """Raise the group's epoch where its subscriptions have changed, or the topics it subscribes to."""
+        image = self.image()
+        if not changed and group.seen is image:
+            return
+        group.seen = image
+        known = group.metadata_hash
+        group.metadata_hash = _hash(self.partitions(group.topics()))
+        if changed or group.metadata_hash != known:
+            group.epoch += 1
+            turn.write(records.epoch_record(group))
+        self._try_again(group, turn.now_ms)
+
+    # -- regular expressions --------------------------------------------------------------------------------------
+
+    def resolve(self, group: ModernGroup, at_ms: int) -> None:
+        """Try the group's regular expressions, soon but not within this turn."""
+        if group.resolving is None:
+            group.resolving = Timer(partial(self._begin_to_resolve, group))
+        if group.resolving.at_ms is None or group.resolving.at_ms > at_ms:
+            self.timers.set(group.resolving, at_ms)
+
+    def _try_again(self, group: ModernGroup, now_ms: int) -> None:
+        topics = self.image().topics
+        if group.tried is topics or not any(group.regexes()):
+            return
+        if group.tried is None or group.tried.keys() != topics.keys():
+            last_ms = max((each.timestamp_ms for each in group.resolved.values()), default=0)
+            self.resolve(group, max(now_ms, last_ms + RESOLVE_AGAIN_MS))
+        else:
+            group.tried = topics
+
+    def _begin_to_resolve(self, group: ModernGroup, turn: Turn) -> None:
+        image = self.image()
+        group.tried = image.topics
+        resolving = Resolving(group.regexes(), image.topics)
+        self._resolve_on(group, resolving, image.offset, turn)
+
+    def _resolve_on(self, group: ModernGroup, resolving: Resolving, version: int, turn: Turn) -> None:
+        assert group.resolving is not None
+        found = resolving.step()
+        if found is None:
+            group.resolving.fire = partial(self._resolve_on, group, resolving, version)
+            self.timers.set(group.resolving, turn.now_ms)
+            return
+        group.resolving.fire = partial(self._begin_to_resolve, group)
+        changed = False
+        used = set(group.regexes())
+        for regex, topics in found.items():
+            known = group.resolved.get(regex)
+            if regex in used and (known is None or known.topics != topics):
+                changed = changed or topics != (known.topics if known else set())
+                resolved = group.resolved[regex] = Resolved(frozenset(topics), version, turn.now_ms)
+                turn.write(records.regex_record(group.group_id, regex, resolved))
+        if changed:
+            self.refresh(group, turn, changed=True)
+        if used - found.keys():
+            self.resolve(group, turn.now_ms)
+
+    def drop_unused(self, group: ModernGroup, regex: str, turn: Turn) -> None:
+        """Forget a regular expression that nobody subscribes by."""
+        if regex in group.resolved and regex not in group.regexes():
+            del group.resolved[regex]
+            turn.write(records.regex_record(group.group_id, regex, None))
+
+    # -- assignments ----------------------------------------------------------------------------------------------
+
+    def assignor(self, group: ModernGroup) -> str:
+        """The one that most members ask for, the first of the settings where nobody does."""
+        votes: dict[str, int] = {}
+        for member in group.members.values():
+            if member.server_assignor in self.settings.consumer_assignors:
+                votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
+        return max(votes, key=lambda name: votes[name]) if votes else self.settings.consumer_assignors[0]
+
+    def retarget(self, group: ModernGroup, turn: Turn) -> None:
+        """Decide anew what everybody shall have, if the group has changed and the last time is long enough ago."""
+        if group.epoch <= group.assignment_epoch:
+            return
+        if turn.now_ms < group.assigned_at_ms + self._assignment_interval_ms(group.group_id):
+            return
+        partitions = self.partitions(group.topics())
+        ids: dict[frozenset[str], frozenset[bytes]] = {}
+        wishes = {}
+        for member_id, member in group.members.items():
+            names = group.wanted(member)
+            if names not in ids:
+                ids[names] = frozenset(self.partitions(names))
+            wishes[member_id] = Wish(ids[names], group.targets.get(member_id, NOTHING), member.instance_id)
+        plan = ASSIGNORS[self.assignor(group)](wishes, partitions)
+        for member_id, target in plan.items():
+            if group.targets.get(member_id, NOTHING) != target:
+                group.targets[member_id] = target
+                turn.write(records.target_record(group.group_id, member_id, target))
+        group.assignment_epoch = group.epoch
+        group.assigned_at_ms = turn.now_ms
+        turn.write(records.target_epoch_record(group))
+
+    def reconcile(
+        self, group: ModernGroup, member: ModernMember, owned: frozenset[tuple[bytes, int]] | None, turn: Turn
+    ) -> None:
+        """Let the member come nearer to its target, and see to it that it gives up in time what it shall."""
+        current = reconciled(group, member, self.partitions(group.wanted(member)), owned)
+        if current == member.current:
+            return
+        self.hold(group, member, current, turn)
+        if current.state is MemberState.UNREVOKED_PARTITIONS:
+            if member.classic is None:
+                self.begin_to_wait(group, member, turn)
+        elif member.rebalance is not None:
+            member.rebalance.cancel()
+
+    def hold(self, group: ModernGroup, member: ModernMember, current: Current, turn: Turn) -> None:
+        group.hold(member, current)
+        turn.write(records.current_record(group.group_id, member))
+
+    # -- members --------------------------------------------------------------------------------------------------
+
+    def begin_session(self, group: ModernGroup, member: ModernMember, now_ms: int) -> None:
+        """The member is alive."""
+        if member.session is None:
+            member.session = Timer(partial(self._late, group, member))
+        if member.classic is None:
+            timeout_ms = self.session_timeout_ms(group.group_id)
+        else:
+            timeout_ms = member.classic.session_timeout_ms
+        self.timers.set(member.session, now_ms + timeout_ms)
+
+    def begin_to_wait(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+        """The member has its rebalance timeout to give up what it shall; a classic one to join again."""
+        if member.rebalance is None:
+            member.rebalance = Timer(partial(self._late, group, member))
+        if member.rebalance.at_ms is None or member.classic is None:
+            self.timers.set(member.rebalance, turn.now_ms + max(member.rebalance_timeout_ms, 0))
+
+    def wait_for_sync(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+        """A classic member has its rebalance timeout to ask for its assignment."""
+        if member.sync_wait is None:
+            member.sync_wait = Timer(partial(self._late, group, member))
+        self.timers.set(member.sync_wait, turn.now_ms + max(member.rebalance_timeout_ms, 0))
+
+    def _late(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+        if group.members.get(member.member_id) is member:
+            self.remove(group, [member], turn)
+
+    def remove(self, group: ModernGroup, members: list[ModernMember], turn: Turn) -> None:
+        """Members leave, or are late: what they had is free."""
+        for member in members:
+            group.remove(member)
+            for record in records.member_tombstones(group.group_id, member.member_id):
+                turn.write(record)
+            self.drop_unused(group, member.regex, turn)
+        if group.all_classic and self.on_all_classic(group, turn):
+            return
+        group.metadata_hash = _hash(self.partitions(group.topics()))
+        group.epoch += 1
+        turn.write(records.epoch_record(group))
+
+    def leave_for_a_while(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+        """A static member goes and means to come again (KIP-345): what it has is kept until its session ends."""
+        if member.rebalance is not None:
+            member.rebalance.cancel()
+        kept = dict.fromkeys(member.current.assigned, 0)
+        self.hold(group, member, Current(LEAVE_STATIC, member.current.epoch, MemberState.STABLE, kept), turn)
+
+    def replace(self, group: ModernGroup, earlier: ModernMember, member_id: str, turn: Turn) -> ModernMember:
+        """A static member came again under another id: it gets what its earlier self had and shall have."""
+        member = ModernMember(member_id, earlier.instance_id)
+        for name in ("rack_id", "client_id", "client_host", "names", "regex", "rebalance_timeout_ms"):
+            setattr(member, name, getattr(earlier, name))
+        member.server_assignor, member.classic = earlier.server_assignor, earlier.classic
+        member.current = Current(assigned=dict.fromkeys(earlier.current.assigned, 0))
+        target = group.targets.get(earlier.member_id, NOTHING)
+        group.remove(earlier)
+        for record in records.member_tombstones(group.group_id, earlier.member_id):
+            turn.write(record)
+        group.add(member)
+        group.targets[member_id] = target
+        turn.write(records.member_record(group.group_id, member))
+        turn.write(records.target_record(group.group_id, member_id, target))
+        turn.write(records.current_record(group.group_id, member))
+        return member
+
+
+def _hash(partitions: Mapping[bytes, int]) -> int:
+    """A number that changes with the topics, or with how many partitions one has; 0 without topics."""
+    if not partitions:
+        return 0
+    told = blake2b(digest_size=8)
+    for topic_id, count in sorted(partitions.items()):
+        told.update(topic_id + count.to_bytes(4, "big"))
+    return int.from_bytes(told.digest(), "big", signed=True)

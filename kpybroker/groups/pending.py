@@ -1,0 +1,86 @@
+"""Offsets committed within transactions that are not decided yet: hard state, changed only by `apply` (KIP-447).
+
+What a transaction commits counts from its marker on, but it was said at its own place in the log: a later commit of the
+same offset, plain or of another transaction, stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kpybroker.groups.offsets import Committed, Place
+
+    OfProducer = dict[str, dict[Place, "Pending | None"]]
+    """group id -> place -> what is pending; None where a later commit stands already."""
+
+
+class Pending(NamedTuple):
+    """One offset, and where in the log it was written."""
+
+    record_offset: int
+    committed: Committed
+
+
+class PendingOffsets:
+    """By producer id."""
+
+    __slots__ = ("_groups", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[int, OfProducer] = {}
+        self._groups: dict[str, dict[int, None]] = {}
+        """group id -> the producers with something pending in it."""
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def add(self, producer_id: int, group_id: str, place: Place, pending: Pending) -> None:
+        """Of one producer the later commit counts."""
+        self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = pending
+        self._groups.setdefault(group_id, {})[producer_id] = None
+
+    def end(self, producer_id: int) -> list[tuple[str, Place, Pending]]:
+        """The transaction is decided: what it would commit, but for what stands already."""
+        groups = self._open.pop(producer_id, {})
+        found = []
+        for group_id, places in groups.items():
+            producers = self._groups[group_id]
+            del producers[producer_id]
+            if not producers:
+                del self._groups[group_id]
+            found += [(group_id, place, pending) for place, pending in places.items() if pending is not None]
+        return found
+
+    def supersede(self, group_id: str, place: Place, record_offset: int) -> None:
+        """A commit that was written at `record_offset` stands: what was written before is of no effect any more."""
+        for producer_id in self._groups.get(group_id, ()):
+            places = self._open[producer_id][group_id]
+            pending = places.get(place)
+            if pending is not None and pending.record_offset < record_offset:
+                places[place] = None
+
+    def forget(self, group_id: str, place: Place) -> None:
+        """The offset was deleted, whoever may still commit it."""
+        for producer_id in list(self._groups.get(group_id, ())):
+            groups = self._open[producer_id]
+            groups[group_id].pop(place, None)
+            if not groups[group_id]:
+                del groups[group_id], self._groups[group_id][producer_id]
+            if not groups:
+                del self._open[producer_id]
+        if not self._groups.get(group_id, True):
+            del self._groups[group_id]
+
+    def has(self, group_id: str, place: Place) -> bool:
+        """The offset is not stable: some transaction may change it."""
+        return any(place in self._open[producer_id][group_id] for producer_id in self._groups.get(group_id, ()))
+
+    def of(self, group_id: str) -> list[Place]:
+        """Every place with something pending."""
+        producers = self._groups.get(group_id, ())
+        return list(dict.fromkeys(place for producer_id in producers for place in self._open[producer_id][group_id]))
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._groups)

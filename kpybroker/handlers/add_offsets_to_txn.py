@@ -1,0 +1,34 @@
+"""AddOffsetsToTxn (25): a transaction will commit offsets of a group. v2 PRODUCER_FENCED; v3 flexible.
+
+Clients of `transaction.version` 2 do without: TxnOffsetCommit 5 adds the partition that keeps the group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.transactions.commands import AddPartitions
+from kpybroker.transactions.transaction import V1
+from kpybroker.wire.rpc.add_offsets_to_txn import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+OFFSETS_TOPIC = "__consumer_offsets"
+FENCED_SINCE = 2
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Answered once the transaction has the partition of `__consumer_offsets` that keeps the group."""
+    place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
+    command = AddPartitions(request.transactional_id, request.producer_id, request.producer_epoch, [place], V1)
+    try:
+        await broker.transactions.add(command, broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        code = refusal.code
+        if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return Response(error_code=code)
+    return Response()

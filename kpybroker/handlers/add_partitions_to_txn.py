@@ -1,0 +1,104 @@
+"""AddPartitionsToTxn (24): a transaction will write to these partitions.
+
+v2 PRODUCER_FENCED; v3 flexible; from v4 on for brokers: several transactions, each to be added to or looked at
+(KIP-890); v5 TRANSACTION_ABORTABLE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.whereabouts import has_partition
+from kpybroker.transactions.commands import AddPartitions
+from kpybroker.transactions.transaction import V1, Place
+from kpybroker.wire.rpc.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+FENCED_SINCE = 2
+MANY_SINCE = 4
+
+Codes = dict[Place, ErrorCode]
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """A code for each partition; an unknown one fails its whole transaction."""
+    if call.version >= MANY_SINCE:
+        asked = request.transactions
+        if len(asked) == 1:
+            return Response(results_by_transaction=[await _of_broker(broker, asked[0])])
+        return Response(results_by_transaction=await asyncio.gather(*(_of_broker(broker, each) for each in asked)))
+    places = _places(request.v3_and_below_topics)
+    codes = _unknown(broker, places)
+    if not codes:
+        command = AddPartitions(
+            request.v3_and_below_transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            places,
+            V1,
+        )
+        codes = dict.fromkeys(places, await _add(broker, call, command))
+    return Response(results_by_topic_v3_and_below=_results(request.v3_and_below_topics, codes))
+
+
+async def _add(broker: Broker, call: Call, command: AddPartitions) -> ErrorCode:
+    try:
+        await broker.transactions.add(command, broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        if refusal.code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return refusal.code
+    return ErrorCode.NONE
+
+
+async def _of_broker(broker: Broker, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
+    places = _places(asked.topics)
+    codes = _unknown(broker, places) or await broker.transactions_client.answer(
+        asked.transactional_id, asked.producer_id, asked.producer_epoch, places, add=not asked.verify_only
+    )
+    return AddPartitionsToTxnResult(
+        transactional_id=asked.transactional_id, topic_results=_results(asked.topics, codes)
+    )
+
+
+def _places(topics: Sequence[AddPartitionsToTxnTopic]) -> list[Place]:
+    return [(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _unknown(broker: Broker, places: list[Place]) -> Codes:
+    """The codes where there is a partition that is not known; nothing where all are."""
+    if all(has_partition(broker.image, *place) for place in places):
+        return {}
+    return {
+        place: ErrorCode.OPERATION_NOT_ATTEMPTED
+        if has_partition(broker.image, *place)
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for place in places
+    }
+
+
+def _results(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=codes[topic.name, index])
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,37 @@
+"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848). v1 which protocol a member
+speaks (KIP-1099)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import KafkaError
+from kpybroker.groups.commands import DescribeConsumerGroup
+from kpybroker.handlers.consumer_group_heartbeat import check_served
+from kpybroker.handlers.describe_groups import GROUP_OPERATIONS
+from kpybroker.wire.rpc.consumer_group_describe import DescribedGroup, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """One answer per group."""
+    groups = []
+    for group_id in request.group_ids:
+        described = await _describe(broker, group_id)
+        if request.include_authorized_operations and not described.error_code:
+            described.authorized_operations = GROUP_OPERATIONS
+        groups.append(described)
+    return Response(groups=groups)
+
+
+async def _describe(broker: Broker, group_id: str) -> DescribedGroup:
+    try:
+        check_served(broker)
+        runner = broker.groups.runner(group_id)
+        described: DescribedGroup = await runner.ask(DescribeConsumerGroup(group_id), broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        return DescribedGroup(group_id=group_id, error_code=refusal.code, error_message=refusal.message)
+    return described

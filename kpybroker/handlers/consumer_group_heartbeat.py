@@ -1,0 +1,46 @@
+"""ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group (KIP-848).
+
+v1 subscriptions by regular expression, and members that make up their ids themselves (KIP-1082).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.commands import ConsumerHeartbeat
+from kpybroker.metadata.image import GROUP_FEATURE
+from kpybroker.wire.rpc.consumer_group_heartbeat import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+OWN_IDS_SINCE = 1
+PROTOCOL = "consumer"
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Answered when what it brought about has committed."""
+    try:
+        check_served(broker)
+        if not request.member_id and request.member_epoch == 0 and call.version < OWN_IDS_SINCE:
+            request.member_id = broker.groups.new_member_id()
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+        command = ConsumerHeartbeat(request, call.client_id or "", f"/{call.host}")
+        runner = broker.groups.runner(request.group_id)
+        response: Response = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
+    except KafkaError as refusal:
+        return Response(error_code=refusal.code, error_message=refusal.message)
+    return response
+
+
+def check_served(broker: Broker) -> None:
+    """Raises UNSUPPORTED_VERSION where the cluster or this broker does not serve the consumer protocol."""
+    if not broker.image.features.get(GROUP_FEATURE, 0):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The feature {GROUP_FEATURE} is 0 in this cluster.")
+    if PROTOCOL not in broker.config.group_coordinator_rebalance_protocols:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, "group.coordinator.rebalance.protocols does not name the consumer protocol."
+        )

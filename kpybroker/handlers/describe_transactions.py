@@ -1,0 +1,37 @@
+"""DescribeTransactions (65): what the coordinator knows of transactional ids (KIP-664)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import KafkaError
+from kpybroker.wire.rpc.describe_transactions import Request, Response, TopicData, TransactionState
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """One state, or one refusal, for each id."""
+    return Response(transaction_states=[await _describe(broker, each) for each in request.transactional_ids])
+
+
+async def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+    try:
+        found = await broker.transactions.describe(transactional_id, broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        return TransactionState(error_code=refusal.code, transactional_id=transactional_id)
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(found.partitions):
+        topics[topic].append(index)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state.word,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[TopicData(topic=name, partitions=indexes) for name, indexes in topics.items()],
+    )

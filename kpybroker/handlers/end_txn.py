@@ -1,0 +1,36 @@
+"""EndTxn (26): commit or abort a transaction. v2 PRODUCER_FENCED; v3 flexible; v5 the epoch of the next (KIP-890)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.transactions.commands import End
+from kpybroker.transactions.transaction import V1, V2
+from kpybroker.wire.rpc.end_txn import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+FENCED_SINCE = 2
+BUMPS_SINCE = 5
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """Answered once the outcome is decided for good; the markers follow."""
+    command = End(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.committed,
+        V2 if call.version >= BUMPS_SINCE else V1,
+    )
+    try:
+        producer_id, epoch = await broker.transactions.end(command, broker.config.request_timeout_ms)
+    except KafkaError as refusal:
+        code = refusal.code
+        if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return Response(error_code=code)
+    return Response(producer_id=producer_id, producer_epoch=epoch)

@@ -1,0 +1,165 @@
+"""The Produce that may begin a transaction in a partition: `handlers/produce.py` hands it over.
+
+The transaction's coordinator is asked before anything is appended, so that no partition has records of a transaction
+that nobody will end (KIP-890): whether the partition is of the transaction, or from v12 on to add it. Meanwhile the
+connection waits: what its producer sends later must not be appended earlier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Call, Reply
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.produce import append_all
+from kpybroker.storage.transactions import NOT_NEEDED, Verification
+from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.rpc.produce import Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+ABORTABLE_SINCE = 11
+ADDS_SINCE = 12
+Place = tuple[str, int]
+Verdicts = dict[Place, Verification | KafkaError]
+
+COORDINATOR_IS_AWAY = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""Older clients would give up, or look for another leader; told NOT_ENOUGH_REPLICAS they try again, as with Kafka."""
+
+
+def produce_transactionally(
+    broker: Broker, call: Call, request: Request
+) -> Reply | Coroutine[Any, Any, Response | None]:
+    """Append at once where nobody must be asked."""
+    batches = _transactional_batches(broker, call, request)
+    verdicts: Verdicts = {}
+    if request.transactional_id is None:
+        _refuse_all(broker, call, request, verdicts, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    elif len({(batch.producer_id, batch.producer_epoch) for batch in batches.values()}) > 1:
+        _refuse_all(broker, call, request, verdicts, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    else:
+        _begin(broker, batches, verdicts, adds=call.version >= ADDS_SINCE)
+    asking = {place: batches[place] for place, verdict in verdicts.items() if isinstance(verdict, Verification)}
+    if not asking:
+        return append_all(broker, call, request, verdicts)
+    if call.version < ADDS_SINCE and not broker.config.transaction_partition_verification_enable:
+        return append_all(broker, call, request, verdicts | dict.fromkeys(asking, NOT_NEEDED))
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None:
+                data.records = memoryview(bytearray(data.records))  # the receive buffer will be needed
+    return _ask_first(broker, call, request, asking, verdicts)
+
+
+def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict[Place, Batch]:
+    """Those that can be read; what is wrong with the others their append will say."""
+    found = {}
+    for topic in request.topic_data:
+        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        for data in topic.partition_data:
+            try:
+                batch = split(data.records)[0] if data.records is not None else None
+            except KafkaError:
+                continue
+            if name is not None and batch is not None and batch.is_transactional and batch.producer_id >= 0:
+                found[name, data.index] = batch
+    return found
+
+
+def _refuse_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts, code: ErrorCode) -> None:
+    for topic in request.topic_data:
+        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        for data in topic.partition_data:
+            verdicts[name or "", data.index] = KafkaError(code)
+
+
+def _begin(broker: Broker, batches: dict[Place, Batch], verdicts: Verdicts, *, adds: bool) -> None:
+    """Where a transaction has to be verified, and who is too late for that."""
+    for place, batch in batches.items():
+        try:
+            producers = broker.hosting.leads(*place).log.producers
+        except KafkaError:
+            continue  # its append will say so
+        try:
+            verification = producers.verify(
+                batch.producer_id, batch.producer_epoch, batch.base_sequence, broker.world.wall_ms(), bumps=adds
+            )
+        except KafkaError as refusal:
+            verdicts[place] = refusal
+        else:
+            if verification is not None:
+                verdicts[place] = verification
+
+
+async def _ask_first(
+    broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts
+) -> Response | None:
+    await _ask(broker, call, request, asking, verdicts)
+    if call.version >= ADDS_SINCE:
+        # Who waited for the end of the transaction before has seen its marker meanwhile. The epoch says that these
+        # records are of the next one; in the first protocol it does not, and they could be late ones of the last.
+        again = {place: batch for place, batch in asking.items() if _is_void(broker, place, verdicts[place])}
+        if again:
+            _begin(broker, again, verdicts, adds=True)
+            still = {place: batch for place, batch in again.items() if isinstance(verdicts[place], Verification)}
+            await _ask(broker, call, request, still, verdicts)
+    reply = append_all(broker, call, request, verdicts)
+    broker.hosting.flush()
+    return await _answered(reply)
+
+
+async def _ask(broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts) -> None:
+    if not asking:
+        return
+    of = next(iter(asking.values()))
+    told = await broker.transactions_client.verify(
+        request.transactional_id or "",
+        of.producer_id,
+        of.producer_epoch,
+        list(asking),
+        add=call.version >= ADDS_SINCE,
+    )
+    for place in asking:
+        if told[place]:
+            verdicts[place] = _in_producers_words(told[place], call.version)
+
+
+def _is_void(broker: Broker, place: Place, verdict: Verification | KafkaError) -> bool:
+    if not isinstance(verdict, Verification):
+        return False
+    try:
+        return broker.hosting.leads(*place).log.producers.is_void(verdict)
+    except KafkaError:
+        return False  # its append will say so
+
+
+def _in_producers_words(code: ErrorCode, version: int) -> KafkaError:
+    if code == ErrorCode.PRODUCER_FENCED:
+        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
+    if code in COORDINATOR_IS_AWAY:
+        return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction could not be verified: {code.name}")
+    return KafkaError(code)
+
+
+async def _answered(reply: Reply) -> Response | None:
+    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if not reply.done:
+        reply.on_ready(lambda: None if answered.done() else answered.set_result(None))
+        try:
+            await answered
+        except asyncio.CancelledError:
+            reply.abandon()
+            raise
+    response: Response | None = reply.response
+    return response

@@ -1,0 +1,119 @@
+"""TxnOffsetCommit (28): keep how far a group has read, once the transaction is committed.
+
+v2 leader epochs; v3 flexible, and tells member and generation (KIP-447); v4 TRANSACTION_ABORTABLE; v5 adds the group to
+the transaction (KIP-890).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.commands import CommitOffsets, PartitionCommit
+from kpybroker.replication.txn_markers import OFFSETS_TOPIC
+from kpybroker.storage.transactions import NOT_NEEDED
+from kpybroker.wire.rpc.txn_offset_commit import (
+    Request,
+    Response,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+NO_RETENTION = -1
+LOADING_SINCE = 2
+ABORTABLE_SINCE = 4
+ADDS_SINCE = 5
+
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    """A code per partition; what concerns the whole group is said at each partition that is known."""
+    known: list[tuple[str, bytes, list[PartitionCommit]]] = []
+    answers: list[TxnOffsetCommitResponsePartition] = []
+    response = Response()
+    for topic in request.topics:
+        image = broker.image.topic(topic.name)
+        partitions = 0 if image is None else len(image.partitions)
+        told = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
+        response.topics.append(told)
+        commits = []
+        for each in topic.partitions:
+            answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
+            told.partitions.append(answer)
+            if 0 <= each.partition_index < partitions:
+                answers.append(answer)
+                metadata = each.committed_metadata or ""
+                commits.append(
+                    PartitionCommit(each.partition_index, each.committed_offset, each.committed_leader_epoch, metadata)
+                )
+            else:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if image is not None and commits:
+            known.append((topic.name, image.id, commits))
+    if known:
+        try:
+            codes = await _commit(broker, call, request, known)
+        except KafkaError as refusal:
+            codes = [_in_clients_words(refusal.code, call.version)] * len(answers)
+        for answer, code in zip(answers, codes, strict=True):
+            answer.error_code = code
+    return response
+
+
+async def _commit(
+    broker: Broker, call: Call, request: Request, known: list[tuple[str, bytes, list[PartitionCommit]]]
+) -> list[ErrorCode]:
+    """Raises KafkaError."""
+    broker.groups.runner(request.group_id)  # whoever does not coordinate the group need not ask
+    place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
+    who = request.producer_id, request.producer_epoch
+    producers = broker.hosting.leads(*place).log.producers
+    adds = call.version >= ADDS_SINCE
+    verified = producers.verify(*who, 0, broker.world.wall_ms(), bumps=adds)
+    if not adds and not broker.config.transaction_partition_verification_enable:
+        verified = NOT_NEEDED
+    elif verified is not None:
+        await _ask(broker, request, place, adds=adds)
+        if adds and producers.is_void(verified):  # see producing_transactionally
+            verified = producers.verify(*who, 0, broker.world.wall_ms(), bumps=adds)
+            await _ask(broker, request, place, adds=adds)
+    runner = broker.groups.runner(request.group_id)
+    producers = broker.hosting.leads(*place).log.producers
+    producers.require_transaction(*who, verified)
+    producers.check_epoch(*who)
+    command = CommitOffsets(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        NO_RETENTION,
+        known,
+        knows_group_id_not_found=False,
+        transaction=who,
+    )
+    codes: list[ErrorCode] = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
+    return codes
+
+
+async def _ask(broker: Broker, request: Request, place: tuple[str, int], *, adds: bool) -> None:
+    who = request.producer_id, request.producer_epoch
+    told = await broker.transactions_client.verify(request.transactional_id, *who, [place], add=adds)
+    if told[place]:
+        raise KafkaError(told[place])
+
+
+def _in_clients_words(code: ErrorCode, version: int) -> ErrorCode:
+    if code == ErrorCode.NETWORK_EXCEPTION:  # clients would look for another coordinator
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    if code == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return ErrorCode.NOT_COORDINATOR
+    return code

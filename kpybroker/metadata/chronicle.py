@@ -1,0 +1,77 @@
+"""What befalls the cluster, one line each in the log: brokers that come and go, in-sync sets, unclean elections.
+
+Every node of a cluster writes them unless KPYBROKER_LOG says otherwise (`cli/serving.py`). Partitions are told of by
+the broker that leads them, all that change at once in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from kpybroker.metadata.image import Image
+from kpybroker.metadata.parts import BrokerImage, PartitionImage
+
+CHRONICLE = "kpybroker.cluster"
+log = logging.getLogger(CHRONICLE)
+
+NAMED_MAX = 5
+"""More partitions are counted, not named."""
+RECOVERING = 1
+
+
+def tell(old: Image, new: Image, node_id: int) -> None:
+    """Write down how an Image differs from the one before; nothing of the first one."""
+    if old.offset < 0:
+        return
+    if old.brokers is not new.brokers:
+        for broker_id in sorted({*old.brokers, *new.brokers}):
+            said = _of_broker(old.brokers.get(broker_id), new.brokers.get(broker_id))
+            if said:
+                log.info("broker %d %s", broker_id, said)
+    shrunk, grown, unclean = [], [], []
+    for name, before, now in _led(old, new, node_id):
+        if now.leader_recovery_state == RECOVERING != before.leader_recovery_state:
+            unclean.append(name)
+        elif set(now.isr) < set(before.isr):
+            shrunk.append(f"{name}: {_listed(before.isr)} to {_listed(now.isr)}")
+        elif set(now.isr) > set(before.isr):
+            grown.append(f"{name}: {_listed(before.isr)} to {_listed(now.isr)}")
+    for what, names in (("shrink", shrunk), ("grow", grown)):
+        if names:
+            log.info("in-sync sets %s, %d: %s", what, len(names), _named(names))
+    if unclean:
+        log.warning(
+            "unclean election: this broker leads %d partitions without all that was acknowledged: %s",
+            len(unclean),
+            _named(unclean),
+        )
+
+
+def _of_broker(before: BrokerImage | None, now: BrokerImage | None) -> str | None:
+    if now is None:
+        return "is unregistered"
+    if before is None or before.epoch != now.epoch:
+        return f"is registered, epoch {now.epoch}"
+    if now.in_controlled_shutdown and not before.in_controlled_shutdown:
+        return "stops: others lead what it led"
+    if now.fenced != before.fenced:
+        return "is fenced" if now.fenced else "is unfenced"
+    return None
+
+
+def _led(old: Image, new: Image, node_id: int) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
+    for name in new.changes.topics:
+        before, now = old.topics.get(name), new.topics[name]
+        if before is not None and before.id == now.id:
+            for index, (was, partition) in enumerate(zip(before.partitions, now.partitions, strict=False)):
+                if was is not partition and partition.leader == node_id:
+                    yield f"{name}-{index}", was, partition
+
+
+def _listed(ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, ids)) or "none"
+
+
+def _named(names: list[str]) -> str:
+    return "; ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")

@@ -1,0 +1,123 @@
+"""A controller that founds a cluster of its own (kpybroker.initial.controllers=standalone): is there one already?
+
+Nothing on an empty directory tells a first start from one after its disk was lost, and a second cluster of the same id
+would take writes that are lost. So the controllers of controller.quorum.bootstrap.servers are asked before it is
+formatted. Where all of them were down then, they look for this node later, by the directory that it had: they are asked
+again, and a node that is mistaken stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError
+from kpybroker.peer import Peer
+from kpybroker.raft.asking import LOST
+from kpybroker.raft.identity import Identity, wanted_format
+from kpybroker.raft.state import NOBODY, Tail
+from kpybroker.raft.tasks import begin
+from kpybroker.raft.voter_set import NO_DIRECTORY
+from kpybroker.storage.formatting import META_PROPERTIES, Format
+
+if TYPE_CHECKING:
+    from kpybroker.raft.quorum import Quorum
+    from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+WAY_OUT = (
+    "if this node's directory was lost, set kpybroker.initial.controllers=none and start it on an empty directory: it "
+    "follows, and votes when it is added; if a new cluster is meant, empty the directories of the others, too"
+)
+
+
+class Told(NamedTuple):
+    """What another controller says of its quorum."""
+
+    where: str
+    leader_id: int
+    epoch: int
+
+
+class Founding:
+    """The doubts of a node that is its cluster's only voter."""
+
+    def __init__(self, world: World, quorum: Quorum) -> None:
+        self._world = world
+        self._quorum = quorum
+        self._task: asyncio.Task[None] | None = None
+
+    def doubt(self) -> None:
+        """Somebody takes this node for a voter with another directory."""
+        quorum = self._quorum
+        is_idle = self._task is None or self._task.done()
+        if is_idle and quorum.voters.are_alone and quorum.config.controller_quorum_bootstrap_servers:
+            self._task = begin(self._ask_again(), "asking the other controllers of their cluster", quorum.fail)
+
+    async def close(self) -> None:
+        """Ask nobody more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _ask_again(self) -> None:
+        me = self._quorum.identity
+        for told in await ask_others(self._world, self._quorum.config, me.cluster_id):
+            if told.leader_id not in (NOBODY, me.node_id):
+                self._quorum.fail(
+                    f"this node is alone in cluster {me.cluster_id}, and the controller at {told.where} is in one of "
+                    f"the same id that node {told.leader_id} leads in epoch {told.epoch}; {WAY_OUT}"
+                )
+
+
+async def checked_format(world: World, config: BrokerConfig) -> Format:
+    """With what an empty directory is formatted. Raises ConfigError: it would found a cluster, and there is one."""
+    wanted = wanted_format(config)
+    servers = config.controller_quorum_bootstrap_servers
+    if wanted.voter is None or not servers or world.disk.exists(f"{config.log_dirs[0]}/{META_PROPERTIES}"):
+        return wanted
+    for told in await ask_others(world, config, None):
+        if told.epoch > 0:
+            leads = "" if told.leader_id == NOBODY else f", which node {told.leader_id} leads"
+            raise ConfigError(
+                f"{config.log_dirs[0]} is empty, and node {config.node_id} would found a cluster, but the controller "
+                f"at {told.where} has one already (epoch {told.epoch}{leads}); {WAY_OUT}"
+            )
+    log.info("node %d founds a new cluster: no controller of %s knows of one", config.node_id, _listed(config))
+    return wanted
+
+
+async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None) -> list[Told]:
+    """What those say who answer, of this cluster or of any."""
+    me = Identity("", config.node_id, NO_DIRECTORY, None)
+    request = me.fetch(0, Tail(), log_start=0, high_watermark=0, wait_ms=0, max_bytes=1)
+    request.cluster_id = cluster_id
+
+    async def ask(host: str, port: int) -> Told | None:
+        peer = None
+        try:
+            async with asyncio.timeout(config.controller_quorum_request_timeout_ms / 1000):
+                peer = await Peer.dial(world.network, host, port, client_id=me.client_id)
+                await peer.negotiate()
+                answer = await peer.ask("Fetch", request)
+        except LOST as reason:
+            log.debug("the controller at %s:%d does not answer: %s", host, port, reason)
+            return None
+        finally:
+            if peer is not None:
+                peer.close()
+        rows = [row for topic in answer.responses for row in topic.partitions if row.current_leader is not None]
+        leaders = [
+            Told(f"{host}:{port}", row.current_leader.leader_id, row.current_leader.leader_epoch) for row in rows
+        ]
+        return leaders[0] if leaders else None
+
+    found = await asyncio.gather(*(ask(*server) for server in config.controller_quorum_bootstrap_servers))
+    return [told for told in found if told is not None]
+
+
+def _listed(config: BrokerConfig) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in config.controller_quorum_bootstrap_servers)

@@ -1,0 +1,77 @@
+"""The office of a leader: what it writes before anybody else may, and from when on its controller decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.raft import state as raft
+from kpybroker.raft.loading import MIN_ISR, leader_change, records_to_begin_with
+from kpybroker.raft.voters import voter_rows
+from kpybroker.wire.stored.metadata import frame_record
+
+if TYPE_CHECKING:
+    from kpybroker.raft.quorum import Quorum
+    from kpybroker.world import World
+
+
+class Office:
+    """This node's, while it leads the quorum. directory: where the records are that a new cluster begins with."""
+
+    def __init__(self, world: World, quorum: Quorum, directory: str) -> None:
+        self._world = world
+        self._quorum = quorum
+        self._directory = directory
+        self._callbacks: list[Callable[[], None]] = []
+        self._from: int | None = None
+        """Where the log ended when this leader had written what it begins with."""
+        self._was_active = False
+
+    @property
+    def is_active(self) -> bool:
+        """This node leads, and its Image has everything from before its epoch."""
+        return self._from is not None and self._quorum.committed >= self._from
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call after every change of leader, epoch or `is_active`."""
+        self._callbacks.append(callback)
+
+    def begin(self, lead: raft.Lead) -> None:
+        """The epoch's first records: who leads, and at the very start of a log who votes."""
+        quorum = self._quorum
+        known, voters = quorum.voters, quorum.voters.set
+        rows = [leader_change(quorum.state, lead.granting, known)]
+        me = quorum.identity.voter
+        if known.kraft_version and me.endpoints and me not in voters.voters and known.counts(*me.key):
+            rows += voter_rows(known.kraft_version, voters.with_voter(me))[1:]  # it listens elsewhere now
+        elif quorum.log.end == 0:
+            rows += known.records()
+        quorum.metadata.append(rows, [], lead.epoch, control=True)
+        self.take()
+
+    def take(self) -> None:
+        """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
+        quorum = self._quorum
+        if not quorum.state.is_leader or self._from is not None or quorum.committed < quorum.state.epoch_start:
+            return
+        min_isr = quorum.config.text(MIN_ISR) or "1"
+        records: list[Any] = records_to_begin_with(self._world, self._directory, quorum.image, min_isr)
+        if records:
+            quorum.metadata.append([(None, frame_record(row)) for row in records], records, quorum.epoch, control=False)
+            quorum.wake_fetches()
+        self._from = quorum.log.end
+
+    def leave(self) -> None:
+        """This node leads no more."""
+        self._from = None
+
+    def look(self) -> None:
+        """More has committed: this node may be active by it."""
+        if self.is_active != self._was_active:
+            self.tell()
+
+    def tell(self) -> None:
+        """Leader, epoch or `is_active` are others now."""
+        self._was_active = self.is_active
+        for callback in self._callbacks:
+            callback()

@@ -1,0 +1,123 @@
+"""How far each replica of the metadata log is, as its fetches have told the leader: for DescribeQuorum (KIP-836), and
+for who may become a voter (KIP-853)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.raft.voter_set import NO_DIRECTORY, Endpoint, Voter
+from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.wire.rpc import describe_quorum
+
+if TYPE_CHECKING:
+    from kpybroker.raft.quorum import Quorum
+    from kpybroker.world import World
+
+REPLICAS_MAX = 1000
+"""Who has not fetched for longest is forgotten for another."""
+CAUGHT_UP_MS = 3_600_000
+OBSERVER_SESSION_MS = 300_000
+"""A replica that has not fetched for so long is not shown any more (Kafka's value)."""
+
+
+class Progress(NamedTuple):
+    """How far a replica is, in wall-clock milliseconds."""
+
+    end: int
+    fetched_ms: int
+    caught_up_ms: int
+    leader_end: int
+    """Where the leader's log ended then."""
+
+
+class Standing:
+    """Kept by the leader, in its reign; empty on every other node."""
+
+    def __init__(self, world: World, quorum: Quorum) -> None:
+        self._world = world
+        self._quorum = quorum
+        self._replicas: dict[tuple[int, bytes], Progress] = {}
+        """By node and directory; who fetched last is last."""
+
+    def fetched(self, key: tuple[int, bytes], offset: int) -> None:
+        """A replica, by node and directory, has all before an offset, and its log agrees with this one."""
+        now_ms, end = self._world.wall_ms(), self._quorum.log.end
+        before = self._replicas.pop(key, None)
+        caught_up_ms = -1
+        if offset >= end:
+            caught_up_ms = now_ms
+        elif before is not None:
+            had_all = offset >= before.leader_end  # of what there was when it fetched before
+            caught_up_ms = max(before.caught_up_ms, before.fetched_ms if had_all else -1)
+        if before is None and len(self._replicas) >= REPLICAS_MAX:
+            del self._replicas[next(iter(self._replicas))]
+        self._replicas[key] = Progress(offset, now_ms, caught_up_ms, end)
+
+    def is_caught_up(self, node_id: int, directory_id: bytes) -> bool:
+        """A replica had all there was within the last hour (Kafka's measure for who may become a voter)."""
+        progress = self._replicas.get((node_id, directory_id))
+        return progress is not None and self._world.wall_ms() - progress.caught_up_ms < CAUGHT_UP_MS
+
+    def forget_all(self) -> None:
+        """What was known of replicas was known by a leader."""
+        self._replicas.clear()
+
+    def describe(self) -> describe_quorum.Response:
+        """Who leads, and how far everybody is; only the leader knows. Raises NOT_LEADER_OR_FOLLOWER."""
+        quorum, now_ms = self._quorum, self._world.wall_ms()
+        if not quorum.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        row = describe_quorum.PartitionDataReply(
+            error_message=None,
+            leader_id=quorum.leader_id,
+            leader_epoch=quorum.epoch,
+            high_watermark=quorum.state.high_watermark,
+            current_voters=[self._replica(key, now_ms) for key in self._voter_keys()],
+            observers=[
+                self._replica(key, now_ms)
+                for key, progress in self._replicas.items()
+                if not quorum.voters.counts(*key) and now_ms - progress.fetched_ms < OBSERVER_SESSION_MS
+            ],
+        )
+        topic = describe_quorum.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])
+        return describe_quorum.Response(error_message=None, topics=[topic], nodes=self._nodes())
+
+    def _voter_keys(self) -> list[tuple[int, bytes]]:
+        """Ids and directories of the voters; without the log's word for it, those that they fetch with."""
+        voters = self._quorum.voters
+        if voters.kraft_version:
+            return [voter.key for voter in voters.set.voters]
+        fetching = dict(self._replicas.keys())
+        fetching[self._quorum.identity.node_id] = self._quorum.identity.directory_id
+        return [(node_id, fetching.get(node_id, NO_DIRECTORY)) for node_id in voters.ids]
+
+    def _replica(self, key: tuple[int, bytes], now_ms: int) -> describe_quorum.ReplicaState:
+        quorum = self._quorum
+        shown = describe_quorum.ReplicaState(replica_id=key[0], replica_directory_id=key[1], log_end_offset=-1)
+        progress = self._replicas.get(key)
+        if key == (quorum.identity.node_id, quorum.identity.directory_id):
+            progress = Progress(quorum.log.end, now_ms, now_ms, quorum.log.end)
+        if progress is not None:
+            shown.log_end_offset = progress.end
+            shown.last_fetch_timestamp = progress.fetched_ms
+            shown.last_caught_up_timestamp = progress.caught_up_ms
+        return shown
+
+    def _nodes(self) -> list[describe_quorum.Node]:
+        listed = [(voter.node_id, self.endpoints(voter)) for voter in self._quorum.voters.set.voters]
+        return [
+            describe_quorum.Node(
+                node_id=node_id,
+                listeners=[describe_quorum.Listener(name=name, host=host, port=port) for name, host, port in found],
+            )
+            for node_id, found in listed
+            if found
+        ]
+
+    def endpoints(self, voter: Voter) -> list[Endpoint]:
+        """Where a voter listens, as the log says it; for kraft.version 0, as this node knows it."""
+        if self._quorum.kraft_version:
+            return list(voter.endpoints)
+        address = self._quorum.addresses.of(voter.node_id)
+        return [] if address is None else [(self._quorum.config.controller_listener_names[0], *address)]

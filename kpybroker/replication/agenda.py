@@ -1,0 +1,193 @@
+"""What a follower asks of one leader: where each of its partitions goes on, and what of that the leader does not know.
+
+A follower may have thousands of partitions of one leader, most of them at rest. So a fetch costs what has changed: only
+what something was done with is looked at, and everything a few times a second, for a log that was cut at its start, a
+setting, a partition that went offline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kpybroker.errors import Damage, KafkaError
+from kpybroker.replication.fetch_session import Asked, FetchSession, Key
+from kpybroker.replication.following import Place, place_of
+from kpybroker.wire.rpc import fetch
+
+if TYPE_CHECKING:
+    from kpybroker.replication.fetcher import Context
+    from kpybroker.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 20
+"""After a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
+LOOK_AT_ALL_S = 0.25
+
+
+class Agenda:
+    """The partitions of one leader. `look` finds what may be asked now, `request` says it, `asked` what was said."""
+
+    def __init__(self, context: Context, now_s: Callable[[], float]) -> None:
+        self._context = context
+        self._now_s = now_s
+        self.session = FetchSession()
+        self._partitions: dict[Key, Partition] = {}
+        self._touched: dict[Key, None] = {}
+        """What something was done with since the last request."""
+        self._ready: dict[Key, tuple[Partition, Place]] = {}
+        """What the last look found."""
+        self._looked_at: list[Key] = []
+        self._is_whole = False
+        """The last look was at everything."""
+        self._whole_at_s = 0.0
+        """When to look at everything again."""
+        self._delayed: dict[Key, tuple[float, int]] = {}
+        """Until when a partition waits, and for how long it has waited last, in ms."""
+        self._is_slowed = False
+        """Something could be fetched once what came is paid for."""
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def follow(self, partition: Partition) -> None:
+        """Ask for it, from now on or anew."""
+        key = (partition.topic_id, partition.index)
+        self._partitions[key] = partition
+        self._delayed.pop(key, None)
+        self._touched[key] = None
+
+    def leave(self, partition: Partition) -> None:
+        """Do not ask for it any more."""
+        key = (partition.topic_id, partition.index)
+        if self._partitions.get(key) is partition:
+            del self._partitions[key]
+            self._delayed.pop(key, None)
+            self._touched[key] = None
+
+    # ---- before a fetch
+
+    def look(self) -> bool:
+        """Find what may be asked now; whether there is anything. Nothing may before this broker has registered."""
+        if self._context.broker_epoch() < 0:
+            return False
+        now_s, throttle = self._now_s(), self._context.throttle
+        self._is_whole = (
+            self.session.is_new
+            or now_s >= self._whole_at_s
+            or throttle.is_limited
+            or self._is_slowed
+            or bool(self._delayed)
+        )
+        self._is_slowed = False
+        must_wait = throttle.is_limited and throttle.must_wait
+        if self._is_whole:
+            self._looked_at = list(self._partitions)
+            self._ready = {}
+        else:
+            self._looked_at = list(self._touched)
+        for key in self._looked_at:
+            partition = self._partitions.get(key)
+            place = None if partition is None else self._place(key, partition, now_s, must_wait=must_wait)
+            if partition is None or place is None:
+                self._ready.pop(key, None)
+            else:
+                self._ready[key] = partition, place
+        return bool(self._ready)
+
+    def _place(self, key: Key, partition: Partition, now_s: float, *, must_wait: bool) -> Place | None:
+        """From where on it may be asked now."""
+        if partition.offline is not None or (self._delayed and self._delayed.get(key, (0.0, 0))[0] > now_s):
+            return None
+        if must_wait and self.slows(partition):
+            self._is_slowed = True
+            return None
+        try:
+            return place_of(partition)
+        except Damage as damage:
+            partition.fail(str(damage))
+            return None
+
+    def next_s(self) -> float | None:
+        """How long until a partition that waits is due."""
+        waits_s = [until_s - self._now_s() for until_s, _ in self._delayed.values()]
+        if self._is_slowed:
+            waits_s.append(self._context.throttle.wait_ms / 1000)
+        return max(min(waits_s), 0.001) if waits_s else None
+
+    def unsynced(self) -> list[Partition]:
+        """What the next request would claim to have and is not as safe yet as the settings ask."""
+        found = (self._ready[key][0] for key in self._looked_at if key in self._ready)
+        return [one for one in found if one.log.settings.fsync_always and one.log.synced_end < one.log.end]
+
+    def request(self, wait_ms: int) -> fetch.Request:
+        """All that the last look found, as far as the leader does not know it."""
+        config, context, ready = self._context.config(), self._context, self._ready
+        wanted = {key: self._asked(*ready[key]) if key in ready else None for key in self._looked_at}
+        changed, forgotten = self.session.news(wanted, is_whole=self._is_whole)
+        self._touched.clear()
+        if self._is_whole:
+            self._whole_at_s = self._now_s() + LOOK_AT_ALL_S
+        topics: dict[bytes, fetch.FetchTopic] = {}
+        for key, (place, log_start, max_bytes) in changed.items():
+            topic_id, index = key
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = fetch.FetchTopic(topic=ready[key][0].topic, topic_id=topic_id, partitions=[])
+            topic.partitions.append(
+                fetch.FetchPartition(
+                    partition=index,
+                    current_leader_epoch=place.leader_epoch,
+                    fetch_offset=place.offset,
+                    last_fetched_epoch=place.last_epoch,
+                    log_start_offset=log_start,
+                    partition_max_bytes=max_bytes,
+                )
+            )
+        return fetch.Request(
+            replica_id=context.node_id,
+            replica_state=fetch.ReplicaState(replica_id=context.node_id, replica_epoch=context.broker_epoch()),
+            max_wait_ms=wait_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self.session.id,
+            session_epoch=self.session.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=[
+                fetch.ForgottenTopic(topic_id=topic_id, partitions=[index]) for topic_id, index in forgotten
+            ],
+        )
+
+    def _asked(self, partition: Partition, place: Place) -> Asked:
+        config = self._context.config()
+        max_bytes = config.replica_fetch_max_bytes
+        if self.slows(partition):
+            max_bytes = min(max_bytes, self._context.throttle.rate)
+        return Asked(place, partition.log.start, max_bytes)
+
+    def slows(self, partition: Partition) -> bool:
+        """Its records count for the throttle."""
+        return self._context.throttle.slows(partition, self._context.node_id)
+
+    # ---- after it
+
+    def asked(self, key: Key) -> tuple[Partition, Place] | None:
+        """What was asked of this partition, where nothing has changed meanwhile; it will be looked at again."""
+        self._touched[key] = None
+        asked = self._ready.get(key)
+        if asked is None or self._partitions.get(key) is not asked[0] or asked[1] != place_of(asked[0]):
+            return None
+        return asked
+
+    def served(self, key: Key) -> None:
+        """It was not refused."""
+        self._delayed.pop(key, None)
+
+    def delay(self, key: Key, refusal: KafkaError) -> None:
+        """Ask again after a while, the longer the more often."""
+        _, waited_ms = self._delayed.get(key, (0.0, 0))
+        wait_ms = min(max(2 * waited_ms, RETRY_MS), self._context.config().replica_fetch_backoff_ms)
+        self._delayed[key] = self._now_s() + wait_ms / 1000, wait_ms
+        log.debug("%s-%d waits: %s", key[0].hex(), key[1], refusal)

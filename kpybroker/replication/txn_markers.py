@@ -1,0 +1,129 @@
+"""Markers that end transactions in the partitions led here, by the word of a transaction coordinator (KIP-98).
+
+The marker of a partition of `__consumer_offsets` is written by the coordinator of its groups, which applies it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.partition import Partition
+from kpybroker.wire.markers import Marker
+from kpybroker.wire.rpc.write_txn_markers import (
+    Request,
+    Response,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+)
+from kpybroker.world import World
+
+OFFSETS_TOPIC = "__consumer_offsets"
+COORDINATORS_WORDS = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""What a coordinator of groups says where a log would say NOT_LEADER_OR_FOLLOWER."""
+
+Result = WritableTxnMarkerPartitionResult
+
+
+class TxnMarkers:
+    """Writes markers. in_groups: ends a transaction in a partition of `__consumer_offsets`, where its groups are."""
+
+    def __init__(
+        self,
+        hosting: Hosting,
+        world: World,
+        timeout_ms: int,
+        in_groups: Callable[[int, Marker, int], Awaitable[None]],
+    ) -> None:
+        self._hosting = hosting
+        self._world = world
+        self._timeout_ms = timeout_ms
+        self._in_groups = in_groups
+
+    async def write(self, request: Request) -> Response:
+        """Write all, and return when each is committed or refused; a code for every partition."""
+        waiting: list[tuple[Result, Awaitable[None]]] = []
+        response = Response(markers=[self._begin(asked, waiting) for asked in request.markers])
+        self._hosting.flush()
+        for result, committed in waiting:
+            try:
+                await committed
+            except KafkaError as refusal:
+                result.error_code = _in_a_logs_words(refusal.code)
+        return response
+
+    def _begin(
+        self, asked: WritableTxnMarker, waiting: list[tuple[Result, Awaitable[None]]]
+    ) -> WritableTxnMarkerResult:
+        marker = Marker(
+            asked.producer_id, asked.producer_epoch, asked.coordinator_epoch, commits=asked.transaction_result
+        )
+        told = WritableTxnMarkerResult(producer_id=asked.producer_id)
+        for topic in asked.topics:
+            results = [Result(partition_index=index) for index in topic.partition_indexes]
+            told.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
+            for result in results:
+                try:
+                    committed = self._append(topic.name, result.partition_index, marker, asked.transaction_version)
+                except KafkaError as refusal:
+                    result.error_code = _in_a_logs_words(refusal.code)
+                else:
+                    waiting.append((result, committed))
+        return told
+
+    def _append(self, topic: str, index: int, marker: Marker, transaction_version: int) -> Awaitable[None]:
+        """Raises KafkaError; what is returned waits for the marker's commit."""
+        partition = self._hosting.leads(topic, index)
+        if min(marker.producer_id, marker.producer_epoch, transaction_version) < 0:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{marker} is nobody's")
+        if topic == OFFSETS_TOPIC:
+            partition.log.producers.check_marker(marker, transaction_version)
+            return self._in_groups(index, marker, self._timeout_ms)
+        end = partition.append_marker(marker, transaction_version, self._world.wall_ms())
+        committed = Committed(partition, end)
+        partition.when_committed(end, committed)
+        return committed.within(self._timeout_ms)
+
+
+def _in_a_logs_words(code: ErrorCode) -> ErrorCode:
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in COORDINATORS_WORDS else code
+
+
+class Committed:
+    """Waits until the high watermark of a partition has reached an offset."""
+
+    def __init__(self, partition: Partition, end: int) -> None:
+        self._partition = partition
+        self._end = end
+        self._reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self) -> None:
+        """It has, or will not while this broker leads."""
+        if self._reached.done():
+            return
+        refusal = self._partition.refusal
+        if self._partition.log.high_watermark >= self._end:
+            self._reached.set_result(None)
+        elif refusal is not None:
+            self._reached.set_exception(refusal)
+        else:
+            self._partition.when_committed(self._end, self)
+
+    def within(self, timeout_ms: int) -> asyncio.Future[None]:
+        """Refused with REQUEST_TIMED_OUT, or with why this broker does not lead any more."""
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._time_out)
+        self._reached.add_done_callback(lambda _: timer.cancel())
+        return self._reached
+
+    def _time_out(self) -> None:
+        if not self._reached.done():
+            text = f"{self._partition!r} has not committed the marker"
+            self._reached.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))

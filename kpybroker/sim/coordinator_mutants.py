@@ -1,0 +1,95 @@
+"""Broken transactions and groups, on purpose: what coordinators, and those who keep their logs, must not get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from kpybroker.groups.modern import ModernGroup
+from kpybroker.machine import Outcome, Runner
+from kpybroker.replication.producer_ids import ProducerIds
+from kpybroker.sim.mutant import Mutant, Patch
+from kpybroker.storage.marks import Marks
+from kpybroker.storage.producers import ProducerStates
+from kpybroker.transactions.commands import AddPartitions, End, Verify
+from kpybroker.transactions.machine import TransactionMachine
+
+UNHEARD = ("deaf",)
+MOVES = ("crash", "pause", "partition", "isolate")
+
+
+def _tells_endings_at_once(hold: Callable[..., None]) -> Callable[..., None]:
+    def hasty(runner: Runner, end: int, answers: Any) -> None:
+        held = []
+        for ticket, answer in answers:
+            if isinstance(answer, list) and isinstance(runner.machine, TransactionMachine):
+                runner._settle(ticket, answer)
+            else:
+                held.append((ticket, answer))
+        hold(runner, end, held)
+
+    return hasty
+
+
+def _takes_every_epoch(decide: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    def credulous(machine: TransactionMachine, ticket: Any, command: Any, now_ms: int) -> Outcome:
+        if isinstance(command, AddPartitions | End | Verify):
+            known = machine.transactions.get(command.transactional_id)
+            if known is not None:
+                command = replace(command, producer_epoch=known.producer_epoch)
+        return decide(machine, ticket, command, now_ms)
+
+    return credulous
+
+
+def _checks_no_epoch(*_: Any) -> None:
+    """Whoever writes is the producer."""
+
+
+def _whole(_: Marks, high_watermark: int) -> int:
+    return high_watermark
+
+
+def _gives_each_twice(next_id: Callable[[ProducerIds], Awaitable[int]]) -> Callable[[ProducerIds], Awaitable[int]]:
+    async def again(ids: ProducerIds) -> int:
+        return (await next_id(ids)) // 2 * 2
+
+    return again
+
+
+def _is_free(*_: Any) -> bool:
+    return True
+
+
+COORDINATORS = (
+    Mutant(
+        "markers are written before the outcome is committed",
+        (Patch(Runner, "_hold", _tells_endings_at_once(Runner._hold)),),
+        UNHEARD,
+        brokers=3,
+        transacts=True,
+    ),
+    Mutant(
+        "the epoch of a transactional producer is ignored",
+        (
+            Patch(TransactionMachine, "decide", _takes_every_epoch(TransactionMachine.decide)),
+            Patch(ProducerStates, "check_epoch", _checks_no_epoch),
+        ),
+        MOVES,
+        brokers=3,
+    ),
+    Mutant("the last stable offset is forgotten", (Patch(Marks, "stable_below", _whole),), MOVES, brokers=3),
+    Mutant(
+        "a producer id is used again",
+        (Patch(ProducerIds, "next", _gives_each_twice(ProducerIds.next)),),
+        MOVES,
+        brokers=3,
+    ),
+    Mutant(
+        "a partition is given away before it was given up",
+        (Patch(ModernGroup, "is_free", _is_free),),
+        MOVES,
+        brokers=3,
+    ),
+)

@@ -1,0 +1,112 @@
+"""Which transactions of a log are undecided, and which producers wait for a word that they may begin one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+VERIFYING_LIMIT = 10_000
+"""Producers of one log that are being verified; of more, the one that has waited longest must ask again."""
+
+
+class Ended(NamedTuple):
+    """A transaction that a marker has just ended: `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class Transactions:
+    """Where the transactions of a log begin that readers of committed records may not pass."""
+
+    __slots__ = ("_ended", "_open", "quiet")
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[int, int] = OrderedDict()
+        """First offset -> producer id, growing."""
+        self._ended: deque[Ended] = deque()
+        """Ended, by markers that have not committed yet; in order of the markers."""
+        self.quiet = True
+        """There is none of either."""
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Offsets grow."""
+        self._open[first_offset] = producer_id
+        self.quiet = False
+
+    def end(self, ended: Ended) -> int:
+        """Returns the last stable offset as it will be once the marker has committed, if none before it is left."""
+        del self._open[ended.first_offset]
+        self._ended.append(ended)
+        return next(iter(self._open), ended.last_offset + 1)
+
+    def first_open(self) -> int | None:
+        return next(iter(self._open), None)
+
+    def stable_below(self, high_watermark: int) -> int:
+        """The last stable offset: what has committed, up to the first transaction whose end has not."""
+        ended = self._ended
+        while ended and ended[0].last_offset < high_watermark:
+            ended.popleft()
+        self.quiet = not (ended or self._open)
+        first = next(iter(self._open), high_watermark)
+        if ended:
+            first = min(first, min(one.first_offset for one in ended))
+        return min(first, high_watermark)
+
+
+class Verification:
+    """Stands for a question under way: may this producer write transactionally? Void once a marker or a batch came
+    meanwhile (KIP-890)."""
+
+    __slots__ = ("at_ms", "begins_at_zero", "lowest_sequence", "producer_epoch", "producer_id")
+
+    def __init__(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = sequence
+        self.at_ms = now_ms
+        self.begins_at_zero = bumps
+        """Its epoch grows with each transaction, so a partition that does not know it must see its first record."""
+
+
+NOT_NEEDED = Verification(-1, -1, -1, 0, bumps=False)
+"""`transaction.partition.verification.enable` is off: whoever asks is believed."""
+
+
+class Verifications:
+    """By producer id."""
+
+    __slots__ = ("_by_id",)
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[int, Verification] = OrderedDict()
+
+    def begin(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool) -> Verification:
+        """Batches that wait together share one."""
+        known = self._by_id.get(producer_id)
+        if known is None:
+            if len(self._by_id) >= VERIFYING_LIMIT:
+                self._by_id.popitem(last=False)
+            known = self._by_id[producer_id] = Verification(producer_id, producer_epoch, sequence, now_ms, bumps=bumps)
+        elif producer_epoch > known.producer_epoch:
+            known.producer_epoch, known.lowest_sequence = producer_epoch, sequence
+        elif producer_epoch == known.producer_epoch and sequence < known.lowest_sequence:
+            known.lowest_sequence = sequence
+        return known
+
+    def get(self, producer_id: int) -> Verification | None:
+        return self._by_id.get(producer_id)
+
+    def done(self, producer_id: int) -> None:
+        if self._by_id:
+            self._by_id.pop(producer_id, None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        while self._by_id:
+            oldest = next(iter(self._by_id.values()))
+            if now_ms - oldest.at_ms < expiration_ms:
+                return
+            del self._by_id[oldest.producer_id]

@@ -1,0 +1,119 @@
+"""The transaction index of a segment: the transactions that were aborted by a marker in it, in order of their markers.
+
+An entry has 34 bytes: version int16 = 0, producer id int64, first offset int64, last offset int64 (the marker's), and
+the last stable offset int64 as it was when the marker had come. Source: KIP-98. There is no file without an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.errors import Damage
+from kpybroker.world import Disk
+
+_ENTRY = Struct(">hqqqq")
+_VERSION = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry. Everything of other transactions below `last_stable` was decided when it was written."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable: int
+
+
+class TxnIndex:
+    """In memory once it was used, until it is let go; what is new is saved with the segment's other indexes."""
+
+    __slots__ = ("_disk", "_entries", "_path", "_saved")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._entries: list[AbortedTransaction] | None = None
+        self._saved = 0
+        """Entries that the file has."""
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return iter(self._load())
+
+    def _load(self) -> list[AbortedTransaction]:
+        """Raises OSError, Damage."""
+        if self._entries is None:
+            self._entries = self._read()
+            self._saved = len(self._entries)
+        return self._entries
+
+    def _read(self) -> list[AbortedTransaction]:
+        try:
+            handle = self._disk.open(self._path)
+        except FileNotFoundError:
+            return []
+        try:
+            content = self._disk.pread(handle, self._disk.size(handle), 0)
+        finally:
+            self._disk.close(handle)
+        content = content[: len(content) - len(content) % _ENTRY.size]
+        found = []
+        for version, *entry in _ENTRY.iter_unpack(content):
+            if version != _VERSION:
+                raise Damage(f"{self._path}: an entry of version {version}, and version {_VERSION} is known here")
+            found.append(AbortedTransaction(*entry))
+        return found
+
+    def add(self, aborted: AbortedTransaction) -> None:
+        self._load().append(aborted)
+
+    def within(self, offset: int, upper: int) -> tuple[list[AbortedTransaction], bool]:
+        """Those with records from `offset` on and below `upper`; whether no later segment can have more of them."""
+        found = []
+        for aborted in self._load():
+            if aborted.last_offset >= offset and aborted.first_offset < upper:
+                found.append(aborted)
+            if aborted.last_stable >= upper:
+                return found, True
+        return found, False
+
+    def cut(self, offset: int) -> None:
+        """Forget the markers at and after `offset`, in the file too. Raises OSError, Damage."""
+        self._replace([aborted for aborted in self._load() if aborted.last_offset < offset])
+
+    def clear(self) -> None:
+        """Forget everything, in the file too, whatever it holds. Raises OSError."""
+        self._replace([])
+
+    def _replace(self, kept: list[AbortedTransaction]) -> None:
+        self._entries = kept
+        self._saved = min(self._saved, len(kept))
+        if not kept:
+            if self._disk.exists(self._path):
+                self._disk.unlink(self._path)
+            return
+        handle = self._disk.open(self._path, create=True)
+        try:
+            self._disk.truncate(handle, self._saved * _ENTRY.size)
+        finally:
+            self._disk.close(handle)
+
+    def save(self) -> None:
+        """Write the entries that the file does not have. Raises OSError."""
+        if self._entries is None or self._saved == len(self._entries):
+            return
+        fresh = b"".join(_ENTRY.pack(_VERSION, *aborted) for aborted in self._entries[self._saved :])
+        handle = self._disk.open(self._path, create=True)
+        try:
+            self._disk.pwritev(handle, [fresh], self._saved * _ENTRY.size)
+        finally:
+            self._disk.close(handle)
+        self._saved = len(self._entries)
+
+    def drop(self) -> None:
+        """Let go what can be read again; what was not saved is lost."""
+        self._entries = None

@@ -1,0 +1,1 @@
+"""The transaction coordinator: transactional ids, what they write to, and the markers that end a transaction."""

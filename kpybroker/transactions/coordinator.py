@@ -1,0 +1,195 @@
+"""The transaction coordinator of a broker: one machine for each partition of `__transaction_state` that it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
+from typing import Any
+
+from kpybroker.config import BrokerConfig
+from kpybroker.coordinating import Reign, Reigns
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.machine import Runner, StateLog
+from kpybroker.metadata.hashing import partition_of
+from kpybroker.transactions.commands import (
+    AddPartitions,
+    AwaitEndings,
+    Complete,
+    Describe,
+    End,
+    InitProducerId,
+    ListAll,
+    ProducerIdWanted,
+    Verify,
+)
+from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
+from kpybroker.transactions.markers import Markers
+from kpybroker.transactions.transaction import V2, Place, Transaction
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+TOPIC = "__transaction_state"
+NO_LIMIT_MS = 0
+RETRY_S = 0.05
+_place = lru_cache(maxsize=10_000)(partition_of)
+
+
+def settings_of(config: BrokerConfig) -> TransactionSettings:
+    """What transactions read of the configuration."""
+    return TransactionSettings(
+        transaction_max_timeout_ms=config.transaction_max_timeout_ms,
+        transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        ),
+        transaction_remove_expired_transaction_cleanup_interval_ms=(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms
+        ),
+    )
+
+
+class TransactionCoordinator:
+    """Finds the machine of a transactional id, and sees decided transactions to their end.
+
+    - partitions: tells how many `__transaction_state` has, or will have.
+    - level: tells the finalized `transaction.version`.
+    - new_producer_id: gives an id that no producer has had.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        settings: TransactionSettings,
+        partitions: Callable[[], int],
+        level: Callable[[], int],
+        new_producer_id: Callable[[], Awaitable[int]],
+        markers: Markers,
+        on_bug: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._partitions = partitions
+        self._level = level
+        self._new_producer_id = new_producer_id
+        self.markers = markers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.reigns = Reigns(TOPIC, world, lambda *_: TransactionMachine(settings, level), self._loaded, on_bug)
+
+    # ---- leadership
+
+    def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
+        """Replay a partition, answer for its transactional ids, and go on with what was decided before."""
+        self.reigns.become_leader(partition, state_log, epoch)
+
+    def resign(self, partition: int) -> None:
+        """Another broker leads, or the partition is gone: its markers are the successor's to send."""
+        self.reigns.resign(partition)
+        self.markers.forget(partition)
+
+    def close(self) -> None:
+        """The broker stops."""
+        self.reigns.close()
+        self.markers.close()
+
+    async def loaded(self) -> None:
+        """Wait until every partition led now has been replayed, or has failed to."""
+        await self.reigns.loaded()
+
+    def partition_for(self, transactional_id: str) -> int:
+        """The partition of `__transaction_state` that keeps it, as Kafka chooses it."""
+        return _place(transactional_id, self._partitions())
+
+    def runner(self, transactional_id: str) -> Runner:
+        """Who answers for a transactional id. Raises INVALID_REQUEST: it is empty; and as `Reigns.runner` does."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
+        return self.reigns.runner(self.partition_for(transactional_id))
+
+    # ---- what is asked; errors are said in `commands`
+
+    async def begin(self, command: InitProducerId, timeout_ms: int) -> tuple[int, int]:
+        """The id and epoch of a producer that begins."""
+        answer = await self.runner(command.transactional_id).ask(command, timeout_ms)
+        if isinstance(answer, ProducerIdWanted):
+            fresh = InitProducerId(
+                command.transactional_id, command.timeout_ms, command.expected, await self._new_producer_id()
+            )
+            answer = await self.runner(command.transactional_id).ask(fresh, timeout_ms)
+        assert isinstance(answer, tuple), "a new producer id is enough"
+        return answer
+
+    async def end(self, command: End, timeout_ms: int) -> tuple[int, int]:
+        """The producer id and epoch of the next transaction. Raises UNSUPPORTED_VERSION, too: the cluster's records
+        have no place yet for what a client of this version wants."""
+        if command.client_version >= V2 and self._level() < 1:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transaction.version is 0")
+        answer = await self.runner(command.transactional_id).ask(command, timeout_ms)
+        if isinstance(answer, ProducerIdWanted):
+            fresh = End(
+                command.transactional_id,
+                command.producer_id,
+                command.producer_epoch,
+                command.commit,
+                command.client_version,
+                await self._new_producer_id(),
+            )
+            answer = await self.runner(command.transactional_id).ask(fresh, timeout_ms)
+        assert isinstance(answer, tuple), "a new producer id is enough"
+        return answer
+
+    async def add(self, command: AddPartitions, timeout_ms: int) -> None:
+        """Returns once the transaction has these partitions, whatever happens to this broker."""
+        await self.runner(command.transactional_id).ask(command, timeout_ms)
+
+    async def missing(self, command: Verify, timeout_ms: int) -> list[Place]:
+        """The places that are not of the transaction."""
+        found: list[Place] = await self.runner(command.transactional_id).ask(command, timeout_ms)
+        return found
+
+    async def describe(self, transactional_id: str, timeout_ms: int) -> Transaction:
+        """What is known of a transactional id."""
+        found: Transaction = await self.runner(transactional_id).ask(Describe(transactional_id), timeout_ms)
+        return found
+
+    async def list(self, command: ListAll, timeout_ms: int) -> list[Transaction]:
+        """Those of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
+        found: list[Transaction] = []
+        for led in self.reigns:
+            if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                raise KafkaError(led.refusal)
+            if led.refusal is None:
+                found += await led.runner.ask(command, timeout_ms)
+        return found
+
+    # ---- to the end
+
+    def _loaded(self, partition: int, led: Reign[TransactionMachine]) -> None:
+        log.info("loaded %d transactional ids from %s-%d", len(led.machine.transactions), TOPIC, partition)
+        task = asyncio.get_running_loop().create_task(self._see_to_the_end(partition, led))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _see_to_the_end(self, partition: int, led: Reign[TransactionMachine]) -> None:
+        """Have markers sent for whatever is decided and committed, until the reign ends."""
+        while led.runner.ready:
+            try:
+                endings: list[Transaction] = await led.runner.ask(AwaitEndings(), NO_LIMIT_MS)
+            except KafkaError:  # the log refused the step that would have answered, or the reign is over
+                await asyncio.sleep(RETRY_S)
+                continue
+            for ending in endings:
+                self.markers.send(partition, led.epoch, ending, partial(self._complete, led))
+
+    def _complete(self, led: Reign[TransactionMachine], ending: Transaction) -> None:
+        """Every marker is written: say so, and again where the log does not take it now."""
+        if not led.runner.ready:
+            return
+        try:
+            led.runner.submit(Complete(ending), NO_LIMIT_MS, partial(self._completed, led, ending))
+        except KafkaError as refusal:
+            self._completed(led, ending, refusal)
+
+    def _completed(self, led: Reign[TransactionMachine], ending: Transaction, answer: Any) -> None:
+        if isinstance(answer, KafkaError) and led.runner.ready:
+            asyncio.get_running_loop().call_later(RETRY_S, self._complete, led, ending)

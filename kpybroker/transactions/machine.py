@@ -1,0 +1,310 @@
+"""The transactions of one partition of `__transaction_state`: a Machine (DESIGN: "Machines").
+
+Hard state is one Transaction for each transactional id. Soft are `last_epoch`, which decided transactions somebody has
+been told to send markers of, and when to look for those that take too long: a new coordinator begins all of it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.machine import Outcome, Stored, Tick
+from kpybroker.transactions import records
+from kpybroker.transactions.commands import (
+    AddPartitions,
+    AwaitEndings,
+    Complete,
+    Describe,
+    End,
+    InitProducerId,
+    ListAll,
+    ProducerIdWanted,
+    Verify,
+)
+from kpybroker.transactions.transaction import (
+    AT_REST,
+    LAST_EPOCH,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    V2,
+    State,
+    Transaction,
+)
+
+LOOKED_AT_A_TICK = 1000
+WRITTEN_A_TICK = 100
+"""Rounds over all transactions are done in steps of this size, so that the loop never stalls for long."""
+OVERTAKEN_MS = 100
+"""So soon after the end before, a commit of nothing is asked to come again. The Java client's sender looks whether
+records wait, and then for what to send, without a lock around both: its EndTxn may overtake the transaction's only
+records. Apache Kafka is as a rule still busy with the end before, and answers the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """What the machine reads of the broker's configuration, with Kafka's names and defaults. Milliseconds."""
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    max_transactional_ids: int = 1_000_000
+    """In one partition of `__transaction_state`."""
+
+
+class Round:
+    """A walk over all transactional ids, in steps, begun anew at an interval."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self.at_ms: int | None = None
+        self._interval_ms = interval_ms
+        self._left: Iterator[str] | None = None
+
+    def step(self, ids: dict[str, Any], now_ms: int) -> Iterator[str]:
+        """The ids to look at now; the walk goes on with the next step, which is due at once."""
+        if self.at_ms is None:
+            self.at_ms = now_ms + self._interval_ms
+        if now_ms < self.at_ms:
+            return
+        if self._left is None:
+            self._left = iter(list(ids))
+        for _ in range(LOOKED_AT_A_TICK):
+            found = next(self._left, None)
+            if found is None:
+                self._left = None
+                self.at_ms = now_ms + self._interval_ms
+                return
+            yield found
+
+
+class TransactionMachine:
+    """Transactions by transactional id. `level` tells the finalized `transaction.version`."""
+
+    def __init__(self, settings: TransactionSettings, level: Callable[[], int]) -> None:
+        self.settings = settings
+        self.transactions: dict[str, Transaction] = {}
+        """Hard."""
+        self._level = level
+        self._ongoing: dict[str, None] = {}
+        self._unsent: dict[str, None] = {}
+        """Decided, and nobody has been told to send the markers."""
+        self._sender: Any = None
+        self._timeouts = Round(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms)
+        self._expiry = Round(settings.transaction_remove_expired_transaction_cleanup_interval_ms)
+        self._decisions: dict[type, Callable[[Any, Any, int], Outcome]] = {
+            AddPartitions: self._add,
+            AwaitEndings: self._await_endings,
+            Complete: self._complete,
+            Describe: self._describe,
+            End: self._end,
+            InitProducerId: self._init,
+            ListAll: self._list,
+            Tick: self._tick,
+            Verify: self._verify,
+        }
+
+    # ---- Machine
+
+    def decide(self, ticket: Any, command: Any, now_ms: int) -> Outcome:
+        """One step: what is to be written, and who is answered with what."""
+        outcome = self._decisions[type(command)](ticket, command, now_ms)
+        if self._sender is not None and any(_decides(record) for record in outcome.records):
+            outcome.answers.append((self._sender, []))
+            self._sender = None
+        return outcome
+
+    def apply(self, record: Stored) -> None:
+        """Take one record into the state. Raises Damage where it cannot be read: a transaction would be lost."""
+        transactional_id = records.read_id(record)
+        if transactional_id is None:
+            return
+        self._ongoing.pop(transactional_id, None)
+        self._unsent.pop(transactional_id, None)
+        transaction = records.read(transactional_id, record)
+        if transaction is None or transaction.state is State.DEAD:
+            self.transactions.pop(transactional_id, None)
+            return
+        self.transactions[transactional_id] = transaction
+        if transaction.state is State.ONGOING:
+            self._ongoing[transactional_id] = None
+        elif transaction.is_ending:
+            self._unsent[transactional_id] = None
+
+    def deadline_ms(self) -> int | None:
+        """When the next round, or the next step of one, is due; at once after a replay."""
+        if self._timeouts.at_ms is None or self._expiry.at_ms is None:
+            return 0
+        return min(self._timeouts.at_ms, self._expiry.at_ms)
+
+    # ---- a producer begins
+
+    def _init(self, ticket: Any, command: InitProducerId, now_ms: int) -> Outcome:
+        if not 0 < command.timeout_ms <= self.settings.transaction_max_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        known = self.transactions.get(command.transactional_id)
+        if known is None:
+            if command.new_producer_id is None:
+                return _answer(ticket, ProducerIdWanted())
+            if len(self.transactions) >= self.settings.max_transactional_ids:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the limit of transactional ids is reached")
+            known = Transaction(
+                command.transactional_id, command.new_producer_id, NO_EPOCH, command.timeout_ms, last_update_ms=now_ms
+            )
+        if known.is_ending:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        expected = command.expected
+        if expected is not None and not known.may_continue(*expected):
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        if known.state is State.ONGOING:
+            refusal = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before is aborted now")
+            return _answer(ticket, refusal, self._record(known.fenced(self._level(), now_ms)))
+        expected_epoch = None if expected is None else expected[1]
+        if known.needs_id_after(expected_epoch):
+            if command.new_producer_id is None:
+                return _answer(ticket, ProducerIdWanted())
+            begun: Transaction | None = known.renamed(
+                command.new_producer_id, command.timeout_ms, expected is not None, now_ms
+            )
+        else:
+            begun = known.begun(command.timeout_ms, expected_epoch, now_ms)
+        if begun is None:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        return _answer(ticket, (begun.producer_id, begun.producer_epoch), self._record(begun))
+
+    # ---- a transaction runs
+
+    def _known(self, transactional_id: str) -> Transaction:
+        known = self.transactions.get(transactional_id)
+        if known is None:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return known
+
+    def _running(self, command: AddPartitions | Verify) -> Transaction:
+        """The transactional id, where this producer has it now. An ending one comes first: its id may be changing."""
+        known = self._known(command.transactional_id)
+        if known.is_ending:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if known.producer_id != command.producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if known.producer_epoch != command.producer_epoch:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        return known
+
+    def _add(self, ticket: Any, command: AddPartitions, now_ms: int) -> Outcome:
+        known = self._running(command)
+        if known.state is State.ONGOING and known.partitions.issuperset(command.partitions):
+            return _answer(ticket, None)
+        return _answer(ticket, None, self._record(known.extended(command.partitions, command.client_version, now_ms)))
+
+    def _verify(self, ticket: Any, command: Verify, _now_ms: int) -> Outcome:
+        known = self._running(command)
+        return _answer(ticket, [place for place in command.partitions if place not in known.partitions])
+
+    # ---- a transaction ends
+
+    def _end(self, ticket: Any, command: End, now_ms: int) -> Outcome:
+        known = self._known(command.transactional_id)
+        is_v2 = command.client_version >= V2
+        if is_v2 and known.is_ending:  # comes first: its id may be changing
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        repeats = is_v2 and _is_repeated(known, command)
+        if known.producer_id != command.producer_id and not repeats:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if known.producer_epoch != command.producer_epoch and not repeats:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        if known.is_ending:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if repeats or (not is_v2 and known.state in AT_REST):
+            if known.state is State.EMPTY or known.commits != command.commit:
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+            return _answer(ticket, known.following)
+        if command.commit and known.state is not State.ONGOING:
+            if is_v2 and known.state in AT_REST and now_ms - known.last_update_ms < OVERTAKEN_MS:
+                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its records have not come yet")
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+        next_producer_id = NO_PRODUCER_ID
+        if is_v2 and known.is_exhausted:
+            if command.new_producer_id is None:
+                return _answer(ticket, ProducerIdWanted())
+            next_producer_id = command.new_producer_id
+        ended = known.ended(
+            commit=command.commit,
+            client_version=command.client_version,
+            next_producer_id=next_producer_id,
+            now_ms=now_ms,
+        )
+        return _answer(ticket, ended.following, self._record(ended))
+
+    def _await_endings(self, ticket: Any, _: AwaitEndings, _now_ms: int) -> Outcome:
+        if not self._unsent:
+            self._sender = ticket
+            return Outcome()
+        endings = [self.transactions[each] for each in self._unsent]
+        self._unsent.clear()
+        return _answer(ticket, endings)
+
+    def _complete(self, ticket: Any, command: Complete, now_ms: int) -> Outcome:
+        if self.transactions.get(command.ending.transactional_id) != command.ending:
+            return _answer(ticket, None)
+        return _answer(ticket, None, self._record(command.ending.completed(now_ms)))
+
+    # ---- showing
+
+    def _describe(self, ticket: Any, command: Describe, _now_ms: int) -> Outcome:
+        known = self.transactions.get(command.transactional_id)
+        if known is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return _answer(ticket, known)
+
+    def _list(self, ticket: Any, command: ListAll, now_ms: int) -> Outcome:
+        found = [
+            each
+            for each in self.transactions.values()
+            if (not command.states or each.state in command.states)
+            and (not command.producer_ids or each.producer_id in command.producer_ids)
+            and (command.running_ms < 0 or now_ms - each.start_ms > command.running_ms)
+        ]
+        return _answer(ticket, found)
+
+    # ---- time
+
+    def _tick(self, ticket: Any, _: Tick, now_ms: int) -> Outcome:
+        outcome = _answer(ticket, None)
+        for each in self._timeouts.step(self._ongoing, now_ms):
+            known = self.transactions.get(each)
+            if known is not None and known.state is State.ONGOING and known.start_ms + known.timeout_ms < now_ms:
+                outcome.records.append(self._record(known.fenced(self._level(), now_ms)))
+            if len(outcome.records) >= WRITTEN_A_TICK:
+                return outcome
+        oldest_ms = now_ms - self.settings.transactional_id_expiration_ms
+        for each in self._expiry.step(self.transactions, now_ms):
+            known = self.transactions.get(each)
+            if known is not None and known.state in AT_REST and known.last_update_ms <= oldest_ms:
+                outcome.records.append(records.tombstone(each, now_ms))
+            if len(outcome.records) >= WRITTEN_A_TICK:
+                return outcome
+        return outcome
+
+    def _record(self, transaction: Transaction) -> Stored:
+        return records.record_of(transaction, self._level())
+
+
+def _answer(ticket: Any, answer: Any, *written: Stored) -> Outcome:
+    return Outcome(list(written), [(ticket, answer)])
+
+
+def _decides(record: Stored) -> bool:
+    return isinstance(record.message, Transaction) and record.message.is_ending
+
+
+def _is_repeated(known: Transaction, command: End) -> bool:
+    """Whether an EndTxn 5 has been done before: the epoch it asked for has come, in a new id perhaps."""
+    if known.state not in AT_REST or known.state is State.EMPTY:
+        return False
+    if known.producer_id == command.producer_id:
+        return known.producer_epoch == command.producer_epoch + 1
+    was_last = command.producer_epoch == LAST_EPOCH and known.producer_epoch == 0
+    return was_last and known.previous_producer_id == command.producer_id

@@ -1,0 +1,91 @@
+"""Connections to other brokers of the cluster: one to each, made when it is needed, and made anew when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.peer import Peer
+from kpybroker.world import Network
+
+LOST = (OSError, MalformedFrame, TimeoutError)
+"""What may become of a request on its way; a ConnectionError is an OSError."""
+DIAL_TIMEOUT_S = 1.0
+
+
+class Neighbours:
+    """Asks other brokers. `address`: where a broker listens for its like, None where that is not known."""
+
+    def __init__(self, network: Network, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:
+        self._network = network
+        self._client_id = client_id
+        self._address = address
+        self._peers: dict[int, tuple[tuple[str, int], asyncio.Task[Peer]]] = {}
+        self._is_closed = False
+
+    async def ask(self, node_id: int, name: str, request: Any, timeout_ms: int) -> Any:
+        """The answer of a broker; only in a task. Raises OSError, MalformedFrame, TimeoutError: see LOST."""
+        async with asyncio.timeout(timeout_ms / 1000):
+            peer = await self._connected(node_id)
+            answered = False
+            try:
+                answer = await peer.ask(name, request)
+                answered = True
+            finally:
+                if not answered:
+                    peer.close()  # it was given time enough
+        return answer
+
+    async def _connected(self, node_id: int) -> Peer:
+        address = self._address(node_id)
+        if address is None or self._is_closed:
+            raise ConnectionError(f"it is not known where broker {node_id} is")
+        known = self._peers.get(node_id)
+        if known is not None and known[0] == address and _is_good(known[1]):
+            dialling = known[1]
+        else:
+            self._hang_up(node_id)
+            dialling = asyncio.get_running_loop().create_task(self._dial(address))
+            self._peers[node_id] = (address, dialling)
+        await asyncio.wait([dialling])  # it may be called off, which is not the asker's own end
+        if dialling.cancelled():
+            raise ConnectionError("the connection was given up")
+        return dialling.result()
+
+    async def _dial(self, address: tuple[str, int]) -> Peer:
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            peer = await Peer.dial(self._network, *address, client_id=self._client_id)
+            ready = False
+            try:
+                await peer.negotiate()
+                ready = True
+            except KafkaError as refusal:
+                raise ConnectionError(str(refusal)) from refusal
+            finally:
+                if not ready:
+                    peer.close()
+        return peer
+
+    def _hang_up(self, node_id: int) -> None:
+        known = self._peers.pop(node_id, None)
+        if known is None:
+            return
+        dialled = known[1]
+        if not dialled.done():
+            dialled.cancel()
+        elif not dialled.cancelled() and dialled.exception() is None:
+            dialled.result().close()
+
+    def close(self) -> None:
+        """End all connections; who waits for an answer gets none."""
+        self._is_closed = True
+        for node_id in list(self._peers):
+            self._hang_up(node_id)
+
+
+def _is_good(dialled: asyncio.Task[Peer]) -> bool:
+    if not dialled.done():
+        return True
+    return not dialled.cancelled() and dialled.exception() is None and dialled.result().is_open

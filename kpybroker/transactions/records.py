@@ -1,0 +1,88 @@
+"""Records of `__transaction_state` in Kafka's schema: each says all of one transactional id, a null that it is gone.
+
+Values are of version 1 from `transaction.version` 1 on (flexible; KIP-890), before of version 0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from kpybroker.errors import Damage
+from kpybroker.machine import Stored
+from kpybroker.transactions.transaction import Place, State, Transaction
+from kpybroker.wire.stored.prefixed import build_stored, parse_stored, prefix_of
+from kpybroker.wire.stored.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
+
+TRANSACTION_KEY = 0
+"""The one kind of key that is known; others are of a later version and without effect here."""
+
+
+def record_of(transaction: Transaction, level: int) -> Stored:
+    """The record that keeps it, at a level of `transaction.version`."""
+    value = TransactionLogValue(
+        producer_id=transaction.producer_id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state,
+        transaction_partitions=None if transaction.state is State.EMPTY else _by_topic(transaction.partitions),
+        transaction_last_update_timestamp_ms=transaction.last_update_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+        client_transaction_version=transaction.client_version,
+    )
+    return Stored(
+        _key(transaction.transactional_id),
+        build_stored(value, 1 if level >= 1 else 0),
+        transaction.last_update_ms,
+        message=transaction,
+    )
+
+
+def tombstone(transactional_id: str, now_ms: int) -> Stored:
+    """The record that forgets it."""
+    return Stored(_key(transactional_id), None, now_ms)
+
+
+def read_id(record: Stored) -> str | None:
+    """The transactional id that a record is about; None for a kind of record that is not known. Raises Damage."""
+    if record.key is None or prefix_of(record.key) != TRANSACTION_KEY:
+        return None
+    return parse_stored(TransactionLogKey, record.key).transactional_id
+
+
+def read(transactional_id: str, record: Stored) -> Transaction | None:
+    """What a record says of it; None: it is gone. Raises Damage."""
+    if isinstance(record.message, Transaction):
+        return record.message
+    if record.value is None:
+        return None
+    said = parse_stored(TransactionLogValue, record.value)
+    try:
+        state = State(said.transaction_status)
+    except ValueError:
+        raise Damage(f"{transactional_id!r} has the unknown state {said.transaction_status}") from None
+    return Transaction(
+        transactional_id,
+        said.producer_id,
+        said.producer_epoch,
+        said.transaction_timeout_ms,
+        state,
+        frozenset((row.topic, index) for row in said.transaction_partitions or () for index in row.partition_ids),
+        said.transaction_start_timestamp_ms,
+        said.transaction_last_update_timestamp_ms,
+        said.previous_producer_id,
+        said.next_producer_id,
+        said.client_transaction_version,
+    )
+
+
+def _key(transactional_id: str) -> bytes:
+    return build_stored(TransactionLogKey(transactional_id=transactional_id))
+
+
+def _by_topic(partitions: frozenset[Place]) -> list[PartitionsSchema]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(partitions):
+        topics[topic].append(index)
+    return [PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in topics.items()]

@@ -1,0 +1,185 @@
+"""One transactional id as its coordinator knows it, and how its state changes (KIP-98, KIP-360, KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+Place = tuple[str, int]
+"""(topic, partition index)"""
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+LAST_EPOCH = (1 << 15) - 2
+"""The last epoch that a client gets; the one above it stands in markers only, before the id changes."""
+V1, V2 = 0, 2
+"""Levels of `transaction.version` that say how a client ends its transactions: V2 bumps the epoch each time."""
+
+
+class State(IntEnum):
+    """Where a transaction stands, by the numbers of Kafka's records."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def word(self) -> str:
+        """As Kafka's tools show and filter it."""
+        return self.name.title().replace("_", "")
+
+
+ENDING = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+"""The outcome is decided, and markers are on their way."""
+AT_REST = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id: whose it is, and its present or last transaction. Times in milliseconds of wall clock.
+
+    `last_epoch` is the one before `producer_epoch` where the same producer had it: a request that was repeated may
+    still carry it. Kafka's records have no place for it, so a new coordinator does not know it, as in Kafka.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: State = State.EMPTY
+    partitions: frozenset[Place] = frozenset()
+    start_ms: int = -1
+    last_update_ms: int = -1
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: int = V1
+    last_epoch: int = NO_EPOCH
+
+    @property
+    def is_ending(self) -> bool:
+        return self.state in ENDING
+
+    @property
+    def is_exhausted(self) -> bool:
+        """The next epoch needs another producer id."""
+        return self.producer_epoch >= LAST_EPOCH
+
+    @property
+    def commits(self) -> bool:
+        """Of one that is ending or has ended: how."""
+        return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+
+    # ---- a producer begins
+
+    def may_continue(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a producer that names its present id is the one that has this transactional id (KIP-360).
+
+        It is, too, where the id was exchanged in answer to a request that it repeats.
+        """
+        return (
+            self.producer_epoch == NO_EPOCH
+            or producer_id == self.producer_id
+            or (producer_id == self.previous_producer_id and producer_epoch >= LAST_EPOCH)
+        )
+
+    def needs_id_after(self, expected_epoch: int | None) -> bool:
+        """Whether the next epoch of a producer, that it asks for with its present one perhaps, takes another id."""
+        if self.producer_epoch > LAST_EPOCH:  # of a marker that shut a producer out; it may have heard of it
+            return expected_epoch in (None, self.producer_epoch, self.last_epoch)
+        return self.producer_epoch == LAST_EPOCH and expected_epoch in (None, self.producer_epoch)
+
+    def begun(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction | None:
+        """A producer has come, or goes on after an error: the next epoch. None: another one came in between."""
+        if expected_epoch is None:
+            epoch, last = self.producer_epoch + 1, NO_EPOCH
+        elif self.producer_epoch in (NO_EPOCH, expected_epoch):
+            epoch, last = self.producer_epoch + 1, self.producer_epoch
+        elif expected_epoch == self.last_epoch:
+            epoch, last = self.producer_epoch, self.last_epoch  # asked before; the answer was lost
+        else:
+            return None
+        return replace(self._emptied(timeout_ms, now_ms), producer_epoch=epoch, last_epoch=last)
+
+    def renamed(self, producer_id: int, timeout_ms: int, is_same: bool, now_ms: int) -> Transaction:
+        """The epochs are used up: another producer id, from epoch 0. is_same: the producer has named its present id."""
+        return replace(
+            self._emptied(timeout_ms, now_ms),
+            producer_id=producer_id,
+            producer_epoch=0,
+            last_epoch=self.producer_epoch if is_same else NO_EPOCH,
+        )
+
+    def _emptied(self, timeout_ms: int, now_ms: int) -> Transaction:
+        return replace(
+            self,
+            state=State.EMPTY,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            start_ms=-1,
+            last_update_ms=now_ms,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+
+    # ---- a transaction runs and ends
+
+    def extended(self, partitions: Iterable[Place], client_version: int, now_ms: int) -> Transaction:
+        """With these partitions, too; the first ones begin the transaction."""
+        return replace(
+            self,
+            state=State.ONGOING,
+            partitions=self.partitions.union(partitions),
+            start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
+            last_update_ms=now_ms,
+            previous_producer_id=self.producer_id,
+            client_version=client_version,
+        )
+
+    def ended(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
+        """The outcome is decided. With V2 the epoch in the markers fences all that was sent before."""
+        bumps = client_version >= V2
+        return replace(
+            self,
+            state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
+            producer_epoch=self.producer_epoch + 1 if bumps else self.producer_epoch,
+            last_epoch=self.producer_epoch if bumps else self.last_epoch,
+            start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
+            last_update_ms=now_ms,
+            previous_producer_id=self.producer_id,
+            next_producer_id=next_producer_id,
+            client_version=client_version,
+        )
+
+    def fenced(self, level: int, now_ms: int) -> Transaction:
+        """Aborted by the coordinator: its producer is shut out, at whichever level clients are."""
+        bumped = replace(self, producer_epoch=self.producer_epoch + 1, last_epoch=NO_EPOCH) if level < V2 else self
+        return bumped.ended(
+            commit=False, client_version=V2 if level >= V2 else V1, next_producer_id=NO_PRODUCER_ID, now_ms=now_ms
+        )
+
+    def completed(self, now_ms: int) -> Transaction:
+        """Every partition has its marker."""
+        done = replace(
+            self,
+            state=State.COMPLETE_COMMIT if self.commits else State.COMPLETE_ABORT,
+            partitions=frozenset(),
+            last_update_ms=now_ms,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+        if self.client_version >= V2 and self.next_producer_id != NO_PRODUCER_ID:
+            return replace(done, producer_id=self.next_producer_id, producer_epoch=0)
+        return done
+
+    @property
+    def following(self) -> tuple[int, int]:
+        """The producer id and epoch of the next transaction, once this one is ending (EndTxn 5)."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return self.next_producer_id, 0
+        return self.producer_id, self.producer_epoch

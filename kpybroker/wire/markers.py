@@ -1,0 +1,50 @@
+"""End markers: the control batch that ends a producer's transaction in a log (KIP-98).
+
+One record; its key is version int16 and type int16 (0 aborts, 1 commits), its value version int16 and the epoch int32
+of the transaction coordinator that sent it. The batch has the transactional and the control bit, and no sequence.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.wire.batch import Batch, encode_batch, read_records
+
+_KEY = Struct(">hh")
+_VALUE = Struct(">hi")
+_ABORT, _COMMIT = 0, 1
+
+
+class Marker(NamedTuple):
+    """Ends the transaction of a producer: who, by the word of which coordinator, and how."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commits: bool
+
+
+def encode_marker(marker: Marker, timestamp_ms: int) -> bytearray:
+    """The batch, its offset not assigned yet."""
+    return encode_batch(
+        [(_KEY.pack(0, _COMMIT if marker.commits else _ABORT), _VALUE.pack(0, marker.coordinator_epoch))],
+        timestamp_ms=timestamp_ms,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        control=True,
+        transactional=True,
+    )
+
+
+def read_marker(batch: Batch) -> Marker | None:
+    """What a control batch ends; None for control records of other kinds. Raises KafkaError."""
+    for record in read_records(batch):
+        key, value = record.key, record.value
+        if key is None or value is None or len(key) < _KEY.size or len(value) < _VALUE.size:
+            return None
+        kind = _KEY.unpack_from(key)[1]
+        if kind in (_ABORT, _COMMIT):
+            coordinator_epoch = _VALUE.unpack_from(value)[1]
+            return Marker(batch.producer_id, batch.producer_epoch, coordinator_epoch, kind == _COMMIT)
+    return None

@@ -1,0 +1,20 @@
+"""EndTxn (26): commit or abort the transaction; from v5 on, the answer names the epoch of the next one (KIP-890)."""
+
+from kpybroker.wire.message import field, message
+from kpybroker.wire.primitives import Int16, Int32, Int64
+
+
+@message("0-5", flexible=3)
+class Request:
+    transactional_id: str = ""
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    committed: bool = False
+
+
+@message("0-5", flexible=3)
+class Response:
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id: Int64 = field("5+", default=-1)
+    producer_epoch: Int16 = field("5+", default=-1)

@@ -1,0 +1,25 @@
+"""What members of the classic protocol tell their leader, and what it gives them; read where a group migrates."""
+
+from kpybroker.wire.message import field, message, part
+from kpybroker.wire.primitives import Int32
+
+
+@part
+class TopicPartition:
+    topic: str = ""
+    partitions: list[Int32] = []
+
+
+@message("0-3")
+class ConsumerProtocolSubscription:
+    topics: list[str] = []
+    user_data: bytes | None = None
+    owned_partitions: list[TopicPartition] = field("1+")
+    generation_id: Int32 = field("2+", default=-1)
+    rack_id: str | None = field("3+", default=None)
+
+
+@message("0-3")
+class ConsumerProtocolAssignment:
+    assigned_partitions: list[TopicPartition] = []
+    user_data: bytes | None = None

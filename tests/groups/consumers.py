@@ -1,0 +1,230 @@
+"""Consumers as clients of KIP-848 are: they heartbeat, give up and take over partitions, lose answers, crash, return.
+
+`Colony` is a group of them, and watches the laws they live by.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.commands import ConsumerHeartbeat, DescribeConsumerGroup
+from kpybroker.groups.modern import ModernGroup
+from kpybroker.groups.modern_records import read_group
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.wire.rpc import consumer_group_heartbeat as rpc
+from tests.groups.stage import Stage
+
+Place = tuple[bytes, int]
+REBALANCE_MS = 8_000
+START_AGAIN = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID}
+
+
+def topic_partitions(places: set[Place]) -> list[rpc.TopicPartitions]:
+    by_topic: dict[bytes, list[int]] = {}
+    for topic, partition in sorted(places):
+        by_topic.setdefault(topic, []).append(partition)
+    return [rpc.TopicPartitions(topic_id=topic, partitions=found) for topic, found in by_topic.items()]
+
+
+class Consumer:
+    """One client."""
+
+    def __init__(self, member_id: str, instance: str | None, wants: dict[str, Any]) -> None:
+        self.member_id = member_id
+        self.instance = instance
+        self.wants = wants
+        self.epoch = 0
+        self.owned: set[Place] = set()
+        self.told: set[Place] | None = None
+        """What the coordinator said last that it shall have; it comes to have it bit by bit."""
+        self.unsure = True
+        """It says everything with the next heartbeat: it joins, or has not heard the last answer."""
+
+    def request(self, epoch: int | None = None) -> rpc.Request:
+        request = rpc.Request(group_id="g", member_id=self.member_id, instance_id=self.instance)
+        request.member_epoch = self.epoch if epoch is None else epoch
+        if self.unsure or self.epoch == 0:
+            request.rebalance_timeout_ms = REBALANCE_MS
+            request.subscribed_topic_names = self.wants.get("names", [])
+            request.subscribed_topic_regex = self.wants.get("regex")
+            request.server_assignor = self.wants.get("assignor")
+            # What it is about to take over counts, or the coordinator would take it for given up.
+            request.topic_partitions = topic_partitions(self.owned | (self.told or set()))
+        elif self.told is not None and self.owned == self.told:
+            request.topic_partitions = topic_partitions(self.owned)  # it has done what it was told
+            self.told = None
+        return request
+
+    def hear(self, answer: rpc.Response) -> None:
+        self.unsure = False
+        self.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self.told = {
+                (bytes(each.topic_id), partition)
+                for each in answer.assignment.topic_partitions
+                for partition in each.partitions
+            }
+
+    def work(self) -> None:
+        """First give up what is to be given up; with that done take over the rest."""
+        if self.told is None:
+            return
+        if self.owned - self.told:
+            self.owned &= self.told
+        else:
+            self.owned = set(self.told)
+
+    def start_again(self) -> None:
+        self.epoch, self.owned, self.told, self.unsure = 0, set(), None, True
+
+
+class Colony:
+    """A group, its clients, and its topics."""
+
+    def __init__(self, chance: Random, settings: GroupSettings) -> None:
+        self.chance = chance
+        self.stage = Stage(settings)
+        self.stage.topic("ta", 5)
+        self.stage.topic("tb", 3)
+        self.consumers: list[Consumer] = []
+        self.born = 0
+
+    @property
+    def group(self) -> ModernGroup | None:
+        return self.stage.machine.modern.groups.get("g")
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    def disturb(self) -> None:
+        chance = self.chance
+        self.stage.wait(chance.choice([0, 0, 100, 1_000, 3_000]))
+        what = chance.randrange(20)
+        if what < 2 and len(self.consumers) < 6:
+            self.be_born()
+        elif not self.consumers:
+            return
+        elif what == 2:
+            self.part(chance.choice(self.consumers), epoch=chance.choice([-1, -1, -2]))
+        elif what == 3 and chance.random() < 0.5:
+            self.consumers.remove(chance.choice(self.consumers))  # it crashes
+        elif what == 4 and chance.random() < 0.3:
+            self.stage.restart()
+        elif what == 5 and chance.random() < 0.3:
+            self.stage.topic(chance.choice(["ta", "tb", "tc"]), chance.randrange(1, 9))
+        elif what == 6:
+            one = chance.choice(self.consumers)
+            one.wants, one.unsure = self.wish(), True
+        elif what < 12:
+            chance.choice(self.consumers).work()
+        else:
+            self.beat(chance.choice(self.consumers), heard=chance.random() < 0.9)
+        self.watch()
+
+    def wish(self) -> dict[str, Any]:
+        names = self.chance.choice([["ta"], ["ta", "tb"], ["ta", "tb"], ["tb"], []])
+        regex = self.chance.choice([None, "", "", "t.*", "t[bc]"])
+        return {"names": names, "regex": regex, "assignor": self.chance.choice([None, "range", "uniform"])}
+
+    def be_born(self) -> None:
+        self.born += 1
+        taken = {each.instance for each in self.consumers}
+        instance = self.chance.choice([None, None, "one", "two"])
+        self.consumers.append(Consumer(f"m{self.born}", None if instance in taken else instance, self.wish()))
+
+    def part(self, one: Consumer, epoch: int) -> None:
+        self.consumers.remove(one)
+        self.ask(one, one.request(epoch if one.instance is not None else -1))
+
+    def beat(self, one: Consumer, *, heard: bool = True) -> None:
+        answer = self.ask(one, one.request())
+        if not heard:
+            one.unsure = True
+        elif isinstance(answer, rpc.Response):
+            one.hear(answer)
+        elif answer in START_AGAIN:
+            one.start_again()
+        else:
+            assert answer is ErrorCode.UNRELEASED_INSTANCE_ID, answer
+            one.start_again()
+
+    def ask(self, one: Consumer, request: rpc.Request) -> rpc.Response | ErrorCode:
+        try:
+            answer: rpc.Response = self.stage.answer(ConsumerHeartbeat(request, one.member_id, "/h"))
+        except KafkaError as refusal:
+            return refusal.code
+        return answer
+
+    # -- the laws -------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """At any time: no partition is with two members; the records tell all."""
+        group = self.group
+        if group is None:
+            return
+        seen: set[Place] = set()
+        for one in self.consumers:
+            member = group.members.get(one.member_id)
+            if member is None:
+                continue  # it will hear of it with its next heartbeat
+            may_have = member.current.assigned.keys() | member.current.revoking.keys()
+            assert one.owned <= may_have, f"{one.member_id} has what it was not given"
+        for member in group.members.values():
+            has = member.current.assigned.keys() | member.current.revoking.keys()
+            assert not seen & has, "a partition is with two members"
+            seen |= has
+        assert group.owners.keys() == seen
+        again = read_group("g", self.stage.machine.modern.stored["g"]) if self.stage.machine.modern.stored else None
+        assert again is not None
+        assert told(again) == told(group), "replay is not what is live"
+
+    def settle(self) -> None:
+        """Everybody goes on without trouble, for as long as it takes sessions to end and topics to be found."""
+        for _ in range(60):
+            self.stage.wait(2_000)
+            for one in self.consumers:
+                one.work()
+                self.beat(one)
+                one.work()
+            self.watch()
+
+    def assert_at_rest(self) -> None:
+        """Every partition that somebody wants is with one of them, and nothing more is to be done."""
+        group = self.group
+        if not self.consumers:
+            assert group is None or not group.members
+            return
+        assert group is not None
+        assert group.members.keys() == {one.member_id for one in self.consumers}
+        assert group.state == "Stable"
+        described = self.stage.answer(DescribeConsumerGroup("g"))
+        assert all(each.assignment == each.target_assignment for each in described.members)
+        owned = [place for one in self.consumers for place in one.owned]
+        assert len(owned) == len(set(owned))
+        wanted = {
+            (topic.id, partition)
+            for name, topic in self.stage.image.topics.items()
+            if group.subscribes(name)
+            for partition in range(len(topic.partitions))
+        }
+        assert set(owned) == wanted
+        before = (group.epoch, dict(group.targets))
+        for one in self.consumers:
+            one.unsure = True
+            self.beat(one)
+        if all(one.instance is None for one in self.consumers):
+            for one in self.consumers:
+                one.start_again()
+                self.beat(one)
+        assert (group.epoch, group.targets) == before, "who joins again without a change moves nothing"
+
+
+def told(group: ModernGroup) -> Any:
+    """A group as far as its records tell it."""
+    members = {
+        each.member_id: (*each.said()[:4], set(each.names), *each.said()[5:], each.current)
+        for each in group.members.values()
+    }
+    targets = {member_id: target for member_id, target in group.targets.items() if target}
+    return group.epoch, group.assignment_epoch, members, targets, group.instances, group.resolved, group.owners

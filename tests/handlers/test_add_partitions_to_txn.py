@@ -1,0 +1,64 @@
+"""AddPartitionsToTxn over a socket; that the codes are Kafka's is held by the golden vectors."""
+
+from __future__ import annotations
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire.rpc import add_partitions_to_txn as rpc
+from tests.asking import make
+from tests.conftest import WithBroker
+from tests.handlers.beginning import add, begin, coordinator, described
+
+
+def test_clients_add_in_every_version_of_theirs(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", 4)
+        await coordinator(peer)
+        who = await begin(peer)
+        for version in range(4):
+            assert await add(peer, who, version, version=version) == [0]
+        found = await described(peer)
+        assert found.transaction_state == "Ongoing"
+        assert [(each.topic, each.partitions) for each in found.topics] == [("t", [0, 1, 2, 3])]
+
+    with_broker(scenario)
+
+
+def test_an_unknown_partition_fails_them_all(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await coordinator(peer)
+        who = await begin(peer)
+        codes = await add(peer, who, 0, 7)
+        assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert (await described(peer)).transaction_state == "Empty"
+
+    with_broker(scenario)
+
+
+def test_leaders_ask_for_many_transactions_at_once(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", 2)
+        await coordinator(peer)
+        who = {name: await begin(peer, name) for name in ("a", "b", "c")}
+        for version in (4, 5):
+            asked = [
+                rpc.AddPartitionsToTxnTransaction(
+                    transactional_id=name,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    verify_only=name == "c",
+                    topics=[rpc.AddPartitionsToTxnTopic(name="t", partitions=[version - 4])],
+                )
+                for name, (producer_id, epoch) in who.items()
+            ]
+            told = await peer.ask("AddPartitionsToTxn", rpc.Request(transactions=asked), version=version)
+            found = {
+                each.transactional_id: each.topic_results[0].results_by_partition[0].partition_error_code
+                for each in told.results_by_transaction
+            }
+            assert found == {"a": 0, "b": 0, "c": ErrorCode.TRANSACTION_ABORTABLE}
+        assert (await peer.ask("AddPartitionsToTxn", rpc.Request(), version=5)).results_by_transaction == []
+
+    with_broker(scenario)

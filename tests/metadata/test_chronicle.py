@@ -1,0 +1,85 @@
+"""What befalls a cluster is told once, in few lines."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kpybroker.metadata import chronicle
+from kpybroker.metadata.image import Image
+from kpybroker.wire.stored import metadata as stored
+
+TOPIC = bytes([7]) * 16
+INCARNATION = bytes([9]) * 16
+
+
+def registered(node_id: int, epoch: int) -> Any:
+    return stored.RegisterBrokerRecord(
+        broker_id=node_id, incarnation_id=INCARNATION, broker_epoch=epoch, end_points=[], features=[], fenced=True
+    )
+
+
+def changed(node_id: int, epoch: int, **facts: Any) -> Any:
+    return stored.BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=epoch, **facts)
+
+
+def moved(index: int, **facts: Any) -> Any:
+    return stored.PartitionChangeRecord(partition_id=index, topic_id=TOPIC, **facts)
+
+
+class Told:
+    """An Image that moves on, and what is told of it by node 1."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, chronicle.CHRONICLE)
+        self._caplog = caplog
+        partitions = [
+            stored.PartitionRecord(
+                partition_id=index, topic_id=TOPIC, replicas=[1, 2, 3], isr=[1, 2, 3], leader=1, directories=[]
+            )
+            for index in range(9)
+        ]
+        self._image = Image().apply([stored.TopicRecord(name="t", topic_id=TOPIC), *partitions], 10, 1)
+
+    def of(self, *records: Any) -> list[str]:
+        """The lines about these changes."""
+        old, self._image = self._image, self._image.apply(records, self._image.offset + len(records), 1)
+        self._caplog.clear()
+        chronicle.tell(old, self._image, 1)
+        return [f"{record.levelname} {record.getMessage()}" for record in self._caplog.records]
+
+
+def test_brokers_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog)
+    assert told.of(registered(2, 20)) == ["INFO broker 2 is registered, epoch 20"]
+    assert told.of(changed(2, 20, fenced=-1)) == ["INFO broker 2 is unfenced"]
+    assert told.of(moved(0, isr=[2, 1, 3])) == []
+    assert told.of(changed(2, 20, in_controlled_shutdown=1)) == ["INFO broker 2 stops: others lead what it led"]
+    assert told.of(changed(2, 20, fenced=1)) == ["INFO broker 2 is fenced"]
+    gone = stored.UnregisterBrokerRecord(broker_id=2, broker_epoch=20)
+    assert told.of(gone) == ["INFO broker 2 is unregistered"]
+
+
+def test_in_sync_sets_are_told_together_by_who_leads(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog)
+    assert told.of(moved(0, isr=[1, 2])) == ["INFO in-sync sets shrink, 1: t-0: 1,2,3 to 1,2"]
+    (line,) = told.of(*(moved(index, isr=[1]) for index in range(9)))
+    assert line.startswith("INFO in-sync sets shrink, 9: t-0: 1,2 to 1; t-1: 1,2,3 to 1; ")
+    assert line.endswith("; t-4: 1,2,3 to 1, ...")
+    assert told.of(moved(3, isr=[1, 2])) == ["INFO in-sync sets grow, 1: t-3: 1 to 1,2"]
+    assert told.of(moved(0, leader=2), moved(0, isr=[2])) == []
+
+
+def test_an_unclean_election_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog)
+    assert told.of(moved(0, isr=[2], leader=2), moved(0, isr=[1], leader=1, leader_recovery_state=1)) == [
+        "WARNING unclean election: this broker leads 1 partitions without all that was acknowledged: t-0"
+    ]
+
+
+def test_the_first_image_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, chronicle.CHRONICLE)
+    chronicle.tell(Image(), Image().apply([registered(1, 1)], 1, 1), 1)
+    assert not caplog.records

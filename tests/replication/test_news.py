@@ -1,0 +1,210 @@
+"""Of a follower's session only what has news is looked at, and the follower learns everything all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kpybroker.call import Call, Reply
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.handlers.fetching_replicas import COUNT_ALL_MS, fetch_replica
+from kpybroker.metadata.image import PartitionImage
+from kpybroker.replication.fetch_session import Asked, FetchSession, Key
+from kpybroker.replication.following import Place
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.partition import Partition
+from kpybroker.replication.sessions import Sessions
+from kpybroker.storage.log import Log
+from kpybroker.wire.batch import split
+from kpybroker.wire.rpc import fetch
+from kpybroker.world.real import RealWorld
+from tests.replication.leading import NOW_MS, batch
+
+LEADER, FOLLOWER = 1, 2
+TOPIC_ID = bytes(15) + b"\1"
+COUNT = 20
+CALL = Call(1, 17, "follower", "127.0.0.1", 1)
+WAIT_MS = 60_000
+
+
+class Leader:
+    """What the handler asks of a broker, and partitions with one follower."""
+
+    node_id = LEADER
+    config = BrokerConfig.parse({})
+
+    def __init__(self, world: RealWorld, directory: Path) -> None:
+        self.now_ms = 0
+        self.hosting = Hosting(LEADER)
+        self.hosting.now_ms = lambda: self.now_ms
+        self.sessions = Sessions(Random(1), 10)
+        self.partitions = [self._lead(world, directory / f"t-{index}", index) for index in range(COUNT)]
+
+    def _lead(self, world: RealWorld, directory: Path, index: int) -> Partition:
+        storage = Log.open(world, str(directory), "t", index, LogSettings(), clean=False)
+        partition = self.hosting.host("t", TOPIC_ID, index, storage)
+        partition.become(PartitionImage(LEADER, 0, 0, (LEADER, FOLLOWER), (LEADER, FOLLOWER)))
+        return partition
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return "t" if topic_id == TOPIC_ID else None
+
+    def leader_of(self, name: str, index: int, listener: str) -> None:
+        return None
+
+    def write(self, index: int) -> None:
+        self.partitions[index].append(batch(b"x"), NOW_MS)
+        self.hosting.flush()
+
+    @property
+    def left(self) -> int:
+        """How many partitions the next fetch would look at, beside those that it names."""
+        (session,) = self.sessions._sessions.values()
+        assert session.news is not None
+        return len(session.news.wants)
+
+
+class Follower:
+    """Takes what it is told; asks in a session."""
+
+    def __init__(self) -> None:
+        self.session = FetchSession()
+        self.ends = [0] * COUNT
+        self.high_watermarks = [0] * COUNT
+
+    def ask(self, leader: Leader, wait_ms: int = 0, max_bytes: int = 10_000) -> fetch.Response | Reply:
+        wanted: dict[Key, Asked | None] = {
+            (TOPIC_ID, index): Asked(Place(0, end, 0 if end else -1), 0, 1000) for index, end in enumerate(self.ends)
+        }
+        changed, _ = self.session.news(wanted)
+        rows = [
+            fetch.FetchPartition(
+                partition=index,
+                current_leader_epoch=0,
+                fetch_offset=asked.place.offset,
+                last_fetched_epoch=asked.place.last_epoch,
+                log_start_offset=0,
+                partition_max_bytes=asked.max_bytes,
+            )
+            for (_, index), asked in changed.items()
+        ]
+        request = fetch.Request(
+            replica_state=fetch.ReplicaState(replica_id=FOLLOWER, replica_epoch=1),
+            session_id=self.session.id,
+            session_epoch=self.session.epoch,
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=[fetch.FetchTopic(topic_id=TOPIC_ID, partitions=rows)] if rows else [],
+        )
+        told: Any = fetch_replica(leader, CALL, request, FOLLOWER)  # type: ignore[arg-type]
+        leader.hosting.flush()
+        return told  # type: ignore[no-any-return]
+
+    def take(self, told: Any) -> None:
+        assert told.error_code == 0
+        self.session.answered(told.session_id)
+        for topic in told.responses:
+            for row in topic.partitions:
+                assert row.error_code == 0
+                for one in split(row.records) if row.records else []:
+                    assert one.base_offset == self.ends[row.partition_index]
+                    self.ends[row.partition_index] = one.next_offset
+                self.high_watermarks[row.partition_index] = row.high_watermark
+
+
+@pytest.fixture
+def world() -> Iterator[RealWorld]:
+    made = RealWorld(3)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_follower_learns_all_that_is_written_and_all_that_commits(
+    world: RealWorld, tmp_path: Path, seed: int
+) -> None:
+    random, leader, follower = Random(seed), Leader(world, tmp_path), Follower()
+    for _ in range(60):
+        leader.now_ms += random.choice((0, 1, COUNT_ALL_MS))
+        for _ in range(random.randrange(4)):
+            leader.write(random.randrange(COUNT))
+        follower.take(follower.ask(leader, max_bytes=random.choice((1, 10_000))))
+    leader.now_ms += 1  # too early for a look at everything: what is left is known without
+    for _ in range(COUNT):
+        follower.take(follower.ask(leader, max_bytes=200))
+    assert follower.ends == [partition.log.end for partition in leader.partitions]
+    assert follower.high_watermarks == follower.ends
+    assert all(partition.log.high_watermark == partition.log.end for partition in leader.partitions)
+    assert leader.left == 0
+
+
+def test_a_parked_fetch_looks_where_something_was_written(world: RealWorld, tmp_path: Path) -> None:
+    async def scene() -> None:
+        leader, follower = Leader(world, tmp_path), Follower()
+        follower.take(follower.ask(leader))
+        for index in (3, 7, 3):
+            parked = follower.ask(leader, WAIT_MS)
+            assert isinstance(parked, Reply)
+            assert leader.left == 0
+            assert not parked.done
+            leader.write(index)
+            assert parked.done
+            follower.take(parked.response)
+            assert follower.ends[index] == leader.partitions[index].log.end
+            follower.take(follower.ask(leader))
+            assert follower.high_watermarks[index] == follower.ends[index]
+
+    asyncio.run(scene())
+
+
+def test_a_fetch_that_is_given_up_wakes_nobody(world: RealWorld, tmp_path: Path) -> None:
+    async def scene() -> None:
+        leader, follower = Leader(world, tmp_path), Follower()
+        follower.take(follower.ask(leader))
+        parked = follower.ask(leader, WAIT_MS)
+        assert isinstance(parked, Reply)
+        parked.abandon()
+        leader.write(3)
+        assert parked.response is None
+        assert leader.left == 1
+
+    asyncio.run(scene())
+
+
+def test_who_rests_is_counted_as_caught_up(world: RealWorld, tmp_path: Path) -> None:
+    leader, follower = Leader(world, tmp_path), Follower()
+    lag_ms = leader.hosting.lag_max_ms
+    while leader.now_ms < 3 * lag_ms:
+        follower.take(follower.ask(leader))
+        leader.now_ms += COUNT_ALL_MS
+    leader.write(3)
+    proposed: list[Partition] = []
+    leader.hosting.propose = proposed.append
+    for partition in leader.partitions:
+        partition.drop_lagging()
+    assert not proposed
+    leader.now_ms += lag_ms
+    leader.partitions[3].drop_lagging()
+    assert proposed == [leader.partitions[3]]
+
+
+def test_what_a_session_forgets_is_not_looked_for(world: RealWorld, tmp_path: Path) -> None:
+    leader, follower = Leader(world, tmp_path), Follower()
+    follower.take(follower.ask(leader))
+    request = fetch.Request(
+        replica_state=fetch.ReplicaState(replica_id=FOLLOWER, replica_epoch=1),
+        session_id=follower.session.id,
+        session_epoch=follower.session.epoch,
+        forgotten_topics_data=[fetch.ForgottenTopic(topic_id=TOPIC_ID, partitions=[3])],
+    )
+    told: Any = fetch_replica(leader, CALL, request, FOLLOWER)  # type: ignore[arg-type]
+    follower.take(told)
+    leader.write(3)
+    leader.write(4)
+    assert leader.left == 1

@@ -1,0 +1,58 @@
+"""A node that is to found a cluster where there is one has lost its directory: it must not go on alone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kpybroker.errors import ConfigError
+from tests.server.clustering import PATIENCE_S
+from tests.server.voting import Quorum, run_quorum
+
+
+async def lost_founder(quorum: Quorum) -> None:
+    """Three voters; the first, which founded the cluster, has lost its directory."""
+    await quorum.of_three()
+    await quorum.voting(1, 2, 3)
+    await quorum.stop(1)
+    shutil.rmtree(quorum.root / "1")
+
+
+def test_no_second_cluster_is_founded_beside_the_first(tmp_path: Path) -> None:
+    async def play(quorum: Quorum) -> None:
+        await lost_founder(quorum)
+        await quorum.leader()
+        with pytest.raises(ConfigError, match=r"has one already \(epoch \d+.*initial.controllers=none"):
+            await quorum.start(1)
+        assert not list(quorum.root.glob("1/*")), "nothing was formatted"
+        quorum.own[1] = {"kpybroker.initial.controllers": "none"}
+        await quorum.start(1)
+        former = quorum.nodes[2].broker.quorum.voters.set.get(1)
+        assert former is not None
+        assert (await quorum.remove(1, former.directory_id)).error_code == 0
+        await quorum.until_caught_up(1)
+        assert (await quorum.add(1)).error_code == 0
+        await quorum.voting(1, 2, 3)
+
+    run_quorum(tmp_path, play)
+
+
+def test_a_second_cluster_that_was_founded_ends_when_the_first_is_back(tmp_path: Path) -> None:
+    """Nobody was there to be asked; the voters of old look for the one that it was, and it asks them again."""
+
+    async def play(quorum: Quorum) -> None:
+        await lost_founder(quorum)
+        for node_id in (2, 3):
+            await quorum.stop(node_id)
+        await quorum.start(1)
+        mistaken = quorum.nodes[1]
+        assert mistaken.broker.quorum.voters.are_alone
+        await quorum.start(2, 3)
+        why = await asyncio.wait_for(mistaken.failed, PATIENCE_S)
+        assert "in one of the same id" in why
+        assert "initial.controllers=none" in why
+
+    run_quorum(tmp_path, play)

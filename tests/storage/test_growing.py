@@ -1,0 +1,65 @@
+"""A read that waits for the disk while the log grows brings what was asked for, and finds the next offset after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kpybroker.storage.reading import Reader
+from kpybroker.wire.batch import split
+from tests.storage.workshop import History
+
+
+class SlowDisk:
+    """A disk that takes its time: others come first."""
+
+    def __init__(self, disk: Any, chance: Random, meanwhile: Callable[[], None]) -> None:
+        self._disk = disk
+        self._chance = chance
+        self._meanwhile = meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
+        if self._chance.random() < 0.5:
+            self._meanwhile()
+        found: bytes = await self._disk.cold_read(handle, size, offset)
+        if self._chance.random() < 0.5:
+            self._meanwhile()
+        return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_log_may_grow_while_it_is_read(tmp_path: Path, seed: int) -> None:
+    history = History.of(tmp_path, seed)
+    log, random = history.log, history.random
+
+    def grow() -> None:
+        for _ in range(random.randrange(4)):
+            history.append()
+        history.flush()
+
+    for _ in range(10):
+        grow()
+    for segment in log.segments:
+        segment._disk = SlowDisk(segment._disk, random, grow)  # type: ignore[assignment]
+    for _ in range(30):
+        log.reader = Reader(SlowDisk(log.world.disk, random, grow), log.segments)  # type: ignore[arg-type]
+        offset = random.randint(log.start, log.end - 1)
+        upper = random.choice((log.written_end, random.randint(offset, log.written_end)))
+        max_bytes = random.choice((1, 400, 3000, 100_000))
+        expected = history.expected_read(offset, max_bytes, upper)
+        brought = bytes(asyncio.run(log.read_cold(offset, max_bytes, upper=upper, min_one=True)))
+        found = split(brought) if brought else []
+        assert [bytes(batch.view) for batch in found] == [bytes(batch.view) for batch in expected[: len(found)]]
+        assert bool(found) == bool(expected)
+        if found and found[-1].next_offset < log.written_end:
+            rest = log.read(found[-1].next_offset, 1, upper=log.written_end, min_one=True)
+            assert rest is not None
+            assert split(bytes(rest))[0].base_offset == found[-1].next_offset

@@ -1,0 +1,94 @@
+"""A transaction machine on a stage: a log in memory, and a clock that the play moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.machine import Stored, Tick
+from kpybroker.transactions.commands import AwaitEndings, Complete, InitProducerId, ProducerIdWanted
+from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
+from kpybroker.transactions.transaction import Transaction
+
+START_MS = 1_000_000
+
+
+class Stage:
+    """Decides, keeps what was written, applies it: what a Runner does, without waiting."""
+
+    def __init__(self, settings: TransactionSettings | None = None, level: int = 2) -> None:
+        self.settings = settings or TransactionSettings()
+        self.level = level
+        self.now_ms = START_MS
+        self.log: list[Stored] = []
+        self.machine = self.empty()
+        self.tickets = 0
+        self.ids = 0
+        self.refuses = False
+        self.ask(Tick())
+
+    def empty(self) -> TransactionMachine:
+        return TransactionMachine(self.settings, lambda: self.level)
+
+    def ask(self, command: Any) -> dict[int, Any]:
+        """One step now; all answers it led to. The asker's ticket is `tickets`."""
+        self.tickets += 1
+        ticket: Any = self.tickets
+        try:
+            outcome = self.machine.decide(ticket, command, self.now_ms)
+        except KafkaError as refusal:
+            return {ticket: refusal}
+        if outcome.records and self.refuses:
+            return {each: KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) for each, _ in outcome.answers}
+        for record in outcome.records:
+            record.offset = len(self.log)
+            self.log.append(record)
+            self.machine.apply(record)
+        return dict(outcome.answers)
+
+    def answer(self, command: Any) -> Any:
+        """The answer, or the code of the refusal; a producer id is given where one is wanted."""
+        answers = self.ask(command)
+        found = answers.get(self.tickets)
+        if isinstance(found, ProducerIdWanted):
+            self.ids += 1
+            found = self.ask(replace(command, new_producer_id=1000 + self.ids)).get(self.tickets)
+        return found.code if isinstance(found, KafkaError) else found
+
+    def begin(self, name: str = "t", timeout_ms: int = 60_000) -> tuple[int, int]:
+        answer = self.answer(InitProducerId(name, timeout_ms))
+        assert isinstance(answer, tuple), answer
+        return answer
+
+    def settle(self) -> list[Transaction]:
+        """Do what the sender of markers does, as if every partition took its marker at once."""
+        endings = self.answer(AwaitEndings()) or []
+        for ending in endings:
+            self.ask(Complete(ending))
+        return list(endings)
+
+    def wait(self, for_ms: int) -> None:
+        """Let time pass, waking the machine at each of its deadlines."""
+        end_ms = self.now_ms + for_ms
+        while (deadline_ms := self.machine.deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.ask(Tick())
+        self.now_ms = end_ms
+
+    def replayed(self) -> TransactionMachine:
+        """Another machine with the same log, as bytes alone tell it."""
+        machine = self.empty()
+        for record in self.log:
+            machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
+        return machine
+
+    def restart(self) -> None:
+        """The coordinator is gone; another one replays the log."""
+        self.machine = self.replayed()
+        self.ask(Tick())
+
+
+def hard(machine: TransactionMachine) -> dict[str, Transaction]:
+    """What the records say, without what they have no place for."""
+    return {name: replace(each, last_epoch=-1) for name, each in machine.transactions.items()}

@@ -1,0 +1,72 @@
+"""Records of `__transaction_state`: what is written is read again, and what cannot be read is damage."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kpybroker.errors import Damage
+from kpybroker.machine import Stored
+from kpybroker.transactions.records import read, read_id, record_of, tombstone
+from kpybroker.transactions.transaction import State, Transaction
+
+SMALL = st.integers(-1, 1 << 40)
+PLACES = st.frozensets(st.tuples(st.sampled_from(["a", "b", "__consumer_offsets"]), st.integers(0, 9)), max_size=9)
+TRANSACTIONS = st.builds(
+    Transaction,
+    transactional_id=st.text(st.characters(codec="utf-8"), min_size=1, max_size=30),
+    producer_id=st.integers(0, 1 << 40),
+    producer_epoch=st.integers(0, 32767),
+    timeout_ms=st.integers(1, 1 << 30),
+    state=st.sampled_from(sorted(set(State) - {State.EMPTY})),
+    partitions=PLACES,
+    start_ms=SMALL,
+    last_update_ms=SMALL,
+    previous_producer_id=SMALL,
+    next_producer_id=SMALL,
+    client_version=st.sampled_from([0, 2]),
+)
+
+
+def stored(record: Stored) -> Stored:
+    """As it comes back from the log: bytes alone."""
+    return Stored(record.key, record.value, record.timestamp_ms, 0)
+
+
+@given(TRANSACTIONS)
+def test_what_is_written_is_read(transaction: Transaction) -> None:
+    record = stored(record_of(transaction, 2))
+    assert read_id(record) == transaction.transactional_id
+    assert read(transaction.transactional_id, record) == transaction
+
+
+def test_the_old_version_has_no_place_for_what_came_later() -> None:
+    transaction = Transaction("t", 7, 3, 1000, State.ONGOING, frozenset({("a", 1)}), 5, 6)
+    record = stored(record_of(transaction, 0))
+    assert record.value is not None
+    assert record.value[:2] == b"\0\0"
+    assert read("t", record) == transaction
+
+
+def test_a_null_forgets() -> None:
+    record = stored(tombstone("t", 5))
+    assert (read_id(record), read("t", record)) == ("t", None)
+
+
+def test_another_kind_of_record_is_passed_over() -> None:
+    assert read_id(Stored(b"\0\7????", b"", 0, 0)) is None
+    assert read_id(Stored(None, b"", 0, 0)) is None
+
+
+@pytest.mark.parametrize("value", [b"", b"\0\5abc", b"\0\1abc"])
+def test_what_cannot_be_read_is_damage(value: bytes) -> None:
+    with pytest.raises(Damage):
+        read("t", Stored(b"", value, 0, 0))
+
+
+def test_an_unknown_state_is_damage() -> None:
+    value = bytearray(record_of(Transaction("t", 7, 3, 1000, State.ONGOING), 0).value or b"")
+    value[2 + 8 + 2 + 4] = 99
+    with pytest.raises(Damage, match="unknown state 99"):
+        read("t", Stored(b"", bytes(value), 0, 0))

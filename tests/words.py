@@ -1,0 +1,131 @@
+"""A Machine of words on a log whose commits the test decides, in time that jumps to the next timer."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.machine import Outcome, Runner, Stored, Tick, Ticket
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Nothing happens between timers, so waiting for one means to be there."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout:
+            self.now += timeout
+        return super().select(0)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumps = JumpingSelector()
+        super().__init__(self._jumps)
+
+    def time(self) -> float:
+        return self._jumps.now
+
+
+def run(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(play())
+
+
+class Clock:
+    """The one door of the World that a Runner uses, on the loop's own time."""
+
+    random = network = disk = None
+
+    def wall_ms(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1000)
+
+
+class ManualLog:
+    """A StateLog that commits when told."""
+
+    def __init__(self, start: Sequence[bytes] = (), *, at_once: bool = False) -> None:
+        self.values = list(start)
+        self.committed = len(self.values)
+        self.at_once = at_once
+        self.refusal: KafkaError | Damage | None = None
+        self.callbacks: list[Callable[[], None]] = []
+
+    @property
+    def end(self) -> int:
+        return len(self.values)
+
+    def append(self, records: Sequence[Stored]) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        self.values += [record.value or b"" for record in records]
+        if self.at_once:
+            self.commit(self.end)
+        return self.end
+
+    def commit(self, end: int) -> None:
+        self.committed = end
+        for callback in self.callbacks:
+            callback()
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
+
+    async def replay(self) -> AsyncIterator[Stored]:
+        for offset, value in enumerate(self.values):
+            yield Stored(None, value, 0, offset)
+
+
+class Words:
+    """A machine that keeps words. "word" is written and answered with the offset, "?" is answered with all words,
+    "park" waits for the next word, "no" is refused, "bug" breaks, "at N" wants a tick at N ms."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[int, str]] = []
+        self.parked: list[Ticket] = []
+        self.wake_ms: int | None = None
+        self.ticks: list[int] = []
+
+    def decide(self, ticket: Ticket, command: Any, now_ms: int) -> Outcome:
+        if isinstance(command, Tick):
+            self.ticks.append(now_ms)
+            self.wake_ms = None if self.wake_ms is not None and self.wake_ms <= now_ms else self.wake_ms
+            return Outcome()
+        if command == "?":
+            return Outcome(answers=[(ticket, [word for _, word in self.words])])
+        if command == "no":
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if command == "park":
+            self.parked.append(ticket)
+            return Outcome()
+        if command == "bug":
+            raise AssertionError("a bug")
+        if command.startswith("at "):
+            self.wake_ms = int(command[3:])
+            return Outcome(answers=[(ticket, None)])
+        answers: list[tuple[Ticket, Any]] = [(parked, command) for parked in self.parked]
+        self.parked.clear()
+        return Outcome([Stored(None, command.encode())], [*answers, (ticket, command)])
+
+    def apply(self, record: Stored) -> None:
+        assert record.value is not None
+        if record.value == b"poison":
+            raise ValueError("cannot be applied")
+        self.words.append((record.offset, record.value.decode()))
+
+    def deadline_ms(self) -> int | None:
+        return self.wake_ms
+
+
+def runner_of(log: ManualLog, **options: Any) -> tuple[Runner, Words]:
+    words = Words()
+    return Runner(words, log, Clock(), **options), words  # type: ignore[arg-type]  # the clock is all it asks of a World
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
