@@ -102,6 +102,10 @@ class Reigns(Generic[M]):
     def __iter__(self) -> Iterator[Reign[M]]:
         return iter(list(self._led.values()))
 
+    def items(self) -> list[tuple[int, Reign[M]]]:
+        """(partition, its reign), of all."""
+        return list(self._led.items())
+
     def runner(self, partition: int) -> Runner:
         """Who answers. Raises: NOT_COORDINATOR where another broker does; COORDINATOR_LOAD_IN_PROGRESS while its
         partition is replayed; COORDINATOR_NOT_AVAILABLE where that failed."""

@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from kpybroker.config import BrokerConfig
-from kpybroker.coordinating import CoordinatorLog
-from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
+from kpybroker.coordinating import Reign, Reigns
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.groups.assignors import ASSIGNORS, CLASSES
 from kpybroker.groups.commands import DropTopics, EndTransaction, ListGroups
 from kpybroker.groups.machine import GroupMachine
@@ -24,6 +24,7 @@ from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
+TOPIC = "__consumer_offsets"
 BACKGROUND_TIMEOUT_MS = 60_000
 BATCH_HEADER_BYTES = 61
 _place = lru_cache(maxsize=10_000)(partition_of)
@@ -67,22 +68,6 @@ def _assignors(named: tuple[str, ...]) -> tuple[str, ...]:
     return known
 
 
-class Led:
-    """A partition this broker leads: its machine, and whether it has been replayed."""
-
-    __slots__ = ("deleted_meanwhile", "epoch", "loading", "machine", "refusal", "runner")
-
-    def __init__(self, epoch: int, machine: GroupMachine, runner: Runner) -> None:
-        self.epoch = epoch
-        self.machine = machine
-        self.runner = runner
-        self.loading: asyncio.Task[None] | None = None
-        self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        """What askers are told until the machine may be asked."""
-        self.deleted_meanwhile: dict[str, bytes] = {}
-        """Topics deleted while the partition was loading."""
-
-
 class GroupCoordinator:
     """Finds the machine of a group.
 
@@ -101,11 +86,12 @@ class GroupCoordinator:
     ) -> None:
         self._world = world
         self._image = image
-        self._on_bug = on_bug
         self._settings = settings
         self._partitions = partitions
-        self._led: dict[int, Led] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
+        """Topics deleted while a partition was loading, by that partition."""
+        self.reigns = Reigns(TOPIC, world, self._machine, self._loaded, on_bug)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""
@@ -119,85 +105,50 @@ class GroupCoordinator:
         """
         if not group_id and not may_be_empty:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
-        led = self._led.get(self.partition_for(group_id))
-        if led is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if led.refusal is not None:
-            raise KafkaError(led.refusal)
-        return led.runner
+        return self.reigns.runner(self.partition_for(group_id))
 
     def configure(self, settings: GroupSettings) -> None:
         """Settings were changed while the broker runs; those that can be are of consumer groups."""
         self._settings = settings
-        for led in self._led.values():
+        for led in self.reigns:
             led.machine.modern.configure(settings)
 
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
         """Replay a partition and answer for its groups. An epoch not above the known one changes nothing."""
-        known = self._led.get(partition)
-        if known is not None:
-            if epoch <= known.epoch:
-                return
-            self.resign(partition)
-        machine = GroupMachine(self._settings, self.new_member_id, self._image)
-        led = self._led[partition] = Led(
-            epoch, machine, Runner(machine, CoordinatorLog(state_log), self._world, on_bug=self._bug)
-        )
-        led.loading = self._start(self._load(partition, led))
+        self.reigns.become_leader(partition, state_log, epoch)
 
-    async def _load(self, partition: int, led: Led) -> None:
-        try:
-            await led.runner.load()
-        except (KafkaError, Damage) as unreadable:
-            log.error("groups of __consumer_offsets-%d cannot be loaded: %s", partition, unreadable)
-            led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return
-        led.refusal = None
-        log.info(
-            "loaded %d groups from __consumer_offsets-%d",
-            len(led.machine.stored) + len(led.machine.modern.stored),
-            partition,
-        )
-        if led.deleted_meanwhile:
-            await self._drop(led, led.deleted_meanwhile)
+    def _machine(self, _partition: int, _epoch: int) -> GroupMachine:
+        return GroupMachine(self._settings, self.new_member_id, self._image)
 
-    def _bug(self, bug: BaseException) -> None:
-        if self._on_bug is not None and not isinstance(bug, Damage):
-            self._on_bug(bug)
+    def _loaded(self, partition: int, led: Reign[GroupMachine]) -> None:
+        loaded = len(led.machine.stored) + len(led.machine.modern.stored)
+        log.info("loaded %d groups from %s-%d", loaded, TOPIC, partition)
+        deleted = self._deleted_meanwhile.pop(partition, None)
+        if deleted:
+            self._start_drop(led, deleted)
 
     def resign(self, partition: int) -> None:
         """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
-        led = self._led.pop(partition, None)
-        if led is None:
-            return
-        if led.loading is not None:
-            led.loading.cancel()
-        led.refusal = ErrorCode.NOT_COORDINATOR
-        led.runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
+        self.reigns.resign(partition)
+        self._deleted_meanwhile.pop(partition, None)
 
     def close(self) -> None:
         """The broker stops: resign from everything."""
-        for partition in list(self._led):
-            self.resign(partition)
+        self.reigns.close()
+        self._deleted_meanwhile.clear()
 
     async def loaded(self) -> None:
         """Wait until every partition led now has been replayed, or has failed to."""
-        loading = [led.loading for led in self._led.values() if led.loading is not None]
-        if loading:
-            await asyncio.wait(loading)
+        await self.reigns.loaded()
 
     def end_transaction(self, partition: int, marker: Marker, timeout_ms: int) -> asyncio.Future[None]:
         """Write a marker; what is returned is done when it has committed, or refused.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
         """
-        led = self._led.get(partition)
-        if led is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if led.refusal is not None:
-            raise KafkaError(led.refusal)
+        runner = self.reigns.runner(partition)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(answer: KafkaError | None) -> None:
@@ -208,7 +159,7 @@ class GroupCoordinator:
             else:
                 ended.set_result(None)
 
-        led.runner.submit(EndTransaction(marker), timeout_ms, done)
+        runner.submit(EndTransaction(marker), timeout_ms, done)
         return ended
 
     # -- all partitions -------------------------------------------------------------------------------------------
@@ -216,7 +167,7 @@ class GroupCoordinator:
     async def list(self, command: ListGroups, timeout_ms: int) -> list[Any]:
         """The groups of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
         found: list[Any] = []
-        for led in list(self._led.values()):
+        for led in self.reigns:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 raise KafkaError(led.refusal)
             if led.refusal is None:
@@ -225,24 +176,23 @@ class GroupCoordinator:
 
     def on_topics_deleted(self, topics: Mapping[str, bytes]) -> None:
         """Forget, in the background, what was committed for topics that are no more (name -> the id they had)."""
-        for led in self._led.values():
+        for partition, led in self.reigns.items():
             if led.refusal is None:
-                self._start(self._drop(led, topics))
+                self._start_drop(led, topics)
             else:
-                led.deleted_meanwhile.update(topics)
+                self._deleted_meanwhile.setdefault(partition, {}).update(topics)
 
-    async def _drop(self, led: Led, topics: Mapping[str, bytes]) -> None:
+    def _start_drop(self, led: Reign[GroupMachine], topics: Mapping[str, bytes]) -> None:
+        task = asyncio.get_running_loop().create_task(self._drop(led, topics))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drop(self, led: Reign[GroupMachine], topics: Mapping[str, bytes]) -> None:
         try:
             while await led.runner.ask(DropTopics(topics), BACKGROUND_TIMEOUT_MS):
                 pass
         except KafkaError as refusal:
             log.info("offsets of %d deleted topics are left to the next coordinator: %s", len(topics), refusal)
-
-    def _start(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def new_member_id(self) -> str:
         """A random UUID."""

@@ -100,8 +100,7 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
         peer = None
         try:
             async with asyncio.timeout(config.controller_quorum_request_timeout_ms / 1000):
-                peer = await Peer.dial(world.network, host, port, client_id=me.client_id)
-                await peer.negotiate()
+                peer = await Peer.meet(world.network, host, port, client_id=me.client_id)
                 answer = await peer.ask("Fetch", request)
         except LOST as reason:
             log.debug("the controller at %s:%d does not answer: %s", host, port, reason)

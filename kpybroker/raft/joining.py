@@ -131,8 +131,7 @@ class Joining:
         peer = None
         try:
             async with asyncio.timeout(self._patience_s):
-                peer = await Peer.dial(self._world.network, *address, client_id=quorum.identity.client_id)
-                await peer.negotiate()
+                peer = await Peer.meet(self._world.network, *address, client_id=quorum.identity.client_id)
                 return await peer.ask(name, request)
         finally:
             if peer is not None:

@@ -168,17 +168,7 @@ class ControllerChannel:
 
     async def _dial(self, at: tuple[str, int]) -> Peer:
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
-            peer = await Peer.dial(self._network, *at, client_id=self._client_id)
-            ready = False
-            try:
-                await peer.negotiate()
-                ready = True
-            except KafkaError as refusal:
-                raise ConnectionError(str(refusal)) from refusal
-            finally:
-                if not ready:
-                    peer.close()
-        return peer
+            return await Peer.meet(self._network, *at, client_id=self._client_id)
 
     async def _pause(self, pause_s: float) -> None:
         """A moment, or until somebody else leads."""

@@ -204,13 +204,8 @@ class Fetcher:
             raise ConnectionError(f"broker {self._leader_id} is not there")
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
             client_id = f"broker-{context.node_id}-fetcher-{self._leader_id}"
-            peer = await Peer.dial(context.network, *address, client_id=client_id)
-            self._peer = peer  # whatever happens now, the next attempt closes it
-            try:
-                await peer.negotiate()
-            except KafkaError as refusal:
-                raise ConnectionError(str(refusal)) from refusal
-        return peer
+            self._peer = await Peer.meet(context.network, *address, client_id=client_id)
+        return self._peer
 
     async def _find_the_way(self, peer: Peer, partition: Partition, place: Place) -> None:
         """The leader's log does not reach to here, or begins later. Raises one of LOST."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.errors import MalformedFrame
 from kpybroker.peer import Peer
 from kpybroker.world import Network
 
@@ -56,17 +56,7 @@ class Neighbours:
 
     async def _dial(self, address: tuple[str, int]) -> Peer:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
-            peer = await Peer.dial(self._network, *address, client_id=self._client_id)
-            ready = False
-            try:
-                await peer.negotiate()
-                ready = True
-            except KafkaError as refusal:
-                raise ConnectionError(str(refusal)) from refusal
-            finally:
-                if not ready:
-                    peer.close()
-        return peer
+            return await Peer.meet(self._network, *address, client_id=self._client_id)
 
     def _hang_up(self, node_id: int) -> None:
         known = self._peers.pop(node_id, None)
