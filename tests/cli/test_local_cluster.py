@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,16 @@ def wait_until_gone(pid: int) -> None:
         handle = os.pidfd_open(pid)
         assert select.select([handle], [], [], WAIT_S)[0], f"{pid} does not end"
         os.close(handle)
+
+
+def wait_until_in_sync(shell: Shell, topic: str, node_id: int) -> None:
+    """Only who is in sync somewhere has something to hand over, and waits until the others know.
+
+    The shell is of that node alone: what others show may be of the life before.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while node_id not in shell("topics", "describe", topic, "--json").json[0]["partitions"][0]["isr"]:
+        assert time.monotonic() < deadline, f"{node_id} is not in sync"
 
 
 def stopped(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -233,10 +244,14 @@ def test_a_broker_that_dies_is_told_of_and_may_come_back(
     assert line == (f"kpybroker: broker 2 was killed by signal 9; its log is {tmp_path}/node-2.log; 2 of 3 serve on\n")
     assert shell("produce", "t", stdin=b"still\n").code == 0
     alone = start("serve", "--config", str(tmp_path / "node-2.properties"))
-    assert ready(alone)["bootstrap"] in shell.bootstrap
+    bootstrap = ready(alone)["bootstrap"]
+    assert bootstrap in shell.bootstrap
+    wait_until_in_sync(Shell(bootstrap, monkeypatch), "t", 2)
     code, out, told = stopped(alone)
     assert (code, out) == (0, "")
     assert all(" INFO kpybroker.cluster: " in line for line in told.splitlines())
+    for other in (1, 3):  # it is let go once they know
+        assert "broker 2 stops: others lead what it led" in (tmp_path / f"node-{other}.log").read_text()
     assert stopped(process)[0] == 0
 
 
