@@ -123,7 +123,7 @@ class Lifecycle:
     async def _register(self, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
-        is_said = False
+        is_said, refused = False, ErrorCode.NONE
         while True:
             left_ms = int((end - loop.time()) * 1000)
             try:
@@ -132,6 +132,8 @@ class Lifecycle:
                 )
                 code = ErrorCode(reply.error_code)
             except KafkaError as refusal:
+                if refused is not ErrorCode.NONE:  # tells more than the silence after it
+                    raise ConfigError(self._refused(refused, timeout_ms)) from refusal
                 raise ConfigError(
                     f"no controller took the registration of node {self._node_id} within {timeout_ms} ms ({refusal}); "
                     "check controller.quorum.voters, and that those nodes run"
@@ -143,10 +145,8 @@ class Lifecycle:
             if code in FATAL:
                 raise ConfigError(f"node {self._node_id} was refused with {code.name}: {FATAL[code]}")
             if left_ms <= RETRY_MS:
-                raise ConfigError(
-                    f"node {self._node_id} was refused with {code.name} for {timeout_ms} ms; "
-                    "is another node running with this node.id?"
-                )
+                raise ConfigError(self._refused(code, timeout_ms))
+            refused = code
             if not is_said and timeout_ms - left_ms > self._session_ms:  # a former self would have been given up by now
                 is_said = True
                 log.warning(
@@ -156,6 +156,12 @@ class Lifecycle:
                     left_ms,
                 )
             await asyncio.sleep(RETRY_MS / 1000)
+
+    def _refused(self, code: ErrorCode, timeout_ms: int) -> str:
+        return (
+            f"node {self._node_id} was refused with {code.name} for {timeout_ms} ms; "
+            "is another node running with this node.id?"
+        )
 
     # ---- heartbeats
 
