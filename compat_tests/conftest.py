@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from compat_tests.clients import CLIENTS
 from oracle.broker import KPyBroker
@@ -71,16 +71,17 @@ def broker(target: Running) -> Running:
     return target
 
 
-def _wait_until_led(admin: AdminClient, topic: str, partitions: int) -> None:
+def wait_until_led(admin: AdminClient, topic: str, partitions: int) -> None:
     """Apache Kafka answers CreateTopics some moments before its broker serves the topic."""
     latest = {TopicPartition(topic, at): OffsetSpec.latest() for at in range(partitions)}
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    while True:
         try:
             for found in admin.list_offsets(latest, request_timeout=10).values():
                 found.result(10)
             return
         except KafkaException:
+            assert time.monotonic() < deadline, f"{topic} is not served"
             time.sleep(0.05)
 
 
@@ -127,7 +128,7 @@ def make_topic(admin: AdminClient, unique: Callable[[], str], target_name: str) 
         settings |= {key.replace("_", "."): str(value) for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
         if target_name == "kafka":
-            _wait_until_led(admin, name, partitions)
+            wait_until_led(admin, name, partitions)
         return name
 
     return make

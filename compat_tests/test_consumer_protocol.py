@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat_tests.conftest import Running, start_target
+from compat_tests.conftest import Running, start_target, wait_until_led
 from compat_tests.java_consumer import JavaConsumer
 
 QUICK = {
@@ -115,16 +115,8 @@ def members(bootstrap: str, group: str) -> Iterator[Members]:
 def make(broker: Running, name: str, partitions: int = PARTITIONS) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
-    latest = {TopicPartition(name, at): OffsetSpec.latest() for at in range(partitions)}
-    deadline = time.monotonic() + SETTLE_S
-    while True:  # Apache Kafka answers before its broker serves the topic
-        try:
-            for found in admin.list_offsets(latest, request_timeout=10).values():
-                found.result(10)
-            return name
-        except Exception:  # noqa: BLE001
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    wait_until_led(admin, name, partitions)
+    return name
 
 
 def send(broker: Running, topic: str, values: list[bytes]) -> None:

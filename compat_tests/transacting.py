@@ -21,7 +21,16 @@ import sys
 import time
 
 from compat_tests.clients import CLIENTS
-from compat_tests.vocabulary import Client, Consumer, Message, Received, Refused, TransactionalProducer, closing
+from compat_tests.vocabulary import (
+    Client,
+    Consumer,
+    Isolation,
+    Message,
+    Received,
+    Refused,
+    TransactionalProducer,
+    closing,
+)
 
 END = "END"
 GIVEN_UP = 3
@@ -76,8 +85,8 @@ class Transacting:
         with closing(consumer):
             return str(consumer.committed((topic, int(partition))))
 
-    def read(self, isolation: str, topic: str, partitions: str, patience_s: str) -> str:
-        consumer = self._client.consumer(self._bootstrap, isolation=isolation)  # type: ignore[arg-type]
+    def read(self, isolation: Isolation, topic: str, partitions: str, patience_s: str) -> str:
+        consumer = self._client.consumer(self._bootstrap, isolation=isolation)
         found: list[Received] = []
         ended: set[int] = set()
         heard_s = time.monotonic()

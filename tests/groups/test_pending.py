@@ -47,7 +47,7 @@ def plainly(steps: list[tuple[str, int, int]]) -> dict[int, int | ErrorCode]:
 
 def shown(machine: GroupMachine, now_ms: int) -> dict[int, int | ErrorCode]:
     asked = FetchOffsets("g", [("t", [0, 1, 2])], require_stable=True)
-    ((_, answer),) = machine.decide(1, asked, now_ms).answers  # type: ignore[arg-type]
+    ((_, answer),) = machine.decide(1, asked, now_ms).answers
     return {
         place: found if isinstance(found, ErrorCode) else found.offset
         for _, offsets in answer
