@@ -336,18 +336,16 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
     return Response(error_code=refusal.code, responses=[])
 
 
-def resolve(
-    broker: Broker, request: Request, by_id: bool, make: Callable[..., Want] = Want
-) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and all that is wanted; `make` makes what the request names."""
-    session, named = resume(broker, request, by_id, make)
+def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
+    """The session, if the fetch has one, and all that is wanted."""
+    session, named = resume(broker, request, by_id, Want)
     return session, named if session is None else list(session.wants.values())
 
 
 def resume(
     broker: Broker, request: Request, by_id: bool, make: Callable[..., Want]
 ) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and what this request names."""
+    """The session, if the fetch has one, and what this request names, each made by `make`."""
     sessions = broker.sessions
     session_id, epoch = request.session_id, request.session_epoch
     wants: OrderedDict[Wanted, Want] = OrderedDict()
