@@ -1,0 +1,120 @@
+"""A transaction ends while its coordinator is asked about the next: the answer is void, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.replication.txn_markers import OFFSETS_TOPIC
+from kpybroker.server.node import Node
+from tests.asking import make
+from tests.conftest import WithBroker
+from tests.handlers import test_txn_offset_commit as offsets
+from tests.handlers.beginning import add, begin, coordinator, end, settled
+from tests.handlers.transacting import committed, write
+from tests.serving import dialled
+
+PATIENT = {"add.partitions.to.txn.retry.backoff.max.ms": "60000"}
+"""The question waits for the end of the transaction before, however long that takes."""
+
+
+def zero(who: tuple[int, int]) -> tuple[int, int]:
+    """The producer's id, and the sequence that each epoch begins with."""
+    return who[0], 0
+
+
+def hold_markers(node: Node) -> Callable[[], None]:
+    """Markers wait from now on, until what is returned is called."""
+    markers, held = node.broker.transactions.markers, []
+    send = markers.send
+    markers.send = lambda *sent: held.append(sent)  # type: ignore[method-assign]  # as if they took long to arrive
+
+    def release() -> None:
+        markers.send = send  # type: ignore[method-assign]
+        for sent in held:
+            send(*sent)
+
+    return release
+
+
+async def is_asking(node: Node, place: tuple[str, int], producer_id: int) -> None:
+    """Return once the partition's question is under way."""
+    while node.broker.hosting.leads(*place).log.producers.verifications.get(producer_id) is None:
+        await asyncio.sleep(0)
+
+
+def test_a_record_of_the_next_transaction_is_asked_for_again(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await coordinator(peer)
+        who = await begin(peer)
+        assert (await write(peer, *zero(who), b"1", epoch=who[1], transactional_id="x", version=12)).error_code == 0
+        release = hold_markers(node)
+        ended = await end(peer, who, True, version=5)
+        who = ended.producer_id, ended.producer_epoch
+        async with dialled(node) as other:
+            told = asyncio.create_task(write(other, *zero(who), b"2", epoch=who[1], transactional_id="x", version=12))
+            await is_asking(node, ("t", 0), who[0])
+            release()
+            assert (await told).error_code == 0
+        assert (await end(peer, who, True, version=5)).error_code == 0
+        await settled(peer)
+        assert await committed(peer) == [b"1", b"2"]
+
+    with_broker(scenario, PATIENT)
+
+
+def test_an_offset_of_the_next_transaction_is_asked_for_again(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await offsets.prepared(peer)
+        who = await begin(peer)
+        assert await offsets.commit(peer, who, 1) == 0
+        release = hold_markers(node)
+        ended = await end(peer, who, True, version=5)
+        who = ended.producer_id, ended.producer_epoch
+        async with dialled(node) as other:
+            told = asyncio.create_task(offsets.commit(other, who, 2))
+            await is_asking(node, (OFFSETS_TOPIC, 0), who[0])
+            release()
+            assert await told == 0
+        assert (await end(peer, who, True, version=5)).error_code == 0
+        assert await offsets.stable(peer) == 2
+
+    with_broker(scenario, offsets.ONE | PATIENT)
+
+
+def test_a_late_record_of_the_first_protocol_is_none_of_the_next_transaction(with_broker: WithBroker) -> None:
+    """Both have one epoch: the void answer is not asked for again, though the partition is of the next one too."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await coordinator(peer)
+        who = await begin(peer)
+        assert await add(peer, who, 0) == [0]
+        is_decided, is_answered = asyncio.Event(), asyncio.Event()
+        client = node.broker.transactions_client
+        verify = client.verify
+
+        async def late(*asked: Any, **facts: Any) -> Any:
+            told = await verify(*asked, **facts)
+            is_decided.set()
+            await is_answered.wait()
+            return told
+
+        client.verify = late  # type: ignore[method-assign]  # as if the answer took long to arrive
+        async with dialled(node) as other:
+            told = asyncio.create_task(write(other, *zero(who), b"late", epoch=who[1], transactional_id="x"))
+            await is_decided.wait()
+            assert (await end(peer, who, False, version=4)).error_code == 0
+            await settled(peer)
+            assert await add(peer, who, 0) == [0]
+            is_answered.set()
+            assert (await told).error_code == ErrorCode.INVALID_TXN_STATE
+        assert (await end(peer, who, True, version=4)).error_code == 0
+        await settled(peer)
+        assert await committed(peer) == []
+
+    with_broker(scenario)
