@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
+from kpybroker.sim.coordinator_mutants import COORDINATORS
+from kpybroker.sim.mutant import Mutant
 from kpybroker.sim.mutants import ONE_BROKER, hunt
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
@@ -18,6 +21,7 @@ THREE = Shape(brokers=3, replicas=1)
 QUICK = 6
 REPLICATED = 11
 CAUGHT_WITHIN = 5
+NOTES = Path(__file__).parents[2] / "docs" / "simulator.md"
 
 
 @pytest.mark.parametrize("seed", range(QUICK))
@@ -61,6 +65,18 @@ def test_mutants_are_caught(mutant: object) -> None:
     outcome = hunt(mutant, 0, CAUGHT_WITHIN)  # type: ignore[arg-type]
     assert outcome is not None
     assert outcome.breaches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [*THREE_BROKERS, *COORDINATORS], ids=lambda mutant: mutant.says)
+def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
+    """The seed is noted, and is caught for the mutant's sake: it passes without."""
+    finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
+    noted = re.search(rf"^\| {re.escape(mutant.says)} \| (\d+) \|$", NOTES.read_text(), re.MULTILINE)
+    assert noted is not None, finds
+    seed = int(noted[1])
+    assert hunt(mutant, seed, 1) is not None, f"seed {seed} does not show it any more: {finds}"
+    assert hunt(mutant._replace(patches=()), seed, 1) is None, f"seed {seed} fails without it"
 
 
 def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
