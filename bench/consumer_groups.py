@@ -1,12 +1,12 @@
 """Two hundred members join one group of the consumer protocol (KIP-848), each on its own connection, until all own."""
 
-import select
 import time
 import uuid
+from collections.abc import Sequence
 from statistics import mean, median
 
 from bench.control import create_topic, delete_topic, fresh_name
-from bench.groups import find_coordinator_of
+from bench.joining import find_coordinator_of, timed_join
 from bench.measure import Better, Case, LoadError, Measure
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.target import Target
@@ -20,7 +20,6 @@ KEY, VERSION = 68, 1
 BEAT_S = 0.02
 """A member with no news asks again after that time; stock clients take the broker's word for it, five seconds."""
 LEAVING = -1
-TIMEOUT_S = 60.0
 
 
 class Member:
@@ -39,6 +38,14 @@ class Member:
     @property
     def partitions(self) -> list[int]:
         return [partition for topic in self.owned for partition in topic.partitions]
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waits
+
+    def join(self) -> None:
+        """The first heartbeat asks for it."""
+        self.beat()
 
     def beat(self) -> None:
         joins = self.epoch == 0
@@ -104,36 +111,10 @@ class Join(Case):
         group = fresh_name(self.name)
         find_coordinator_of(target, group)
         members = [Member(Connection(target), group, self.topics[target.name]) for _ in range(MEMBERS)]
-        try:
-            cpu, began = target.cpu(), time.perf_counter()
-            _assemble(members)
-            elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
-            _leave(members)
-        finally:
-            for member in members:
-                member.connection.socket.close()
-        return elapsed_s * 1e3, used.total_s * 1e3
+        return timed_join(members, _stable, _leave, BEAT_S)
 
 
-def _assemble(members: list[Member]) -> None:
-    by_descriptor = {member.connection.socket.fileno(): member for member in members}
-    deadline = time.monotonic() + TIMEOUT_S
-    with select.epoll() as poll:
-        for descriptor, member in by_descriptor.items():
-            poll.register(descriptor, select.EPOLLIN)
-            member.beat()
-        while not _stable(members):
-            for descriptor, _ in poll.poll(BEAT_S):
-                by_descriptor[descriptor].read()
-            now = time.monotonic()
-            if now > deadline:
-                raise LoadError(f"{members[0].connection.target.name}: no stable group after {TIMEOUT_S:.0f} s")
-            for member in members:
-                if not member.waits and now >= member.next_beat_s:
-                    member.beat()
-
-
-def _stable(members: list[Member]) -> bool:
+def _stable(members: Sequence[Member]) -> bool:
     """Whether every partition is owned once, and all are in one epoch."""
     if len({member.epoch for member in members}) > 1:
         return False
@@ -141,7 +122,7 @@ def _stable(members: list[Member]) -> bool:
     return len(owned) == MEMBERS and len(set(owned)) == MEMBERS
 
 
-def _leave(members: list[Member]) -> None:
+def _leave(members: Sequence[Member]) -> None:
     """One after the other, each when what it still waits for has come."""
     for member in members:
         while member.waits:

@@ -1,26 +1,24 @@
 """Two hundred members join one group by the classic protocol, each on its own connection, until all are assigned."""
 
-import select
-import time
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from statistics import mean, median
 from typing import Any
 
 from bench.control import fresh_name
+from bench.joining import find_coordinator_of, timed_join
 from bench.measure import Better, Case, LoadError, Measure
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.target import Target
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.message import parse
-from kpybroker.wire.rpc import find_coordinator, heartbeat, join_group, leave_group, sync_group
+from kpybroker.wire.rpc import heartbeat, join_group, leave_group, sync_group
 
 MEMBERS = 200
 GROUPS = 5
 PROTOCOL_TYPE, PROTOCOL = "consumer", "range"
 HEARTBEAT_S = 0.002
 """A member that is assigned asks after that time whether the others' arrival has begun a new generation."""
-TIMEOUT_S = 30.0
 
 
 class Frames:
@@ -57,6 +55,10 @@ class Member:
         self.generation = -1
         self.doing = Doing.JOINING
         self.next_beat_s = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.doing is Doing.ASSIGNED
 
     def join(self) -> None:
         self.doing = Doing.JOINING
@@ -157,50 +159,10 @@ class Join(Case):
         find_coordinator_of(target, group)
         frames = Frames()
         members = [Member(Connection(target), group, frames) for _ in range(MEMBERS)]
-        try:
-            cpu, began = target.cpu(), time.perf_counter()
-            _assemble(members)
-            elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
-            _leave(members)
-        finally:
-            for member in members:
-                member.connection.socket.close()
-        return elapsed_s * 1e3, used.total_s * 1e3
+        return timed_join(members, _stable, _leave, HEARTBEAT_S)
 
 
-def find_coordinator_of(target: Target, group: str) -> None:
-    """Return once the group's partition is led and loaded: a Heartbeat is then refused for its unknown member only."""
-    find = find_coordinator.Request(key_type=0, coordinator_keys=[group])
-    beat = heartbeat.Request(group_id=group, generation_id=0, member_id="nobody")
-    deadline = time.monotonic() + TIMEOUT_S
-    with Connection(target) as connection:
-        while time.monotonic() < deadline:
-            connection.ask(10, 4, find, find_coordinator.Response)
-            if connection.ask(12, 4, beat, heartbeat.Response).error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                return
-            time.sleep(0.02)
-    raise LoadError(f"{target.name} has no coordinator for a group after {TIMEOUT_S:.0f} s")
-
-
-def _assemble(members: list[Member]) -> None:
-    by_descriptor = {member.connection.socket.fileno(): member for member in members}
-    deadline = time.monotonic() + TIMEOUT_S
-    with select.epoll() as poll:
-        for descriptor, member in by_descriptor.items():
-            poll.register(descriptor, select.EPOLLIN)
-            member.join()
-        while not _stable(members):
-            for descriptor, _ in poll.poll(HEARTBEAT_S):
-                by_descriptor[descriptor].read()
-            now = time.monotonic()
-            if now > deadline:
-                raise LoadError(f"{members[0].connection.target.name}: no stable group after {TIMEOUT_S:.0f} s")
-            for member in members:
-                if member.doing is Doing.ASSIGNED and now >= member.next_beat_s:
-                    member.beat()
-
-
-def _stable(members: list[Member]) -> bool:
+def _stable(members: Sequence[Member]) -> bool:
     """Whether all hold an assignment of the same generation."""
     generation = members[0].generation
     return all(
@@ -208,7 +170,7 @@ def _stable(members: list[Member]) -> bool:
     )
 
 
-def _leave(members: list[Member]) -> None:
+def _leave(members: Sequence[Member]) -> None:
     """All at once, on a connection that waits for no other reply."""
     leaving = [leave_group.MemberIdentity(member_id=member.id) for member in members]
     with Connection(members[0].connection.target) as connection:
