@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
+from kpybroker.spark import QUICK_JVM, session
 from spark_examples.flights_stream import print_position
-from spark_examples.session import QUICK_JVM, session
 
 
 def main(bootstrap: str, topic: str, directory: Path) -> None:

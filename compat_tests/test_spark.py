@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
+from kpybroker.spark import QUICK_JVM, session
 from oracle.target import Target
-from spark_examples.session import QUICK_JVM, session
 
 FIRST_MS = 1_700_000_000_000
 STEP_MS = 1_000

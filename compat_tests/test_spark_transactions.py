@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
+from kpybroker.spark import QUICK_JVM, session
 from oracle.target import Target
-from spark_examples.session import QUICK_JVM, session
 
 PARTITIONS = 2
 TURNS = 12

@@ -30,10 +30,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kpybroker.errors import ConfigError
+from kpybroker.spark import QUICK_JVM, session
+from kpybroker.spark.prerequisites import require_broker
 from spark_examples.flights_stream import TOTALS, as_records, daily_totals
 from spark_examples.flights_table import carrier_names, flights, totals_of
 from spark_examples.local_broker import local_broker
-from spark_examples.session import QUICK_JVM, require_broker, session
 
 PARTITIONS = 4
 JULY = [pd.Timestamp("2013-07-01", tz="UTC"), pd.Timestamp("2013-08-01", tz="UTC")]

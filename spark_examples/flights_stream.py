@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 from pyspark.sql.streaming import StreamingQuery
 
+from kpybroker.spark import QUICK_JVM, session
 from spark_examples.flights_table import LATE_MINUTES
-from spark_examples.session import QUICK_JVM, session
 
 FLIGHT = "carrier string, year int, month int, day int, dep_delay double, arr_delay double"
 COUNTS = "flights long, departed long, landed long, late long"

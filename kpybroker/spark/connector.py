@@ -1,0 +1,59 @@
+"""Which of Kafka's connectors fits a Spark, and where it comes from: Maven Central, or a folder of jars."""
+
+import os
+import socket
+from pathlib import Path
+
+from kpybroker.errors import ConfigError
+
+JARS_VARIABLE = "KPYBROKER_SPARK_JARS"
+MAVEN_CENTRAL = ("repo1.maven.org", 443)
+CONNECT_TIMEOUT_S = 1.5
+SHIPPED_WITH_PYSPARK = [  # the connector asks for these too, 50 MB of them
+    "com.google.code.findbugs:jsr305",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.lz4:lz4-java",
+    "org.scala-lang.modules:scala-parallel-collections_2.13",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
+]
+
+Version = tuple[int, int, int]
+
+
+def connector(version: Version) -> dict[str, str]:
+    """Spark settings that bring the connector for that Spark: a Maven coordinate, or the jars of a folder.
+
+    The folder is what KPYBROKER_SPARK_JARS names. ConfigError if it does not hold all four jars, or those of another
+    Scala.
+    """
+    scala = "2.12" if version < (4, 0, 0) else "2.13"
+    folder = os.environ.get(JARS_VARIABLE)
+    if folder is None:
+        number = ".".join(map(str, version))
+        return {
+            "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{number}",
+            "spark.jars.excludes": ",".join(SHIPPED_WITH_PYSPARK),
+        }
+    jars = sorted(Path(folder).glob("*.jar"))
+    of_spark = [f"spark-sql-kafka-0-10_{scala}", f"spark-token-provider-kafka-0-10_{scala}"]
+    for wanted in *of_spark, "kafka-clients", "commons-pool2":
+        if not any(jar.name.startswith(f"{wanted}-") for jar in jars):
+            raise ConfigError(f"{JARS_VARIABLE}={folder} holds no {wanted} jar: put it there or unset the variable")
+    return {"spark.jars": ",".join(map(str, jars))}
+
+
+def require_obtainable(coordinate: str) -> None:
+    """Raise ConfigError if a jar, as group:artifact:version, is not here yet and Maven Central cannot be reached."""
+    group, artifact, version = coordinate.split(":")
+    # Ivy's own cache, in the places where Spark 3.5 and Spark 4 have it
+    if any(Path.home().glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar")):
+        return
+    try:
+        socket.create_connection(MAVEN_CENTRAL, CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"Spark needs {coordinate}, and Maven Central cannot be reached ({error}): go online once, or name a "
+            f"folder with the connector's jars in {JARS_VARIABLE}"
+        ) from error

@@ -1,0 +1,117 @@
+"""One SparkSession with Kafka's connector, set up for a laptop; under spark-submit, what was submitted holds.
+
+Spark reads memory, jars and log destination only while its JVM starts, so a process has one session and makes it here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kpybroker.errors import ConfigError
+from kpybroker.spark.connector import JARS_VARIABLE, connector, require_obtainable
+from kpybroker.spark.prerequisites import require_broker, require_java, spark_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Settings for a job of a minute or so: it is over before what the JVM's second compiler costs has paid."""
+SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+
+def session(
+    bootstrap: str,
+    *,
+    cores: int = 2,
+    memory: str = "1g",
+    master: str | None = None,
+    log: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Give this process's SparkSession, with the connector that fits the installed PySpark.
+
+    `bootstrap` ("host:port,host:port") is only checked here, since Spark itself waits three minutes for a broker that
+    is not there; reads and writes name it in `kafka.bootstrap.servers`. The connector comes from Maven Central, or from
+    the folder of jars that KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this process, on `cores` cores,
+    with the driver's `memory`. `log` is a file for what Spark and its JVM would print to stderr; `settings` are added
+    last. Under spark-submit, its arguments decide all of this but `settings`. Raises ConfigError when PySpark, Java,
+    the jars or the broker are missing.
+    """
+    version = spark_version()
+    require_java()
+    require_broker(bootstrap)
+    chosen = {"spark.sql.shuffle.partitions": str(cores), "spark.sql.session.timeZone": "UTC"}
+    if not _is_submitted():
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        chosen |= connector(version) | {
+            "spark.master": master or f"local[{cores}]",
+            "spark.app.name": "kpybroker",
+            "spark.driver.memory": memory,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        if chosen["spark.master"].startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    chosen |= settings or {}
+    if "spark.jars.packages" in chosen and not _has_way_of_its_own(chosen):
+        require_obtainable(chosen["spark.jars.packages"])
+    with _stderr_to(log):
+        return _started(chosen, log)
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started this process: its JVM is up, and has its jars."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _has_way_of_its_own(settings: Mapping[str, str]) -> bool:
+    """Whether jars come from elsewhere than Maven Central, or through a proxy."""
+    jvm = settings.get("spark.driver.extraJavaOptions", "") + os.environ.get("JAVA_TOOL_OPTIONS", "")
+    return "proxyHost" in jvm or not {"spark.jars.repositories", "spark.jars.ivySettings"}.isdisjoint(settings)
+
+
+def _started(settings: Mapping[str, str], log: Path | None) -> SparkSession:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    except PySparkException as error:
+        where = f"in {log}" if log else "above"
+        raise ConfigError(
+            f"Spark did not start; its own words are {where}. Without access to Maven Central, name a folder with "
+            f"the connector's jars in {JARS_VARIABLE}"
+        ) from error
+    jvm = spark._jvm
+    assert jvm is not None, "a session has its JVM"
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(SOURCE_CLASS)
+    except Py4JJavaError as error:
+        raise ConfigError(
+            "this Spark was started without Kafka's connector: spark-submit $(python -m kpybroker.spark) ..."
+        ) from error
+    return spark
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    """The JVM inherits file descriptor 2 when it is started, and keeps it; ours is put back."""
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)

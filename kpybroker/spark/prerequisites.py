@@ -1,0 +1,58 @@
+"""What has to be there before Spark is started. Each is looked for in a moment, and missed in one line."""
+
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+
+from kpybroker.errors import ConfigError
+from kpybroker.spark.connector import CONNECT_TIMEOUT_S, Version
+
+OLDEST_SPARK = (3, 5, 0)
+OLDEST_JAVA = 17
+
+
+def spark_version() -> Version:
+    """The installed PySpark's version; ConfigError if there is none, or one before 3.5."""
+    try:
+        import pyspark
+    except ImportError as error:
+        raise ConfigError("PySpark is not installed: pip install 'kpybroker[spark]'") from error
+    number = re.match(r"(\d+)\.(\d+)\.(\d+)", pyspark.__version__)
+    version = tuple(map(int, number.groups())) if number else (0, 0, 0)
+    if version < OLDEST_SPARK:
+        raise ConfigError(f"PySpark {pyspark.__version__} is too old, 3.5 is needed: pip install --upgrade pyspark")
+    major, minor, patch = version
+    return major, minor, patch
+
+
+def require_java() -> None:
+    """Raise ConfigError unless the Java that Spark will find is there, and is 17 or later."""
+    home = os.environ.get("JAVA_HOME")
+    place = f"under JAVA_HOME={home}" if home else "on the PATH"
+    way_out = "install it, e.g. apt install openjdk-17-jre-headless"
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if java is None:
+        raise ConfigError(f"Spark needs Java {OLDEST_JAVA}, and there is none {place}: {way_out}")
+    release = Path(java).resolve().parent.parent / "release"  # asking the JVM itself takes a tenth of a second or more
+    told = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(), re.MULTILINE) if release.exists() else None
+    if told and int(told[1]) < OLDEST_JAVA:
+        raise ConfigError(f"Spark needs Java {OLDEST_JAVA}, and the one {place} is Java {told[1]}: {way_out}")
+
+
+def require_broker(bootstrap: str) -> None:
+    """Raise ConfigError unless one address of `bootstrap` ("host:port,host:port") accepts a connection."""
+    addresses = bootstrap.split(",")
+    parted = [address.strip().rpartition(":") for address in addresses]
+    for address, (host, _, port) in zip(addresses, parted, strict=True):
+        if not (host and port.isdigit() and 0 < int(port) < 65536):
+            raise ConfigError(f"bootstrap address {address!r} is not of the form host:port")
+    reasons = []
+    for address, (host, _, port) in zip(addresses, parted, strict=True):
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S / len(addresses)).close()
+            return
+        except OSError as error:
+            reasons.append(f"{address} ({error})")
+    raise ConfigError(f"no broker answers at {', '.join(reasons)}: start one with `kpybroker dev`, or give its address")
