@@ -3,6 +3,8 @@
 import itertools
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from confluent_kafka import TopicPartition
@@ -42,6 +44,15 @@ def create_topic(target: Target, topic: str, partitions: int) -> None:
 
 def delete_topic(target: Target, topic: str) -> None:
     _admin(target.bootstrap).delete_topics([topic], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+
+
+@contextmanager
+def fresh_topic(target: Target, case: str, partitions: int) -> Iterator[str]:
+    """A topic of one slice, gone after it; that of a slice that failed stays, for its broker may be gone too."""
+    topic = fresh_name(case)
+    create_topic(target, topic, partitions)
+    yield topic
+    delete_topic(target, topic)
 
 
 def end_offsets(target: Target, topic: str, partitions: int) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from bench.control import create_topic, delete_topic, fresh_name
+from bench.control import fresh_topic
 from bench.librdkafka import PARTITIONS, payloads, undisturbed
 from bench.measure import Better, Case, LoadError, Measure
 from bench.percentile import percentile
@@ -36,14 +36,17 @@ def _producer(target: Target, topic: str, **settings: object) -> Producer:
     return producer
 
 
-def _java(target: Target, topic: str, *load: object) -> list[float]:
+def _java(target: Target, case: str, partitions: int, *load: object) -> list[float]:
     """The figures that the Java load prints."""
     flags = ["-Xmx512m", "-Xms512m", "-Dlog4j2.level=error", "-cp", f"{compiled(SOURCE)}:{jars()}/*"]
-    about = [target.bootstrap, topic, PARTITIONS, topic, RECORD_BYTES, *load]
-    command = [java(), *flags, "Transactions", *map(str, about)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    if ran.returncode != 0:
-        raise LoadError(f"the Java producer failed against {target.name}:\n{ran.stdout[-1000:]}{ran.stderr[-2000:]}")
+    with fresh_topic(target, case, partitions) as topic:
+        about = [target.bootstrap, topic, partitions, topic, RECORD_BYTES, *load]
+        command = [java(), *flags, "Transactions", *map(str, about)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        if ran.returncode != 0:
+            raise LoadError(
+                f"the Java producer failed against {target.name}:\n{ran.stdout[-1000:]}{ran.stderr[-2000:]}"
+            )
     return [float(figure) for figure in ran.stdout.split()]
 
 
@@ -66,22 +69,20 @@ class Throughput(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        topic = fresh_name(self.name)
-        create_topic(target, topic, PARTITIONS)
-        producer = _producer(target, topic)
-        messages = [{"value": value} for value in payloads(RECORD_BYTES, BATCH)]
-        sent, cpu, began = 0, target.cpu(), time.perf_counter()
-        while time.perf_counter() < began + SECONDS:
-            commit_s = time.perf_counter() + PERIOD_S
-            producer.begin_transaction()
-            while time.perf_counter() < commit_s:
-                sent += producer.produce_batch(topic, messages)
-                producer.poll(0)
-                while len(producer) > 50_000:
-                    producer.poll(0.001)
-            producer.commit_transaction(TIMEOUT_S)
-        elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
-        delete_topic(target, topic)
+        with fresh_topic(target, self.name, PARTITIONS) as topic:
+            producer = _producer(target, topic)
+            messages = [{"value": value} for value in payloads(RECORD_BYTES, BATCH)]
+            sent, cpu, began = 0, target.cpu(), time.perf_counter()
+            while time.perf_counter() < began + SECONDS:
+                commit_s = time.perf_counter() + PERIOD_S
+                producer.begin_transaction()
+                while time.perf_counter() < commit_s:
+                    sent += producer.produce_batch(topic, messages)
+                    producer.poll(0)
+                    while len(producer) > 50_000:
+                        producer.poll(0.001)
+                producer.commit_transaction(TIMEOUT_S)
+            elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
         rate, cost = self.measures
         return {rate.key: sent / elapsed_s / 1e3, cost.key: used.total_s / sent * 1e6}
 
@@ -99,10 +100,7 @@ class JavaThroughput(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        topic = fresh_name(self.name)
-        create_topic(target, topic, PARTITIONS)
-        [per_s] = _java(target, topic, "throughput", WARM_UP_S, SECONDS, int(PERIOD_S * 1000))
-        delete_topic(target, topic)
+        [per_s] = _java(target, self.name, PARTITIONS, "throughput", WARM_UP_S, SECONDS, int(PERIOD_S * 1000))
         return {self.measures[0].key: per_s / 1e3}
 
 
@@ -118,19 +116,17 @@ class CommitLatency(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        topic = fresh_name(self.name)
-        create_topic(target, topic, 1)
-        producer = _producer(target, topic, **{"linger.ms": 0})
-        [value] = payloads(RECORD_BYTES, 1)
-        took_s: list[float] = []
-        with undisturbed():
-            for _ in range(COMMITS):
-                began = time.perf_counter()
-                producer.begin_transaction()
-                producer.produce(topic, value)
-                producer.commit_transaction(TIMEOUT_S)
-                took_s.append(time.perf_counter() - began)
-        delete_topic(target, topic)
+        with fresh_topic(target, self.name, 1) as topic:
+            producer = _producer(target, topic, **{"linger.ms": 0})
+            [value] = payloads(RECORD_BYTES, 1)
+            took_s: list[float] = []
+            with undisturbed():
+                for _ in range(COMMITS):
+                    began = time.perf_counter()
+                    producer.begin_transaction()
+                    producer.produce(topic, value)
+                    producer.commit_transaction(TIMEOUT_S)
+                    took_s.append(time.perf_counter() - began)
         p50, p99 = self.measures
         return {p50.key: percentile(took_s, 50) * 1e3, p99.key: percentile(took_s, 99) * 1e3}
 
@@ -147,10 +143,7 @@ class JavaCommitLatency(Case):
     )
 
     def slice(self, target: Target) -> dict[str, float]:
-        topic = fresh_name(self.name)
-        create_topic(target, topic, 1)
-        figures = _java(target, topic, "latency", WARM_UP_COMMITS, COMMITS)
-        delete_topic(target, topic)
+        figures = _java(target, self.name, 1, "latency", WARM_UP_COMMITS, COMMITS)
         return dict(zip((measure.key for measure in self.measures), figures, strict=True))
 
 
