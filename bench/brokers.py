@@ -12,7 +12,7 @@ from bench.target import ClusterTarget, Target
 from oracle.broker import KPyBroker
 from oracle.cluster import Cluster
 from oracle.kafka import Kafka
-from oracle.target import ServerProcess, free_port
+from oracle.target import ServerProcess, steady_port
 
 HEAP = "1g"
 NAMES = ("kpybroker", "kafka")
@@ -48,7 +48,7 @@ def broker(name: str, properties: dict[str, str], directory: Path | None = None)
     """One that is not started yet, with its port chosen."""
     if name == "kafka":
         return TimedKafka(directory, properties, heap=HEAP)
-    return TimedKPyBroker(directory, properties, port=free_port())
+    return TimedKPyBroker(directory, properties, port=steady_port())
 
 
 def cluster(name: str) -> Cluster:

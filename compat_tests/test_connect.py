@@ -12,7 +12,7 @@ from compat_tests.pipelines import CONNECT, MIRROR_MAKER, Program, properties
 from compat_tests.test_consume import poll_until
 from compat_tests.vocabulary import Message, closing, send_all
 from oracle.kafka import Kafka
-from oracle.target import free_port
+from oracle.target import steady_port
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 COUNT = 200
@@ -28,7 +28,7 @@ def worker(broker: Running, folder: Path, topic: str) -> list[str]:
         "offset.flush.interval.ms": 500,
         "consumer.session.timeout.ms": 6000,  # who is killed stays in its group for so long
         "consumer.heartbeat.interval.ms": 1000,
-        "listeners": f"http://127.0.0.1:{free_port()}",
+        "listeners": f"http://127.0.0.1:{steady_port()}",
         "plugin.discovery": "service_load",
     }
     file = "org.apache.kafka.connect.file.FileStream"

@@ -14,7 +14,7 @@ import pytest
 
 from oracle.broker import KPyBroker
 from oracle.kafka import CLUSTER_ID, Kafka, tool
-from oracle.target import free_port
+from oracle.target import steady_port
 
 PATIENCE_S = 60.0
 KAFKA_NODE = 3
@@ -24,14 +24,14 @@ class Quorum:
     """Nodes 1 and 2 are ours, broker and controller each; node 3 is a Kafka controller."""
 
     def __init__(self, root: Path) -> None:
-        self.ports = {node: free_port() for node in (1, 2, KAFKA_NODE)}
+        self.ports = {node: steady_port() for node in (1, 2, KAFKA_NODE)}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         self.ours = {node: self._our_node(root / str(node), node, voters) for node in (1, 2)}
         self.kafka = KafkaController(root / str(KAFKA_NODE), self.ports[KAFKA_NODE], voters)
         self._threads = ThreadPoolExecutor(3)  # a child ends with the thread that started it
 
     def _our_node(self, directory: Path, node: int, voters: str) -> KPyBroker:
-        port = free_port()
+        port = steady_port()
         return KPyBroker(
             directory,
             {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oracle.jars import jars, java
-from oracle.target import free_port
+from oracle.target import steady_port
 from oracle.tools import MAINS
 
 RUNBOOK = Path(__file__).parent.parent / "docs" / "runbook.md"
@@ -40,8 +40,8 @@ def test_the_runbook_works(programs: Path, tmp_path: Path, target_name: str) -> 
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(RUNBOOK.parent.parent),
-        "PORT": str(free_port() % 10_000 + 20_000),
-        "HTTP": str(free_port() % 1_000 + 18_000),
+        "PORT": str(steady_port(4)),
+        "HTTP": str(steady_port(4)),
     }
     script = "set -euo pipefail\n" + "\n".join(blocks)
     said = tmp_path / "said"

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from oracle.target import ServerProcess, read_json
+from oracle.target import ServerProcess, read_json, steady_port
 from oracle.tools import Ran, tool
 
 SMALL = {"group.initial.rebalance.delay.ms": "0"}
@@ -19,7 +19,7 @@ class KPyBroker(ServerProcess):
     def __init__(
         self, directory: Path | None = None, properties: Mapping[str, str] | None = None, *, port: int = 0
     ) -> None:
-        super().__init__(directory, properties, port)
+        super().__init__(directory, properties, port or steady_port())
 
     @property
     def ready_file(self) -> Path:

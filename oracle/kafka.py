@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from oracle.jars import MissingPrerequisite, jars, java
-from oracle.target import NotStarted, ServerProcess, free_port
+from oracle.target import NotStarted, ServerProcess, steady_port
 from oracle.tools import Ran, tool
 
 __all__ = ["CLUSTER_ID", "Kafka", "MissingPrerequisite", "Ran", "jars", "java", "tool"]
@@ -36,10 +36,10 @@ class Kafka(ServerProcess):
         port: int = 0,
         jvm: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(directory, properties, port or free_port())
+        super().__init__(directory, properties, port or steady_port())
         self.heap = heap
         self.jvm = jvm
-        self.controller_port = free_port()
+        self.controller_port = steady_port()
 
     @property
     def properties_file(self) -> Path:

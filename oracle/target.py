@@ -13,6 +13,7 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -49,18 +50,27 @@ class Target(Protocol):
     ) -> None: ...
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+CLAIMS_MAX = 200
+_claims: deque[contextlib.ExitStack] = deque()
 
 
-def steady_port() -> int:
-    """A port that is free and that no outgoing connection takes while its server is down: not an ephemeral one."""
+def steady_port(count: int = 1) -> int:
+    """The first of `count` free ports in a row that no outgoing connection takes while their server is down.
+
+    They are not ephemeral ones, and nobody else who asks here gets them, in this process or another: a UDP socket of
+    the same number says so, for as long as this process lives or the next CLAIMS_MAX are claimed.
+    """
     while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+        first = random.SystemRandom().randrange(10_000, 32_000 - count)
+        with contextlib.ExitStack() as claimed, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                claim = claimed.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                claim.bind(("127.0.0.1", port))
+                socket.create_server(("127.0.0.1", port)).close()
+            _claims.append(claimed.pop_all())
+            if len(_claims) > CLAIMS_MAX:
+                _claims.popleft().close()
+            return first
 
 
 def die_with_parent() -> None:

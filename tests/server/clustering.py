@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from kpybroker.config import BrokerConfig
 from kpybroker.server.node import Node
 from kpybroker.world.real import RealWorld
+from oracle.target import steady_port
 
 QUICK = {
     "controller.quorum.election.timeout.ms": "300",
@@ -24,15 +24,8 @@ PATIENCE_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports that stay free for their nodes while those are down."""
+    return [steady_port() for _ in range(count)]
 
 
 class Cluster:
@@ -75,10 +68,14 @@ class Cluster:
     async def close(self) -> None:
         """End whoever runs, without the farewell for which a majority would have to run."""
         for node_id in list(self.nodes):
-            node = self.nodes.pop(node_id)
-            await node.server.stop()
-            await node.broker.close()
-            self._worlds.pop(node_id).close()
+            await self.drop(node_id)
+
+    async def drop(self, node_id: int) -> None:
+        """End a node that says farewell to nobody."""
+        node = self.nodes.pop(node_id)
+        await node.server.stop()
+        await node.broker.close()
+        self._worlds.pop(node_id).close()
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until something holds."""
