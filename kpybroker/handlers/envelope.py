@@ -36,7 +36,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     host = _host(request.client_host_address)
     asker = Call(api.key, version, header.client_id, host, call.connection, forwarded=True)
     told = await answer(broker, api, asker, inner)
-    if not broker.controller.is_active and _says_not_controller(told):
+    if says_not_controller(told):
         raise KafkaError(ErrorCode.NOT_CONTROLLER)  # lost on the way: the sender asks the next one
     assert not isinstance(told, Encoded)
     frame = b"".join(encode_response(header.correlation_id, api, version, told))
@@ -48,7 +48,8 @@ def forwardable(api: Api) -> bool:
     return api.runs_on is RunsOn.CONTROLLER and api.listens is Listens.BOTH
 
 
-def _says_not_controller(told: Any) -> bool:
+def says_not_controller(told: Any) -> bool:
+    """Whether an answer, or the first rows of one, refuses because its sender is no longer the active controller."""
     codes = [getattr(told, "error_code", 0)]
     for name in ("topics", "results", "responses"):
         codes += [getattr(each, "error_code", 0) for each in getattr(told, name, None) or ()]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from inspect import isawaitable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.envelope import says_not_controller
 from kpybroker.wire.api import Api
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.wire.message import parse
@@ -34,14 +36,29 @@ def forwarding(api: Api, handle: Handle, here: Here | None = None) -> Handle:
     """
 
     def here_or_there(broker: Broker, call: Call, request: Any) -> Any:
-        if broker.controller.is_active or call.side == CONTROLLER:
+        if call.side == CONTROLLER:
             return handle(broker, call, request)
+        if broker.controller.is_active:
+            told = handle(broker, call, request)
+            return _unless_moved(broker, api, call, request, told) if isawaitable(told) else told
         settled = None if here is None else here(broker, request)
         if settled:
             return _forward_rest(broker, api, call, request, settled)
         return _forward(broker, api, call, request)
 
     return here_or_there
+
+
+async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told: Awaitable[Any]) -> Any:
+    """What this node answers; where it ceases to be the active controller meanwhile, what the next one does."""
+    try:
+        answered = await told
+        if not says_not_controller(answered):
+            return answered
+    except KafkaError as refusal:
+        if refusal.code is not ErrorCode.NOT_CONTROLLER:
+            raise
+    return await _forward(broker, api, call, request)
 
 
 async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encoded:

@@ -147,6 +147,29 @@ def test_a_request_outlives_the_controller(tmp_path: Path) -> None:
     run_cluster(tmp_path, play)
 
 
+def test_a_request_to_the_controller_itself_outlives_its_term(tmp_path: Path) -> None:
+    """It has decided and cannot commit, for the other voters are gone; they come back, and somebody's answer counts."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        active = await cluster.leader()
+        asked = cluster.nodes[active]
+        peer = await dialled(asked)
+        epoch = asked.broker.quorum.epoch
+        others = [node_id for node_id in cluster.nodes if node_id != active]
+        for node_id in others:
+            await cluster.drop(node_id)
+        asking = asyncio.ensure_future(peer.ask("CreateTopics", wanted("t")))
+        await cluster.until(lambda: not asked.broker.quorum.is_active, "its term ends")
+        await cluster.start(*others)
+        told = await asking
+        assert told.topics[0].error_code in (0, ErrorCode.TOPIC_ALREADY_EXISTS), told.topics[0].error_message
+        assert asked.broker.quorum.epoch > epoch
+        peer.close()
+
+    run_cluster(tmp_path, play)
+
+
 def test_what_runs_on_the_controller_is_what_any_node_takes() -> None:
     for name, _, _ in requests("t"):
         assert by_name[name].listens.value == {"broker", "controller"}
