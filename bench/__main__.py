@@ -1,6 +1,7 @@
 """`python -m bench`: run the loads against both brokers in turn, print the table, write bench/results/."""
 
 import compileall
+import os
 import resource
 import sys
 from enum import StrEnum
@@ -87,6 +88,7 @@ class Session:
                 continue
             # three JVMs that idle take a tenth of this machine: clusters are not up at the same time
             for together in [[name] for name in names] if kind is Brokers.CLUSTER else [names]:
+                os.sync()  # what others have written is not written back at the expense of the next
                 with started(together, kind) as targets:
                     self._all(wanted, targets, bar)
 

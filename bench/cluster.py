@@ -30,10 +30,11 @@ def clustered(target: Target) -> ClusterTarget:
 
 
 class ClusterProduce(Produce):
-    """librdkafka with acks=all, which is its default, to three replicas."""
+    """librdkafka with acks=all, which is its default, to three replicas. Three JVMs are long in warming."""
 
     family = "cluster"
     brokers = Brokers.CLUSTER
+    warm_up_slices = 10
 
     def __init__(self, size_bytes: int, label: str, count: int) -> None:
         name = f"cluster-librdkafka-{size_bytes}"
@@ -64,6 +65,7 @@ class ClusterAckLatency(RawAckLatency):
     family = "cluster"
     name = "cluster-ack-raw"
     brokers = Brokers.CLUSTER
+    warm_up_slices = 8
     measures = (
         Measure("cluster-ack-raw.p50", "RF 3: ack latency, raw, 1,000 msg/s, p50", "ms", Better.LOWER, None, 1.0),
         Measure("cluster-ack-raw.p99", "… p99", "ms", Better.LOWER, 1.0, 0.5),
@@ -187,10 +189,10 @@ class ClusterStart(Case):
 def cases() -> list[Case]:
     return [
         ClusterStart(),
-        ClusterAckLatency(),
         ClusterProduce(100, "RF 3: librdkafka produce 100 B, acks=all", 600_000),
         ClusterProduce(1024, "RF 3: librdkafka produce 1 KiB, acks=all", 200_000),
         ClusterJavaProduce("cluster-java", "RF 3: Java producer 1 KiB, acks=all", "all", (1.0, 1.2), (1.0, 0.7)),
-        ClusterTopics(),
+        ClusterAckLatency(),
         CatchUp(),
+        ClusterTopics(),
     ]

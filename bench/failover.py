@@ -156,6 +156,7 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self.librdkafka.close()
         self.java.close()
+        self.nodes.start()  # a trial that broke off has left one dead
         delete_topic(self.target, self.topic)
 
     def play(self) -> dict[str, float]:
@@ -191,14 +192,19 @@ class Trial:
         address = next(node.address for node in self.nodes.brokers if node.node_id != self.victim)
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            if self.fault is Fault.CONTROLLER:
-                now = active_controller(address)
-            else:
-                now = partitions_of(address, [self.topic])[self.topic, self.partition].leader_id
-            if now not in (-1, self.victim):
+            if self._successor_told_by(address) not in (-1, self.victim):
                 return time.perf_counter() - began_s
             time.sleep(0.002)
         raise LoadError(f"{self.target.name} has no successor of node {self.victim} after {PATIENCE_S:.0f} s")
+
+    def _successor_told_by(self, address: tuple[str, int]) -> int:
+        """Who has the victim's place now; -1 for nobody, or where there is no answer."""
+        try:
+            if self.fault is Fault.CONTROLLER:
+                return active_controller(address)
+            return int(partitions_of(address, [self.topic])[self.topic, self.partition].leader_id)
+        except OSError:
+            return -1
 
 
 def _ended_after(await_end: object, began_s: float) -> float:
