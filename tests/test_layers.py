@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "kpybroker"
 ROWS = [
-    ["cli", "testing", "sim", "spark", "__main__"],
+    ["cli", "testing", "sim", "spark", "archive", "__main__"],
     ["server"],
     ["handlers"],
     ["broker", "creating"],

@@ -93,6 +93,8 @@ class Client:
         self._home = addresses[0]
         self._deadline: float | None = None
         self.brokers: dict[int, Address] = {}
+        self.cluster_id: str | None = None
+        """Of the last `metadata`."""
 
     async def start(self) -> None:
         """Connect to the first address that answers. Raises CommandFailed."""
@@ -179,6 +181,7 @@ class Client:
         request = asking.Request(topics=topics, allow_auto_topic_creation=False)
         told = await self.patiently(lambda: self.ask("Metadata", request))
         check(told.error_code)
+        self.cluster_id = told.cluster_id
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
         return {topic.name: topic for topic in told.topics if topic.name is not None}
 
@@ -217,14 +220,19 @@ class Client:
         meant = f"did you mean {near}? If not, " if near is not None else ""
         return CommandFailed(f"there is no topic {name}; {meant}make it with `kpybroker topics create {name}`")
 
-    async def list_offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def list_offsets(
+        self, asked: dict[TopicPartition, int], *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 where no record is that young.
 
-        Raises CommandFailed, KafkaError.
+        `committed`: LATEST is the last stable offset (KIP-98). Raises CommandFailed, KafkaError.
         """
-        return {place: offset for place, (offset, _) in (await self.list_offsets_and_times(asked)).items()}
+        found = await self.list_offsets_and_times(asked, committed=committed)
+        return {place: offset for place, (offset, _) in found.items()}
 
-    async def list_offsets_and_times(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    async def list_offsets_and_times(
+        self, asked: dict[TopicPartition, int], *, committed: bool = False
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """Like `list_offsets`, with the timestamp of the record found, or -1."""
 
         async def attempt() -> dict[TopicPartition, tuple[int, int]]:
@@ -237,7 +245,9 @@ class Client:
                         leader.setdefault(name, []).append(partition.partition_index)
             found: dict[TopicPartition, tuple[int, int]] = {}
             for node, topics in by_leader.items():
-                told = await self.ask("ListOffsets", _offsets_request(topics, asked, self.timeout_ms), node=node)
+                request = _offsets_request(topics, asked, self.timeout_ms)
+                request.isolation_level = int(committed)
+                told = await self.ask("ListOffsets", request, node=node)
                 for answer in told.topics:
                     for row in answer.partitions:
                         check(row.error_code, f"partition {answer.name}-{row.partition_index}")

@@ -84,10 +84,17 @@ def timeout_ms() -> int:
     return int(1000 * _given.get("timeout", 15.0))
 
 
-def run(scenario: Callable[[Client], Awaitable[None]]) -> None:
-    """Connect, run the scenario, disconnect. Refusals and lost connections become CommandFailed: one line."""
-    where = _given.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-    addresses = parse_bootstrap(where)
+def bootstrap() -> str:
+    """The brokers that were named, `host:port[,host:port...]`."""
+    return _given.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+
+
+def run(scenario: Callable[[Client], Awaitable[None]], where: str | None = None) -> None:
+    """Connect, run the scenario, disconnect. Refusals and lost connections become CommandFailed: one line.
+
+    `where`: another bootstrap than the one that was named.
+    """
+    addresses = parse_bootstrap(where or bootstrap())
     client = Client(real_world().network, addresses, timeout_ms())
 
     async def whole() -> None:

@@ -1,0 +1,41 @@
+"""What a run asks the cluster itself: its id, the topics' ids, and the offsets that may be read."""
+
+from __future__ import annotations
+
+from kpybroker.archive.planning import Topic
+from kpybroker.cli import options
+from kpybroker.cli.client import EARLIEST, LATEST, Client
+from kpybroker.storage.formatting import encode_id
+
+ISOLATIONS = ("read_committed", "read_uncommitted")
+
+
+def describe(bootstrap: str, names: list[str], isolation: str) -> tuple[str, list[Topic]]:
+    """The cluster's id and its topics, which must exist and have leaders. Raises CommandFailed, ConfigError."""
+    found: list[tuple[str, list[Topic]]] = []
+
+    async def ask(client: Client) -> None:
+        found.append(await _describe(client, names, isolation))
+
+    options.run(ask, bootstrap)
+    return found[0]
+
+
+async def _describe(client: Client, names: list[str], isolation: str) -> tuple[str, list[Topic]]:
+    found = await client.topics(names)
+    places = [(name, row.partition_index) for name in names for row in found[name].partitions]
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST), committed=isolation == "read_committed")
+    topics = [
+        Topic(
+            name,
+            encode_id(found[name].topic_id),
+            {
+                partition: (starts[name, partition], ends[name, partition])
+                for topic, partition in places
+                if topic == name
+            },
+        )
+        for name in names
+    ]
+    return client.cluster_id or "", topics

@@ -1,0 +1,146 @@
+"""All manifests of an archive, read in order: what it holds, where it ends, and whether it hangs together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kpybroker.archive.manifest import MANIFESTS_MAX, File, Manifest, NotAManifest, Span, decode, encode
+from kpybroker.archive.store import Store
+from kpybroker.cli.client import CommandFailed
+
+FOLDER = "_archive"
+DIGITS = 20
+TopicPartition = tuple[str, int]
+
+
+def name_of(number: int) -> str:
+    """The path of a manifest below the archive's folder."""
+    return f"{FOLDER}/{number:0{DIGITS}}.json"
+
+
+@dataclass(slots=True, frozen=True)
+class History:
+    """What an archive holds. `digest` is that of the newest manifest, None for an empty folder."""
+
+    manifests: tuple[Manifest, ...] = ()
+    digest: str | None = None
+
+    @property
+    def next_number(self) -> int:
+        return len(self.manifests) + 1
+
+    @property
+    def origin(self) -> Manifest | None:
+        """The first manifest with records, whose cluster and isolation level are those of the archive."""
+        return next((manifest for manifest in self.manifests if manifest.topics), None)
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        return {topic.name: topic.topic_id for manifest in self.manifests for topic in manifest.topics}
+
+    @property
+    def runs(self) -> set[str]:
+        """Names of the run folders that belong to the archive."""
+        return {manifest.run for manifest in self.manifests if manifest.topics}
+
+    def spans(self) -> Iterator[tuple[str, Span]]:
+        """Topic and span, oldest first."""
+        for manifest in self.manifests:
+            for topic in manifest.topics:
+                for span in topic.spans:
+                    yield topic.name, span
+
+    def files(self) -> Iterator[tuple[TopicPartition, File]]:
+        for topic, span in self.spans():
+            for file in span.files:
+                yield (topic, span.partition), file
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Where the next span of each partition begins, unless the topic has deleted more by then."""
+        return {(topic, span.partition): span.end for topic, span in self.spans()}
+
+    def require(self, cluster_id: str, topic_ids: dict[str, str], isolation: str, where: str) -> None:
+        """Raise CommandFailed if the archive is of another cluster, topic or isolation level."""
+        origin = self.origin
+        if origin is not None and origin.cluster_id != cluster_id:
+            raise CommandFailed(
+                f"{where} is an archive of the cluster {origin.cluster_id}, and this is {cluster_id}: "
+                "name another folder"
+            )
+        if origin is not None and origin.isolation != isolation:
+            raise CommandFailed(f"{where} was written with {origin.isolation}, and so it must go on")
+        for topic, known in self.topic_ids.items():
+            wanted = topic_ids.get(topic)
+            if wanted is not None and wanted != known:
+                raise CommandFailed(
+                    f"{where} holds another topic of the name {topic} (id {known}; this one has {wanted}, it was "
+                    "deleted and made again): name another folder"
+                )
+
+    def with_next(self, manifest: Manifest, digest: str) -> History:
+        """This, and one manifest more. Raises NotAManifest where it does not go on from the end of this one."""
+        if manifest.number != self.next_number:
+            raise NotAManifest(f"it says that it is number {manifest.number}")
+        if manifest.previous != self.digest:
+            raise NotAManifest("it follows another manifest than the one before it, which was replaced")
+        ends, ids = self.ends(), self.topic_ids
+        for topic in manifest.topics:
+            if ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
+                raise NotAManifest(f"it is of another topic of the name {topic.name}")
+            for span in topic.spans:
+                before = ends.get((topic.name, span.partition), span.lost_from)
+                if span.lost_from != before:
+                    what = "overlap" if span.lost_from < before else "leave a hole after"
+                    raise NotAManifest(f"its offsets of {topic.name}-{span.partition} {what} those before it")
+                ends[topic.name, span.partition] = span.end
+        return History((*self.manifests, manifest), digest)
+
+
+def load(store: Store) -> History:
+    """The archive in a folder; an empty History for a folder that is empty or not there.
+
+    Raises CommandFailed where a manifest is missing, half-written or changed, or the folder holds something else.
+    """
+    names = store.names(FOLDER)
+    numbers = sorted(int(name[:DIGITS]) for name in names if _is_manifest(name))
+    if not numbers:
+        strangers = [name for name in store.names("") if name not in (FOLDER, "data")]
+        if strangers:
+            raise CommandFailed(
+                f"{store.uri} is no archive, and holds {strangers[0]}: name an empty folder, or a new one"
+            )
+        return History()
+    if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MANIFESTS_MAX:
+        missing = next(number for number in range(1, numbers[-1] + 1) if number not in numbers)
+        raise CommandFailed(f"{store.uri}/{name_of(missing)} is missing: bring it back; nothing was written")
+    return _read(store, numbers)
+
+
+def _is_manifest(name: str) -> bool:
+    return len(name) == DIGITS + len(".json") and name.endswith(".json") and name[:DIGITS].isdecimal()
+
+
+def _read(store: Store, numbers: Sequence[int]) -> History:
+    history = History()
+    for number in numbers:
+        try:
+            history = history.with_next(*decode(store.read(name_of(number))))
+        except NotAManifest as problem:
+            raise CommandFailed(
+                f"{store.uri}/{name_of(number)} cannot be trusted: {problem}. Bring the right one back; "
+                "nothing was written"
+            ) from problem
+    return history
+
+
+def commit(store: Store, history: History, manifest: Manifest) -> History:
+    """Make `manifest` part of the archive, or raise CommandFailed because another archiver was quicker."""
+    data, digest = encode(manifest)
+    after = history.with_next(manifest, digest)
+    if not store.create(name_of(manifest.number), data):
+        raise CommandFailed(
+            f"another archiver has written {name_of(manifest.number)} meanwhile: this round was given up, and nothing "
+            "of it is kept. Run one at a time; what the other wrote is whole"
+        )
+    return after

@@ -1,0 +1,202 @@
+"""What one does with an archive: copy, verify, replay, clean. Each is told where the cluster and the folder are.
+
+`spark` is asked for a session when one is needed (`kpybroker.spark.session`); what is refused before needs no JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from confluent_kafka import KafkaException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from kpybroker.archive import replaying, verifying
+from kpybroker.archive.cluster import describe
+from kpybroker.archive.copying import Copier
+from kpybroker.archive.facts import own, read_files
+from kpybroker.archive.history import History, commit, load
+from kpybroker.archive.manifest import Manifest, Span
+from kpybroker.archive.planning import plan, rounds
+from kpybroker.archive.store import first_line, open_store
+from kpybroker.cli.client import CommandFailed
+
+Spark = Callable[[], SparkSession]
+Advance = Callable[[int, int], None]
+"""Told (done, total), in offsets or records, each time something is."""
+ROUND = 1_000_000
+LOOK_S = 0.5
+"""Between two looks at how far a replay is."""
+
+
+def _quiet(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def copy(
+    spark: Spark,
+    bootstrap: str,
+    where: str,
+    topics: Sequence[str],
+    *,
+    isolation: str = "read_committed",
+    round_offsets: int = ROUND,
+    advance: Advance = _quiet,
+) -> list[tuple[str, Span]]:
+    """Copy what the topics have and the archive has not, in rounds of at most `round_offsets` offsets, each committed.
+
+    Gives the new spans, by topic. Raises CommandFailed, ConfigError; what was committed before stays.
+    """
+    cluster_id, found = describe(bootstrap, sorted(set(topics)), isolation)
+    with plain_errors():
+        store = open_store(where, spark)
+        history = load(store)
+        ids = {topic.name: topic.topic_id for topic in found}
+        history.require(cluster_id, ids, isolation, store.uri)
+        ranges = plan(found, history.ends())
+        total = sum(range_.end - range_.start for range_ in ranges.values())
+        copied: list[tuple[str, Span]] = []
+        if not ranges:
+            return copied
+        copier = Copier(own(spark()), bootstrap, store, history, isolation)
+        done = 0
+        advance(done, total)
+        for turn in rounds(ranges, round_offsets):
+            manifest = copier.copy(turn, cluster_id, ids)
+            spans = [(topic.name, span) for topic in manifest.topics for span in topic.spans]
+            copied += spans
+            done += sum(span.end - span.start for _, span in spans)
+            advance(done, total)
+        return copied
+
+
+def verify(spark: Spark, bootstrap: str, where: str, *, with_topics: bool = True) -> tuple[History, verifying.Verdict]:
+    """Hold the archive against its manifests, and against the topics. Raises CommandFailed where it cannot be read."""
+    with plain_errors():
+        store = open_store(where, spark)
+        history = load(store)
+        origin = history.origin
+        if origin is None:
+            raise CommandFailed(f"{store.uri} holds no archive")
+        verdict = verifying.Verdict()
+        files = verifying.look_at_folder(history, store.files("data"), verdict)
+        ours = own(spark())
+        right = verifying.look_into_files(ours, store, files, verdict)
+        if with_topics:
+            cluster_id, topics = describe(bootstrap, sorted(history.topic_ids), origin.isolation)
+            history.require(cluster_id, {topic.name: topic.topic_id for topic in topics}, origin.isolation, store.uri)
+            verifying.look_at_offsets(history, topics, verdict)
+            damaged = {place for place, file in history.files() if file not in right}
+            verifying.Comparison(ours, bootstrap, store, history, topics, damaged).run(verdict)
+        return history, verdict
+
+
+def replay(
+    spark: Spark,
+    bootstrap: str,
+    where: str,
+    wanted: replaying.Wanted,
+    target: str,
+    *,
+    name: str = "",
+    advance: Advance = _quiet,
+) -> dict[int, tuple[int, int]]:
+    """Write records back to a topic; by partition, how many were sent now and how many the replay has in all.
+
+    Killed and started again with the same arguments it goes on where it was; done, it sends nothing. `name` makes it
+    another replay. Raises CommandFailed, ConfigError.
+    """
+    with plain_errors():
+        store = open_store(where, spark)
+        history = load(store)
+        if wanted.topic not in history.topic_ids:
+            known = ", ".join(sorted(history.topic_ids)) or "nothing"
+            raise CommandFailed(f"{store.uri} does not hold {wanted.topic}; it holds {known}")
+        _, (topic,) = describe(bootstrap, [target], "read_uncommitted")
+        group = replaying.name_of_replay(history, wanted, topic.topic_id, name)
+        paths = replaying.files_of(history, wanted)
+        if not paths:
+            raise CommandFailed(f"{store.uri} holds no such records of {wanted.topic}")
+        records = replaying.select(own(spark()), store, paths, wanted)
+        sizes = replaying.sizes_of(records)
+        if not sizes:
+            raise CommandFailed(f"{store.uri} holds no such records of {wanted.topic}")
+        if max(sizes) not in topic.offsets:
+            raise CommandFailed(
+                f"{target} has {len(topic.offsets)} partitions, and the records are of {max(sizes) + 1}: "
+                f"`kpybroker topics alter {target} --partitions {max(sizes) + 1}`"
+            )
+        work = replaying.Replay(bootstrap, target, group, sizes)
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(work.run, records)
+            while not wait([sending], LOOK_S).done:
+                advance(work.done(), work.total)
+            sent = sending.result()
+        advance(work.total, work.total)
+        return {partition: (sent.get(partition, 0), size.records) for partition, size in sorted(sizes.items())}
+
+
+def read(spark: SparkSession, where: str, topics: Sequence[str] = ()) -> DataFrame:
+    """The archived records of some topics, or of all, with the columns of `facts.SCHEMA`, in no order.
+
+    Of what is in the folder only what manifests name: never twice, and nothing of a run that was killed.
+    """
+    with plain_errors():
+        store = open_store(where, lambda: spark)
+        history = load(store)
+        for topic in topics:
+            if topic not in history.topic_ids:
+                raise CommandFailed(f"{store.uri} does not hold {topic}")
+        paths = [file.path for (topic, _), file in history.files() if not topics or topic in topics]
+        if not paths:
+            raise CommandFailed(f"{store.uri} holds no records")
+        return read_files(own(spark), store.uri, paths)
+
+
+def clean(spark: Spark, where: str) -> int:
+    """Delete what unfinished runs left behind; how many files. A run that is on its way fails, and keeps nothing.
+
+    Raises CommandFailed, ConfigError.
+    """
+    with plain_errors():
+        store = open_store(where, spark)
+        history = load(store)
+        runs = {name for name in store.names("data") if name.removeprefix("run=") not in history.runs}
+        if not runs:
+            return 0
+        origin = history.origin
+        fence = Manifest(
+            number=history.next_number,
+            previous=history.digest,
+            run=f"{history.next_number:08}-{uuid.uuid4().hex[:12]}",
+            cluster_id=origin.cluster_id if origin else "",
+            isolation=origin.isolation if origin else "",
+            created_ms=time.time_ns() // 1_000_000,
+            topics=(),
+        )
+        commit(store, history, fence)
+        files = 0
+        for name in sorted(runs):
+            files += len(store.files(f"data/{name}"))
+            store.delete(f"data/{name}")
+        return files
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """What Spark, its JVM and the operating system raise, as a line of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandFailed(f"the archive's folder cannot be used: {error}") from error
+    except Py4JJavaError as error:
+        raise CommandFailed(f"Spark failed: {first_line(error)}") from error
+    except PySparkException as error:
+        raise CommandFailed(f"Spark failed: {str(error).strip().splitlines()[0]}") from error
+    except KafkaException as error:
+        raise CommandFailed(f"the replay's progress cannot be read: {error.args[0].str()}") from error

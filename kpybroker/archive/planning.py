@@ -1,0 +1,70 @@
+"""Which offsets a run copies, and in which rounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kpybroker.archive.history import TopicPartition
+from kpybroker.cli.client import CommandFailed
+
+
+@dataclass(slots=True, frozen=True)
+class Topic:
+    """What the cluster says of a topic: of each partition, the offsets [start, end) that may be read now."""
+
+    name: str
+    topic_id: str
+    offsets: Mapping[int, tuple[int, int]]
+
+
+@dataclass(slots=True, frozen=True)
+class Range:
+    """Offsets [start, end) to copy, maybe none. [lost_from, start) the topic has deleted since the last run."""
+
+    lost_from: int
+    start: int
+    end: int
+
+
+Ranges = dict[TopicPartition, Range]
+
+
+def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
+    """From where the archive ends to where each partition does; nothing for one that has nothing new.
+
+    Raises CommandFailed where the archive has more than the topic ever had.
+    """
+    ranges: Ranges = {}
+    for topic in topics:
+        for partition, (log_start, log_end) in sorted(topic.offsets.items()):
+            at = ends.get((topic.name, partition), log_start)
+            if at > log_end:
+                raise CommandFailed(
+                    f"{topic.name}-{partition} ends at {log_end}, and the archive holds it up to {at}: the topic has "
+                    "lost records, or it is not the one that was archived; nothing was written"
+                )
+            if at < log_end:
+                ranges[topic.name, partition] = Range(at, max(at, log_start), log_end)
+    return ranges
+
+
+def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
+    """The ranges in turns of at most so many offsets, each partition with its share of every turn."""
+    left = dict(ranges)
+    while left:
+        total = sum(range_.end - range_.start for range_ in left.values())
+        turn: Ranges = {}
+        room = offsets_max
+        for place, range_ in sorted(left.items()):
+            size = range_.end - range_.start
+            share = size if total <= offsets_max else min(size, room, max(1, size * offsets_max // total))
+            if share or not size:
+                turn[place] = Range(range_.lost_from, range_.start, range_.start + share)
+            room -= share
+        yield turn
+        for place, taken in turn.items():
+            if taken.end == left[place].end:
+                del left[place]
+            else:
+                left[place] = Range(taken.end, taken.end, left[place].end)

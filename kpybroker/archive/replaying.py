@@ -1,0 +1,213 @@
+"""Records of an archive back to a topic: in offset order in each partition, and each once however often it is killed.
+
+A task has one partition after the other and sends in transactions; each also commits, as offsets of a group that is the
+replay's own (KIP-98), how far in the archive it is. Who is started again asks for that offset, after its transactional
+id has ended what was open, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
+
+from kpybroker.archive import facts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kpybroker.archive.history import History
+    from kpybroker.archive.manifest import File
+    from kpybroker.archive.store import Store
+
+RECORDS_MAX = 10_000
+"""In one transaction; one that is killed is sent again from its start."""
+Headers = list[tuple[str, str | bytes | None]]
+SENT = "partition int, records bigint"
+TIMEOUT_S = 60.0
+MESSAGE_BYTES_MAX = 1_000_000_000
+"""librdkafka's own greatest: the topic's max.message.bytes decides."""
+BUFFER_KB = 65_536
+
+
+@dataclass(slots=True, frozen=True)
+class Wanted:
+    """Which records of a topic: offsets [start, end), times in ms [start_ms, end_ms), partitions; None for all."""
+
+    topic: str
+    start: int | None = None
+    end: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    partitions: tuple[int, ...] = ()
+
+    def has(self, partition: int, file: File) -> bool:
+        """Whether the file may hold some of them."""
+        return (
+            (not self.partitions or partition in self.partitions)
+            and (self.start is None or file.last >= self.start)
+            and (self.end is None or file.first < self.end)
+        )
+
+
+def files_of(history: History, wanted: Wanted) -> list[str]:
+    """Paths of the files that may hold wanted records."""
+    return [
+        file.path
+        for (topic, partition), file in history.files()
+        if topic == wanted.topic and wanted.has(partition, file)
+    ]
+
+
+def name_of_replay(history: History, wanted: Wanted, target_id: str, name: str) -> str:
+    """The group and prefix of transactional ids: the same for the same records to the same topic."""
+    assert history.origin is not None, "the topic is in the archive"
+    what = repr((history.origin.cluster_id, history.topic_ids[wanted.topic], wanted, target_id, name))
+    return f"kpybroker-replay-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+
+
+def select(spark: SparkSession, store: Store, paths: Iterable[str], wanted: Wanted) -> DataFrame:
+    """The wanted records, as `facts.read_files` gives them."""
+    millis = F.unix_millis("timestamp")
+    conditions = [
+        None if wanted.start is None else F.col("offset") >= wanted.start,
+        None if wanted.end is None else F.col("offset") < wanted.end,
+        None if wanted.start_ms is None else millis >= wanted.start_ms,
+        None if wanted.end_ms is None else millis < wanted.end_ms,
+    ]
+    records = facts.read_files(spark, store.uri, paths)
+    return reduce(lambda rows, condition: rows.where(condition), (c for c in conditions if c is not None), records)
+
+
+class Size(NamedTuple):
+    """Of the wanted records of a partition; offsets first to last."""
+
+    records: int
+    first: int
+    last: int
+
+
+def sizes_of(records: DataFrame) -> dict[int, Size]:
+    """By partition; those without a record are left out."""
+    found = records.groupBy("partition").agg(F.count("*"), F.min("offset"), F.max("offset"))
+    return {row[0]: Size(*row[1:]) for row in found.collect()}
+
+
+class Replay:
+    """Records on their way to the topic `target`, each to the partition of its number; `group` keeps how far it is."""
+
+    def __init__(self, bootstrap: str, target: str, group: str, sizes: dict[int, Size]) -> None:
+        self.total = sum(size.records for size in sizes.values())
+        self._bootstrap = bootstrap
+        self._target = target
+        self._group = group
+        self._sizes = sizes
+
+    def run(self, records: DataFrame) -> dict[int, int]:
+        """Send; how many were sent now, by partition."""
+        time = F.unix_millis("timestamp").alias("ms")
+        parted = records.select("partition", "offset", time, "key", "value", "headers").repartition(
+            len(self._sizes), "partition"
+        )
+        ordered = parted.sortWithinPartitions("partition", "offset")
+        sent = ordered.mapInArrow(_sender(self._bootstrap, self._target, self._group), SENT).collect()
+        return {row.partition: row.records for row in sent}
+
+    def done(self) -> int:
+        """About how many records are committed, those of former runs too: offsets are taken to be even."""
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": self._group, "log_level": 0})
+        try:
+            places = [TopicPartition(self._target, partition) for partition in self._sizes]
+            done = 0
+            for found in consumer.committed(places, timeout=TIMEOUT_S):
+                records, first, last = self._sizes[found.partition]
+                done += records * max(0, found.offset - first) // (last + 1 - first)
+            return done
+        finally:
+            consumer.close()
+
+
+def _sender(bootstrap: str, target: str, group: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What an executor's Python runs; it needs kpybroker and confluent-kafka there."""
+
+    def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for partition, rows in groupby(_rows(batches), key=lambda row: row[0]):
+            records = _Sending(bootstrap, target, group, partition).send(rows)
+            columns = [pa.array([partition], pa.int32()), pa.array([records], pa.int64())]
+            yield pa.RecordBatch.from_arrays(columns, ["partition", "records"])
+
+    return send
+
+
+Row = tuple[int, int, int, bytes | None, bytes | None, list[dict[str, Any]] | None]
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+class _Sending:
+    """One partition of the target, by a producer whose transactional id fences the one of a killed run."""
+
+    def __init__(self, bootstrap: str, target: str, group: str, partition: int) -> None:
+        self._target = target
+        self._partition = partition
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": f"{group}-{partition}",
+                "compression.type": "lz4",
+                "linger.ms": 20,
+                "message.max.bytes": MESSAGE_BYTES_MAX,
+                "queue.buffering.max.kbytes": BUFFER_KB,
+                "log_level": 0,
+            }
+        )
+        self._producer.init_transactions(TIMEOUT_S)
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        found = self._consumer.committed([TopicPartition(target, partition)], timeout=TIMEOUT_S)
+        self._from = found[0].offset
+
+    def send(self, rows: Iterable[Row]) -> int:
+        """Send what was not sent before; how many records that were."""
+        sent = 0
+        in_transaction = 0
+        last = -1
+        for _, offset, ms, key, value, headers in rows:
+            if offset < self._from:
+                continue
+            if not in_transaction:
+                self._producer.begin_transaction()
+            self._produce(key, value, ms, [(header["key"], header["value"]) for header in headers or ()])
+            in_transaction += 1
+            last = offset
+            if in_transaction == RECORDS_MAX:
+                self._commit(last + 1)
+                sent, in_transaction = sent + in_transaction, 0
+        if in_transaction:
+            self._commit(last + 1)
+        self._consumer.close()
+        return sent + in_transaction
+
+    def _produce(self, key: bytes | None, value: bytes | None, ms: int, headers: Headers) -> None:
+        while True:
+            try:
+                self._producer.produce(self._target, value, key, self._partition, timestamp=ms, headers=headers)
+                return
+            except BufferError:
+                self._producer.poll(1)
+
+    def _commit(self, next_offset: int) -> None:
+        places = [TopicPartition(self._target, self._partition, next_offset)]
+        self._producer.send_offsets_to_transaction(places, self._consumer.consumer_group_metadata(), TIMEOUT_S)
+        self._producer.commit_transaction(TIMEOUT_S)

@@ -1,0 +1,204 @@
+"""The folder of an archive: a local one without a JVM, or a URI of any Hadoop file system through Spark's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from kpybroker.cli.client import CommandFailed
+from kpybroker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RENAMES_ONCE = ("hdfs", "viewfs", "webhdfs", "swebhdfs", "ofs", "o3fs", "abfs", "abfss")
+"""File systems whose rename is one step that fails where the new name exists."""
+CONDITIONAL = "fs.option.create.conditional.overwrite"
+"""A capability and option of Hadoop 3.4.2 and later: the store itself refuses to overwrite."""
+
+
+class Store(Protocol):
+    """Paths are relative to the folder, with / between."""
+
+    uri: str
+    """Absolute, without a / at the end; what Spark is given."""
+
+    def names(self, folder: str) -> list[str]:
+        """What is directly in a folder; nothing where there is none. Hidden files (.crc) are left out."""
+
+    def files(self, folder: str) -> dict[str, int]:
+        """Size in bytes of every file at any depth, those left out that Spark does not read either."""
+
+    def read(self, path: str) -> bytes: ...
+    def create(self, path: str, data: bytes) -> bool:
+        """Make the file with all of its bytes, or leave what is there as it is: False."""
+
+    def delete(self, folder: str) -> None:
+        """A folder and what is in it; none is fine too."""
+
+
+def absolute(where: str) -> str:
+    """The URI of a folder, which may be given as a path. Raises ConfigError."""
+    parts = urlsplit(where)
+    if len(parts.scheme) < 2:
+        if not where:
+            raise ConfigError("the archive's folder is empty; give a path or a URI, such as s3a://bucket/orders")
+        return Path(where).resolve().as_uri()
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).resolve().as_uri()
+    return where.rstrip("/")
+
+
+def open_store(where: str, spark: Callable[[], SparkSession]) -> Store:
+    """The folder at a URI, which need not exist; Spark is asked for only where the folder is not a local one."""
+    uri = absolute(where)
+    return LocalStore(uri) if uri.startswith("file:") else HadoopStore(uri, spark())
+
+
+class LocalStore:
+    """A folder of this machine. Hadoop's own local file system replaces files when it renames; a hard link does not."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._root = Path(unquote(urlsplit(uri).path))
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(path.name for path in (self._root / folder).iterdir() if not path.name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            raise ConfigError(f"{self.uri} is a file; the archive needs a folder") from None
+
+    def files(self, folder: str) -> dict[str, int]:
+        return {
+            str(path.relative_to(self._root)): path.stat().st_size
+            for path in sorted((self._root / folder).rglob("*"))
+            if path.is_file() and not path.name.startswith((".", "_"))
+        }
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def create(self, path: str, data: bytes) -> bool:
+        final = self._root / path
+        final.parent.mkdir(parents=True, exist_ok=True)
+        written = final.parent / f".{uuid.uuid4().hex}"
+        try:
+            with written.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(written, final)
+                _sync_folder(final.parent)
+                return True
+            return False
+        finally:
+            written.unlink(missing_ok=True)
+
+    def delete(self, folder: str) -> None:
+        shutil.rmtree(self._root / folder, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class HadoopStore:
+    """Any file system that the session's Hadoop knows; its JVM does the work."""
+
+    def __init__(self, uri: str, spark: SparkSession) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        self.uri = uri
+        jvm: Any = spark._jvm
+        self._path_class = jvm.org.apache.hadoop.fs.Path
+        self._read_all = jvm.org.apache.commons.io.IOUtils.toByteArray
+        self._java_error = Py4JJavaError
+        self._scheme = urlsplit(uri).scheme
+        self._root = self._path_class(uri)
+        try:
+            self._fs = self._root.getFileSystem(spark._jsc.hadoopConfiguration())
+        except Py4JJavaError as error:
+            raise CommandFailed(
+                f"Spark cannot open {uri}: {first_line(error)}; are the jars of its file system there?"
+            ) from error
+
+    def _path(self, path: str) -> Any:
+        return self._path_class(self._root, path) if path else self._root
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            found = self._fs.listStatus(self._path(folder))
+        except self._java_error as error:
+            if "FileNotFoundException" in str(error.java_exception):
+                return []
+            raise CommandFailed(f"cannot list {self.uri}/{folder}: {first_line(error)}") from error
+        names = (status.getPath().getName() for status in found)
+        return sorted(name for name in names if not name.startswith("."))
+
+    def files(self, folder: str) -> dict[str, int]:
+        if not self._fs.exists(self._path(folder)):
+            return {}
+        found: dict[str, int] = {}
+        start = len(self._fs.makeQualified(self._root).toString()) + 1
+        left = self._fs.listFiles(self._path(folder), True)
+        while left.hasNext():
+            status = left.next()
+            if not status.getPath().getName().startswith((".", "_")):
+                found[status.getPath().toString()[start:]] = status.getLen()
+        return found
+
+    def read(self, path: str) -> bytes:
+        stream = self._fs.open(self._path(path))
+        try:
+            return bytes(self._read_all(stream))
+        finally:
+            stream.close()
+
+    def create(self, path: str, data: bytes) -> bool:
+        final = self._path(path)
+        if self._scheme in RENAMES_ONCE:
+            written = self._path(f"{path.rpartition('/')[0]}/.{uuid.uuid4().hex}")
+            stream = self._fs.create(written, False)
+            stream.write(data)
+            stream.hsync()
+            stream.close()
+            if self._fs.rename(written, final):
+                return True
+            self._fs.delete(written, False)
+            return False
+        try:
+            builder = self._fs.createFile(final).overwrite(False).recursive()
+            if self._fs.hasPathCapability(final, CONDITIONAL):
+                builder = builder.must(CONDITIONAL, True)
+            stream = builder.build()
+            stream.write(data)
+            stream.close()  # an object store shows a file from here on, and all of it
+        except self._java_error as error:
+            if self._fs.exists(final):
+                return False
+            raise CommandFailed(f"cannot write {self.uri}/{path}: {first_line(error)}") from error
+        return self.read(path) == data  # a store that looks and then writes may have been overtaken in between
+
+    def delete(self, folder: str) -> None:
+        self._fs.delete(self._path(folder), True)
+
+
+def first_line(error: Any) -> str:
+    """What a Java exception says, without its stack."""
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.toString()).splitlines()[0]

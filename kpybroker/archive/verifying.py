@@ -1,0 +1,209 @@
+"""Does archive + topic hold every offset once? What is wrong is told in lines, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
+
+from kpybroker.archive import facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kpybroker.archive.history import History, TopicPartition
+    from kpybroker.archive.manifest import File
+    from kpybroker.archive.planning import Topic
+    from kpybroker.archive.store import Store
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What verify found. The archive is right if there are no faults; remarks are what one may want to know."""
+
+    faults: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    compared: dict[TopicPartition, int] = field(default_factory=dict)
+    """By partition, how many of the archive's records the topic still has, equal."""
+
+
+def look_at_folder(history: History, present: Mapping[str, int], verdict: Verdict) -> dict[str, File]:
+    """Hold the files that are there (size by path) against the manifests; the files worth opening, by path."""
+    whole: dict[str, File] = {}
+    for _, file in history.files():
+        size = present.get(file.path)
+        if size is None:
+            verdict.faults.append(
+                f"{file.path} is missing: {file.records} records, offsets {file.first} to {file.last}"
+            )
+        elif size != file.size_bytes:
+            verdict.faults.append(f"{file.path} has {size} bytes, and had {file.size_bytes}")
+        else:
+            whole[file.path] = file
+    named = {file.path for _, file in history.files()}
+    left = 0
+    for path in sorted(present.keys() - named):
+        if path.split("/")[1].removeprefix("run=") in history.runs:
+            verdict.faults.append(f"{path} is in the folder of a run that did not write it: a copy of another file?")
+        else:
+            left += 1
+    if left:
+        verdict.remarks.append(f"{left} files of unfinished runs, which no reader sees: `kpybroker archive clean`")
+    return whole
+
+
+def look_at_offsets(history: History, topics: list[Topic], verdict: Verdict) -> None:
+    """Hold the ranges of the archive against those of the topics: together they must leave out nothing."""
+    ends = history.ends()
+    for topic in topics:
+        for partition, (log_start, log_end) in sorted(topic.offsets.items()):
+            place = f"{topic.name}-{partition}"
+            end = ends.get((topic.name, partition))
+            if end is None:
+                verdict.remarks.append(f"{place} is not archived yet; the topic has it from offset {log_start} on")
+            elif end < log_start:
+                verdict.faults.append(f"{place}: offsets {end} to {log_start - 1} are in neither archive nor topic")
+            elif end > log_end:
+                verdict.faults.append(f"{place} ends at {log_end}, and the archive holds it up to {end}")
+    for name, span in history.spans():
+        if span.lost:
+            verdict.remarks.append(
+                f"{name}-{span.partition}: offsets {span.lost_from} to {span.start - 1} were deleted from the topic "
+                "before they could be archived; the manifest says so"
+            )
+
+
+def look_into_files(spark: SparkSession, store: Store, files: Mapping[str, File], verdict: Verdict) -> list[File]:
+    """Read the files, bytes first and then records; those that hold what the manifest says."""
+    hashes = facts.bytes_of_files(spark, store.uri, files) if files else {}
+    same = {path: file for path, file in files.items() if hashes.get(path) == file.bytes_hash}
+    verdict.faults += [f"{path} was changed: its bytes are not those that were written" for path in files.keys() - same]
+    if not same:
+        return []
+    found = facts.records_of_files(spark, store.uri, same)
+    right = []
+    for path, file in same.items():
+        told = facts.RecordFacts(file.records, file.first, file.last, file.records_hash)
+        if found.get(path) == told:
+            right.append(file)
+        else:
+            verdict.faults.append(f"{path} holds {found.get(path)}, and the manifest says {told}")
+    for (topic, partition), more in facts.repeated(facts.read_files(spark, store.uri, same)).items():
+        verdict.faults.append(f"{topic}-{partition}: {more} records have an offset that another one has")
+    return right
+
+
+class Comparison:
+    """Archive beside topic, where the topic still has what was archived."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        store: Store,
+        history: History,
+        topics: list[Topic],
+        damaged: set[TopicPartition],
+    ) -> None:
+        """`damaged` are the partitions that are left out, since their files cannot be read."""
+        assert history.origin is not None, "there is an archive"
+        self._spark = spark
+        self._store = store
+        self._files = list(history.files())
+        ends = history.ends()
+        begins: dict[TopicPartition, int] = {}
+        for topic, span in history.spans():
+            begins.setdefault((topic, span.partition), span.start)
+        self._ranges = {
+            (topic.name, partition): (
+                max(log_start, begins[topic.name, partition]),
+                min(log_end, ends[topic.name, partition]),
+            )
+            for topic in topics
+            for partition, (log_start, log_end) in topic.offsets.items()
+            if (topic.name, partition) in begins.keys() - damaged
+        }
+        self._ranges = {place: (start, end) for place, (start, end) in self._ranges.items() if start < end}
+        self._bootstrap = bootstrap
+        self._isolation = history.origin.isolation
+
+    def run(self, verdict: Verdict) -> None:
+        """Compare by sums; where those differ, record by record."""
+        if not self._ranges:
+            return
+        found = self._of_topics()
+        grouped = found.groupBy("topic", "partition").agg(*facts.summary()).collect()
+        in_topic = {(row[0], row[1]): (row[2], row[5]) for row in grouped}
+        in_archive = self._of_archive()
+        differ = {}
+        for place, range_ in self._ranges.items():
+            told = in_topic.get(place, (0, 0))
+            if told == in_archive[place]:
+                verdict.compared[place] = told[0]
+            else:
+                differ[place] = range_
+        if differ:
+            self._name(differ, verdict)
+
+    def _of_topics(self) -> DataFrame:
+        return facts.read_topics(self._spark, self._bootstrap, self._ranges, self._isolation)
+
+    def _of_archive(self) -> dict[TopicPartition, tuple[int, int]]:
+        """By partition, number and checksum of the records in the range; of whole files from the manifest."""
+        whole: dict[TopicPartition, list[tuple[int, int]]] = {place: [] for place in self._ranges}
+        parted = []
+        for place, file in self._files:
+            if place in self._ranges and file.last >= self._ranges[place][0]:
+                if file.first >= self._ranges[place][0]:
+                    whole[place].append((file.records, file.records_hash))
+                else:
+                    parted.append(file.path)
+        if parted:
+            rows = self._within(facts.read_files(self._spark, self._store.uri, parted))
+            for row in rows.groupBy("topic", "partition").agg(*facts.summary()).collect():
+                whole[row[0], row[1]].append((row[2], row[5]))
+        return {
+            place: (sum(records for records, _ in rows), reduce(xor, (checksum for _, checksum in rows), 0))
+            for place, rows in whole.items()
+        }
+
+    def _within(self, records: DataFrame) -> DataFrame:
+        """Those at or after the start of the range; all of an archive's are before its end."""
+        starts = [
+            (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") >= start)
+            for (topic, partition), (start, _) in self._ranges.items()
+        ]
+        return records.where(reduce(lambda left, right: left | right, starts))
+
+    def _name(self, differ: dict[TopicPartition, tuple[int, int]], verdict: Verdict) -> None:
+        """Say which offsets differ, and which the topic does not have any more (compaction), which is no fault."""
+        self._ranges = differ
+        place = ["topic", "partition", "offset"]
+        paths = [file.path for where, file in self._files if where in differ]
+        archived = self._within(facts.read_files(self._spark, self._store.uri, paths))
+        old = archived.select(*place, facts.hash_of_record().alias("archived"))
+        new = self._of_topics().select(*place, facts.hash_of_record().alias("now"))
+        kind = (
+            F.when(F.col("now").isNull(), "gone")
+            .when(F.col("archived").isNull(), "absent")
+            .when(F.col("now") != F.col("archived"), "other")
+            .otherwise("same")
+        )
+        both = old.join(new, place, "full").withColumn("kind", kind)
+        kinds = both.groupBy("topic", "partition", "kind")
+        for row in kinds.agg(F.count("*").alias("n"), F.min("offset").alias("first")).collect():
+            where = f"{row.topic}-{row.partition}"
+            if row.kind == "gone":
+                verdict.remarks.append(f"{where}: {row.n} archived records are not in the topic any more (compaction)")
+            elif row.kind == "same":
+                verdict.compared[row.topic, row.partition] = row.n
+            elif row.kind == "absent":
+                verdict.faults.append(
+                    f"{where}: {row.n} records of the topic are not archived, the first at {row.first}"
+                )
+            else:
+                verdict.faults.append(f"{where}: {row.n} records differ from the topic's, the first at {row.first}")

@@ -1,0 +1,281 @@
+"""`kpybroker archive`: topics to Parquet files by a Spark job, verified, and written back."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
+
+from kpybroker.cli import options
+from kpybroker.cli.client import CommandFailed
+from kpybroker.cli.consuming import parse_time
+from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kpybroker.archive.manifest import Span
+
+ISOLATIONS = ("read_committed", "read_uncommitted")
+
+
+class CopyByDefault(TyperGroup):
+    """`archive TOPIC...` is `archive copy TOPIC...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["copy", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="archive",
+    cls=CopyByDefault,
+    help="Copy topics to Parquet files with Spark, verify the copy, write it back. `archive TOPIC... --to URI` copies.",
+    no_args_is_help=True,
+)
+Where = Annotated[str, typer.Argument(metavar="URI", help="The archive's folder: a path, or a URI such as s3a://a/b.")]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="The Spark that does the work (local[2], in this process)."),
+]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Of Spark's driver.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")
+]
+
+
+class Engine:
+    """Spark as the options describe it, started when it is first called."""
+
+    def __init__(self, master: str | None, memory: str, conf: list[str] | None) -> None:
+        self._master = master
+        self._memory = memory
+        self._settings = dict(options.parse_pair(text, "setting") for text in conf or [])
+        self._session: SparkSession | None = None
+        self._log = Path(tempfile.gettempdir()) / f"kpybroker-archive-{os.getpid()}.log"
+
+    def __call__(self) -> SparkSession:
+        if self._session is None:
+            from kpybroker.spark import session
+
+            self._session = session(
+                options.bootstrap(), master=self._master, memory=self._memory, log=self._log, settings=self._settings
+            )
+        return self._session
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Stop it at the end. What it said is kept where something went wrong, and named."""
+        from kpybroker.spark.prerequisites import spark_version
+
+        spark_version()
+        try:
+            yield
+        except CommandFailed as failure:
+            if self._log.exists():
+                raise CommandFailed(f"{failure} (Spark's own words: {self._log})") from failure
+            raise
+        else:
+            self._log.unlink(missing_ok=True)
+        finally:
+            if self._session is not None:
+                self._session.stop()
+
+
+@contextmanager
+def _bar(what: str, unit: str) -> Iterator[Any]:
+    """A function for (done, total); drawn on stderr, and only for people."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@app.command()
+def copy(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Their names.")],
+    to: Annotated[str, typer.Option("--to", metavar="URI", help="The archive's folder; made where it is not there.")],
+    isolation: Annotated[
+        str, typer.Option("--isolation", metavar="LEVEL", help="read_committed or read_uncommitted.")
+    ] = "read_committed",
+    round_offsets: Annotated[
+        int, typer.Option("--round", metavar="N", min=1, help="Offsets that are copied and committed in one step.")
+    ] = 1_000_000,
+    master: Master = None,
+    memory: Memory = "1g",
+    conf: Conf = None,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Copy what the topics have and the archive has not."""
+    if isolation not in ISOLATIONS:
+        raise ConfigError(f"--isolation {isolation!r}: write {' or '.join(ISOLATIONS)}")
+    engine = Engine(master, memory, conf)
+    with engine.working(), _bar("archiving", "offsets") as advance:
+        from kpybroker.archive import job
+
+        spans = job.copy(
+            engine,
+            options.bootstrap(),
+            to,
+            topics,
+            isolation=isolation,
+            round_offsets=round_offsets,
+            advance=advance,
+        )
+    rows = _by_partition(spans)
+    if as_json:
+        show_json(rows)
+    elif rows:
+        show_table([name.upper() for name in rows[0]], [tuple(row.values()) for row in rows])
+    else:
+        show_line("nothing new: the archive has all that the topics have")
+    _tell_losses(spans)
+
+
+def _by_partition(spans: list[tuple[str, Span]]) -> list[dict[str, Any]]:
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for topic, span in spans:
+        row = rows.setdefault(
+            (topic, span.partition),
+            {
+                "topic": topic,
+                "partition": span.partition,
+                "from": span.start,
+                "to": 0,
+                "records": 0,
+                "gaps": 0,
+                "lost": 0,
+            }
+            | {"files": 0, "bytes": 0},
+        )
+        row["to"] = span.end
+        row["records"] += span.records
+        row["gaps"] += span.gaps
+        row["lost"] += span.lost
+        row["files"] += len(span.files)
+        row["bytes"] += sum(file.size_bytes for file in span.files)
+    return [rows[place] for place in sorted(rows)]
+
+
+def _tell_losses(spans: list[tuple[str, Span]]) -> None:
+    """Exit with 1 where the topic had deleted records before they were copied: somebody should look."""
+    lost = [f"{name}-{span.partition}: {span.lost_from} to {span.start - 1}" for name, span in spans if span.lost]
+    if lost:
+        raise CommandFailed(
+            f"all that was there is archived, but these offsets were deleted before: {', '.join(lost)}; the manifest "
+            "says so. Archive more often than retention deletes"
+        )
+
+
+@app.command()
+def verify(
+    where: Where,
+    archive_alone: Annotated[
+        bool, options.flag("--archive-alone", "Do not ask for the topics, which may be gone.")
+    ] = False,
+    master: Master = None,
+    memory: Memory = "1g",
+    conf: Conf = None,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Prove that archive and topics together hold every offset once, and that no file has changed."""
+    engine = Engine(master, memory, conf)
+    with engine.working():
+        from kpybroker.archive import job
+
+        history, verdict = job.verify(engine, options.bootstrap(), where, with_topics=not archive_alone)
+    rows = _by_partition(list(history.spans()))
+    for row in rows:
+        row["compared"] = verdict.compared.get((row["topic"], row["partition"]), 0)
+    if as_json:
+        show_json({"partitions": rows, "faults": verdict.faults, "remarks": verdict.remarks})
+    else:
+        show_table([name.upper() for name in rows[0]], [tuple(row.values()) for row in rows])
+        for line in verdict.remarks:
+            remark(line)
+        for line in verdict.faults:
+            remark(f"FAULT {line}")
+    if verdict.faults:
+        raise CommandFailed(f"the archive is not right: {len(verdict.faults)} faults, the first: {verdict.faults[0]}")
+
+
+@app.command()
+def replay(
+    where: Where,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The archived topic.")],
+    into: Annotated[str, typer.Option("--into", metavar="TOPIC", help="The topic to write to, which must exist.")],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this one; may be repeated.")
+    ] = None,
+    from_offset: Annotated[int | None, typer.Option("--from-offset", metavar="N", help="The first offset.")] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="N", help="The offset after the last.")
+    ] = None,
+    from_time: Annotated[str | None, typer.Option("--from-time", metavar="TIME", help="ISO 8601 or ms.")] = None,
+    to_time: Annotated[str | None, typer.Option("--to-time", metavar="TIME", help="The first time too late.")] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="TEXT", help="Another replay of the same records: all are written again.")
+    ] = "",
+    master: Master = None,
+    memory: Memory = "1g",
+    conf: Conf = None,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write archived records back to a topic, in order; started again, it goes on where it was."""
+    options.check_offset("--from-offset", from_offset)
+    options.check_offset("--to-offset", to_offset)
+    start_ms = None if from_time is None else parse_time(from_time)
+    end_ms = None if to_time is None else parse_time(to_time)
+    engine = Engine(master, memory, conf)
+    with engine.working(), _bar("replaying", "records") as advance:
+        from kpybroker.archive import job
+        from kpybroker.archive.replaying import Wanted
+
+        wanted = Wanted(topic, from_offset, to_offset, start_ms, end_ms, tuple(sorted(set(partition or ()))))
+        sent = job.replay(engine, options.bootstrap(), where, wanted, into, name=name, advance=advance)
+    rows = [{"partition": at, "sent": now, "records": of} for at, (now, of) in sent.items()]
+    if as_json:
+        show_json(rows)
+    else:
+        show_table([column.upper() for column in rows[0]], [tuple(row.values()) for row in rows])
+
+
+@app.command()
+def clean(
+    where: Where,
+    master: Master = None,
+    memory: Memory = "1g",
+    conf: Conf = None,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+) -> None:
+    """Delete files that killed runs left behind; a run that is on its way gives up."""
+    engine = Engine(master, memory, conf)
+    with engine.working():
+        from kpybroker.archive import job
+
+        files = job.clean(engine, where)
+    show_line(f"deleted {files} files of unfinished runs")

@@ -1,0 +1,170 @@
+"""Manifests in a local folder: committed once, read whole or refused, and never replaced."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kpybroker.archive.history import History, commit, load, name_of
+from kpybroker.archive.manifest import NotAManifest, decode, encode
+from kpybroker.archive.planning import Range
+from kpybroker.archive.store import LocalStore, absolute
+from kpybroker.cli.client import CommandFailed
+from kpybroker.errors import ConfigError
+from tests.archive.writing import CLUSTER, TOPIC_ID, manifest_of, write
+
+ORDERS = ("orders", 0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "an archive"
+
+
+@pytest.fixture
+def store(root: Path) -> LocalStore:
+    return LocalStore(absolute(str(root)))
+
+
+@pytest.fixture
+def three(store: LocalStore, root: Path) -> History:
+    history = load(store)
+    for number, at in enumerate([Range(5, 5, 10), Range(10, 12, 20), Range(20, 25, 25)]):
+        history = write(store, root, history, {ORDERS: at}, f"run-{number}")
+    return history
+
+
+def test_what_was_committed_is_read(store: LocalStore, three: History) -> None:
+    assert load(store) == three
+    assert three.ends() == {ORDERS: 25}
+    spans = [span for _, span in three.spans()]
+    assert [(span.records, span.gaps, span.lost) for span in spans] == [(5, 0, 0), (8, 0, 2), (0, 0, 5)]
+    assert three.topic_ids == {"orders": TOPIC_ID}
+
+
+def test_a_folder_that_is_not_there_is_an_empty_archive(store: LocalStore, root: Path) -> None:
+    assert load(store) == History()
+    assert not root.exists()
+
+
+def test_a_folder_with_something_else_is_refused(store: LocalStore, root: Path) -> None:
+    root.mkdir()
+    (root / "thesis.odt").touch()
+    with pytest.raises(CommandFailed, match=r"is no archive, and holds thesis\.odt"):
+        load(store)
+    (root / "thesis.odt").unlink()
+    root.rmdir()
+    root.touch()
+    with pytest.raises(ConfigError, match="is a file"):
+        load(store)
+
+
+def test_every_cut_and_every_changed_byte_is_seen(three: History) -> None:
+    data, _ = encode(three.manifests[1])
+    assert decode(data)[0] == three.manifests[1]
+    for at in range(len(data) - 1):
+        with pytest.raises(NotAManifest):
+            decode(data[:at])
+        changed = bytearray(data)
+        changed[at] ^= 1
+        try:
+            assert decode(bytes(changed))[0] == three.manifests[1], "whitespace may differ, and nothing else"
+        except NotAManifest:
+            continue
+
+
+def test_a_half_written_manifest_is_refused_and_left_as_it_is(store: LocalStore, root: Path, three: History) -> None:
+    last = root / name_of(3)
+    half = last.read_bytes()[:100]
+    last.write_bytes(half)
+    with pytest.raises(CommandFailed, match=r"0003\.json cannot be trusted: it is half-written.*nothing was written"):
+        load(store)
+    assert last.read_bytes() == half
+
+
+def test_a_missing_manifest_is_named(store: LocalStore, root: Path, three: History) -> None:
+    (root / name_of(2)).unlink()
+    with pytest.raises(CommandFailed, match=r"0002\.json is missing"):
+        load(store)
+
+
+def test_a_replaced_manifest_is_seen_by_the_next(store: LocalStore, root: Path, three: History) -> None:
+    """What a store that only looks before it writes may let happen: two that committed the same number."""
+    one = replace(three.manifests[1], run="another", topics=())
+    (root / name_of(2)).write_bytes(encode(one)[0])
+    with pytest.raises(CommandFailed, match=r"0003\.json cannot be trusted: .*which was replaced"):
+        load(store)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "complaint"),
+    [
+        ({ORDERS: Range(24, 24, 30)}, "overlap those before it"),
+        ({ORDERS: Range(26, 26, 30)}, "leave a hole after those before it"),
+    ],
+)
+def test_ranges_follow_one_another(three: History, ranges: dict[tuple[str, int], Range], complaint: str) -> None:
+    data, digest = encode(manifest_of(three, ranges, "next"))
+    with pytest.raises(NotAManifest, match=complaint):
+        three.with_next(decode(data)[0], digest)
+
+
+def test_what_no_round_writes_is_no_manifest(three: History) -> None:
+    part = three.manifests[1].topics[0]
+    (span,) = part.spans
+    (file,) = span.files
+    for wrong in (
+        replace(span, start=21),
+        replace(span, lost_from=-1),
+        replace(span, files=(replace(file, records=9),)),
+        replace(span, files=(replace(file, last=20),)),
+        replace(span, files=(replace(file, path="data/run=run-1/topic=orders/partition=1/part.parquet"),)),
+    ):
+        data, _ = encode(replace(three.manifests[1], topics=(replace(part, spans=(wrong,)),)))
+        with pytest.raises(NotAManifest):
+            decode(data)
+    content = json.loads(encode(three.manifests[1])[0])
+    content["format"] = 2
+    with pytest.raises(NotAManifest, match="its format is 2"):
+        decode(json.dumps(content).encode())
+
+
+def test_of_many_archivers_one_commits(store: LocalStore, root: Path, three: History) -> None:
+    """All planned on the same end; the others are told, and what the winner wrote is whole."""
+    won: list[str] = []
+    told: list[str] = []
+    together = threading.Barrier(8)
+
+    def archive(run: str) -> None:
+        manifest = manifest_of(three, {ORDERS: Range(25, 25, 30)}, run)
+        together.wait()
+        try:
+            commit(store, three, manifest)
+            won.append(run)
+        except CommandFailed as failure:
+            told.append(str(failure))
+
+    threads = [threading.Thread(target=archive, args=(f"by-{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert len(told) == 7
+    assert all("another archiver" in text for text in told)
+    assert load(store).manifests[-1].run == won[0]
+    assert [path.name for path in (root / "_archive").iterdir() if path.name.startswith(".")] == []
+
+
+def test_another_cluster_topic_or_isolation_is_refused(three: History) -> None:
+    three.require(CLUSTER, {"orders": TOPIC_ID, "new": "x"}, "read_committed", "here")
+    with pytest.raises(CommandFailed, match=f"here is an archive of the cluster {CLUSTER}, and this is other"):
+        three.require("other", {"orders": TOPIC_ID}, "read_committed", "here")
+    with pytest.raises(CommandFailed, match=r"another topic of the name orders.*deleted and made again"):
+        three.require(CLUSTER, {"orders": "other"}, "read_committed", "here")
+    with pytest.raises(CommandFailed, match="written with read_committed"):
+        three.require(CLUSTER, {"orders": TOPIC_ID}, "read_uncommitted", "here")

@@ -1,0 +1,52 @@
+"""Which offsets are copied: all between the archive's end and the topic's, each in one round, and losses are told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kpybroker.archive.planning import Range, Topic, plan, rounds
+from kpybroker.cli.client import CommandFailed
+
+
+def planned(offsets: dict[int, tuple[int, int]], ends: dict[int, int]) -> dict[int, Range]:
+    found = plan([Topic("t", "id", offsets)], {("t", partition): end for partition, end in ends.items()})
+    return {partition: at for (_, partition), at in found.items()}
+
+
+def test_from_the_archives_end_to_the_topics() -> None:
+    assert planned({0: (3, 9)}, {}) == {0: Range(3, 3, 9)}
+    assert planned({0: (3, 9), 1: (0, 4)}, {0: 7, 1: 4}) == {0: Range(7, 7, 9)}
+    assert planned({0: (0, 0)}, {}) == {}
+
+
+def test_what_retention_took_before_is_told() -> None:
+    assert planned({0: (7, 9)}, {0: 5}) == {0: Range(5, 7, 9)}
+    assert planned({0: (9, 9)}, {0: 5}) == {0: Range(5, 9, 9)}
+
+
+def test_a_topic_that_ends_before_its_archive_is_refused() -> None:
+    with pytest.raises(CommandFailed, match="t-0 ends at 9, and the archive holds it up to 10"):
+        planned({0: (0, 9)}, {0: 10})
+
+
+parts = st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 5000))
+
+
+@given(st.dictionaries(st.integers(0, 20), parts, max_size=8), st.integers(1, 3000))
+def test_rounds_make_up_the_ranges(sizes: dict[int, tuple[int, int, int]], offsets_max: int) -> None:
+    """In order, without overlap or hole, never more than asked for, and a loss is told once."""
+    ranges = {
+        ("t", partition): Range(lost_from, lost_from + lost, lost_from + lost + size)
+        for partition, (lost_from, lost, size) in sizes.items()
+    }
+    at = {place: range_.lost_from for place, range_ in ranges.items()}
+    for turn in rounds(ranges, offsets_max):
+        assert turn
+        assert sum(part.end - part.start for part in turn.values()) <= offsets_max
+        for place, part in turn.items():
+            assert part.lost_from == at[place]
+            assert part.start == max(ranges[place].start, at[place])
+            at[place] = part.end
+    assert at == {place: range_.end for place, range_ in ranges.items()}

@@ -1,0 +1,81 @@
+"""What verify sees without opening a file: each kind of damage is told with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kpybroker.archive.history import History, load
+from kpybroker.archive.planning import Range, Topic
+from kpybroker.archive.store import LocalStore, absolute
+from kpybroker.archive.verifying import Verdict, look_at_folder, look_at_offsets
+from tests.archive.writing import TOPIC_ID, write
+
+ORDERS = ("orders", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(absolute(str(tmp_path)))
+
+
+@pytest.fixture
+def history(store: LocalStore, tmp_path: Path) -> History:
+    history = load(store)
+    for number, at in enumerate([Range(5, 5, 10), Range(10, 12, 20)]):
+        history = write(store, tmp_path, history, {ORDERS: at}, f"run-{number}")
+    return history
+
+
+def looked_at(store: LocalStore, history: History) -> Verdict:
+    verdict = Verdict()
+    look_at_folder(history, store.files("data"), verdict)
+    return verdict
+
+
+def test_nothing_is_wrong_where_nothing_is(store: LocalStore, history: History, tmp_path: Path) -> None:
+    (tmp_path / "data/run=run-1/_SUCCESS").touch()
+    (tmp_path / "data/run=run-1/.part.crc").touch()
+    assert looked_at(store, history) == Verdict()
+
+
+def test_files_that_are_missing_cut_or_copied(store: LocalStore, history: History, tmp_path: Path) -> None:
+    one, two = (tmp_path / file.path for _, file in history.files())
+    one.unlink()
+    copy = two.with_name("copy.parquet")
+    copy.write_bytes(two.read_bytes())
+    two.write_bytes(b"")
+    assert [fault.split(maxsplit=1) for fault in looked_at(store, history).faults] == [
+        [str(one.relative_to(tmp_path)), "is missing: 5 records, offsets 5 to 9"],
+        [str(two.relative_to(tmp_path)), "has 0 bytes, and had 7"],
+        [str(copy.relative_to(tmp_path)), "is in the folder of a run that did not write it: a copy of another file?"],
+    ]
+
+
+def test_what_killed_runs_leave_is_no_fault(store: LocalStore, history: History, tmp_path: Path) -> None:
+    left = tmp_path / "data/run=killed/topic=orders/part.parquet"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    verdict = looked_at(store, history)
+    assert verdict.faults == []
+    assert verdict.remarks == ["1 files of unfinished runs, which no reader sees: `kpybroker archive clean`"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "faults"),
+    [
+        ((20, 30), []),
+        ((0, 20), []),
+        ((21, 30), ["orders-0: offsets 20 to 20 are in neither archive nor topic"]),
+        ((0, 19), ["orders-0 ends at 19, and the archive holds it up to 20"]),
+    ],
+)
+def test_archive_and_topic_leave_out_nothing(history: History, offsets: tuple[int, int], faults: list[str]) -> None:
+    verdict = Verdict()
+    look_at_offsets(history, [Topic("orders", TOPIC_ID, {0: offsets, 1: (3, 4)})], verdict)
+    assert verdict.faults == faults
+    assert verdict.remarks == [
+        "orders-1 is not archived yet; the topic has it from offset 3 on",
+        "orders-0: offsets 10 to 11 were deleted from the topic before they could be archived; the manifest says so",
+    ]
