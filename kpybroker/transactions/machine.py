@@ -187,7 +187,7 @@ class TransactionMachine:
         known = self._known(command.transactional_id)
         if known.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        if known.producer_id != command.producer_id:
+        if known.producer_id != command.producer_id or known.is_used_up:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if known.producer_epoch != command.producer_epoch:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
@@ -210,8 +210,8 @@ class TransactionMachine:
         is_v2 = command.client_version >= V2
         if is_v2 and known.is_ending:  # comes first: its id may be changing
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        repeats = is_v2 and _is_repeated(known, command)
-        if known.producer_id != command.producer_id and not repeats:
+        repeats = is_v2 and not known.is_used_up and _is_repeated(known, command)
+        if (known.producer_id != command.producer_id and not repeats) or (known.is_used_up and not known.is_ending):
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if known.producer_epoch != command.producer_epoch and not repeats:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)

@@ -71,6 +71,15 @@ class Transaction:
         return self.producer_epoch >= LAST_EPOCH
 
     @property
+    def is_used_up(self) -> bool:
+        """It has the epoch above the last one, which no client has: whoever goes on begins with another id."""
+        return self.producer_epoch > LAST_EPOCH
+
+    @property
+    def _bumped_epoch(self) -> int:
+        return min(self.producer_epoch, LAST_EPOCH) + 1
+
+    @property
     def commits(self) -> bool:
         """Of one that is ending or has ended: how."""
         return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
@@ -90,7 +99,7 @@ class Transaction:
 
     def needs_id_after(self, expected_epoch: int | None) -> bool:
         """Whether the next epoch of a producer, that it asks for with its present one perhaps, takes another id."""
-        if self.producer_epoch > LAST_EPOCH:  # of a marker that shut a producer out; it may have heard of it
+        if self.is_used_up:  # by a marker that shut a producer out; it may have heard of it
             return expected_epoch in (None, self.producer_epoch, self.last_epoch)
         return self.producer_epoch == LAST_EPOCH and expected_epoch in (None, self.producer_epoch)
 
@@ -147,7 +156,7 @@ class Transaction:
         return replace(
             self,
             state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
-            producer_epoch=self.producer_epoch + 1 if bumps else self.producer_epoch,
+            producer_epoch=self._bumped_epoch if bumps else self.producer_epoch,
             last_epoch=self.producer_epoch if bumps else self.last_epoch,
             start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
             last_update_ms=now_ms,
@@ -158,7 +167,7 @@ class Transaction:
 
     def fenced(self, level: int, now_ms: int) -> Transaction:
         """Aborted by the coordinator: its producer is shut out, at whichever level clients are."""
-        bumped = replace(self, producer_epoch=self.producer_epoch + 1, last_epoch=NO_EPOCH) if level < V2 else self
+        bumped = replace(self, producer_epoch=self._bumped_epoch, last_epoch=NO_EPOCH) if level < V2 else self
         return bumped.ended(
             commit=False, client_version=V2 if level >= V2 else V1, next_producer_id=NO_PRODUCER_ID, now_ms=now_ms
         )

@@ -62,6 +62,8 @@ def test_replay_equals_live_and_outcomes_stay(seed: int) -> None:
     stage = Stage(TransactionSettings(transactional_id_expiration_ms=50_000), level=chance.choice([1, 2]))
     last: dict[str, Transaction] = {}
     highest: dict[int, int] = {}
+    if chance.random() < 0.3:
+        exhausted(stage)
     for _ in range(80):
         stage.now_ms += chance.choice([0, 1, 500, 20_000])
         stage.refuses = chance.random() < 0.05
@@ -89,6 +91,62 @@ def test_replay_equals_live_and_outcomes_stay(seed: int) -> None:
                 assert now.commits == before_it.commits, "decided once"
             last[now.transactional_id] = now
         assert hard(stage.replayed()) == hard(stage.machine)
+
+
+EPOCHS = st.sampled_from([LAST_EPOCH, LAST_EPOCH + 1, LAST_EPOCH, LAST_EPOCH + 1, 0, -1, -(1 << 15)])
+IDS = st.sampled_from([1001, 1001, 1001, 1002, -1, -(1 << 63), (1 << 63) - 1])
+TIMEOUTS = st.sampled_from([-(1 << 31), -1, 0, 1, 900_000, (1 << 31) - 1])
+NAMES = st.sampled_from(["t", "t", "t", "x" * 32_767])
+CLIENTS = st.sampled_from([V1, 1, V2])
+WHERE = st.lists(
+    st.tuples(st.sampled_from(["a", "t" * 249]), st.sampled_from([-(1 << 31), -1, 0, (1 << 31) - 1])), max_size=3
+)
+EXTREME = st.one_of(
+    st.builds(InitProducerId, NAMES, TIMEOUTS, st.none() | st.tuples(IDS, EPOCHS)),
+    st.builds(AddPartitions, NAMES, IDS, EPOCHS, WHERE, CLIENTS),
+    st.builds(Verify, NAMES, IDS, EPOCHS, WHERE),
+    st.builds(End, NAMES, IDS, EPOCHS, st.booleans(), CLIENTS),
+    st.builds(Describe, NAMES),
+    st.builds(ListAll, running_ms=IDS),
+    st.builds(Tick),
+)
+
+
+@given(
+    st.lists(st.tuples(EXTREME, st.sampled_from([0, 1, 20_000, 1 << 40])), min_size=10, max_size=40),
+    st.sampled_from([1, 2]),
+)
+@settings(max_examples=50, deadline=None)
+def test_extremes_are_refused_or_done_and_nothing_else(steps: list[tuple[Any, int]], level: int) -> None:
+    """`Stage.ask` takes nothing but a KafkaError for a refusal."""
+    stage = Stage(TransactionSettings(transactional_id_expiration_ms=50_000), level=level)
+    exhausted(stage)
+    for command, then_ms in steps:
+        stage.answer(command)
+        stage.now_ms += then_ms
+        if then_ms == 20_000:
+            stage.settle()
+    assert hard(stage.replayed()) == hard(stage.machine)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@generations
+def test_the_epoch_of_the_fencing_marker_is_nobodys(level: int, client: int) -> None:
+    """Whoever was shut out at the last epoch may have heard of the one above; the next epoch is of another id."""
+    stage = Stage(level=level)
+    producer_id, epoch = exhausted(stage)
+    assert stage.answer(AddPartitions("t", producer_id, epoch, PLACES, client)) is None
+    assert stage.answer(InitProducerId("t", 60_000)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    stage.settle()
+    used_up = producer_id, epoch + 1
+    foreign = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert stage.answer(AddPartitions("t", *used_up, PLACES, client)) is foreign
+    assert stage.answer(Verify("t", *used_up, PLACES)) is foreign
+    for commit in (True, False):
+        assert stage.answer(End("t", *used_up, commit, client)) is foreign
+        assert stage.answer(End("t", producer_id, epoch, commit, client)) is foreign
+    new = stage.answer(InitProducerId("t", 60_000))
+    assert (new[0] != producer_id, new[1]) == (True, 0)
 
 
 @given(st.integers(0, 1 << 32))
