@@ -82,7 +82,6 @@ class Broker:
             world,
             settings_of(config),
             lambda: self._partitions_of(OFFSETS_TOPIC, self.config.offsets_topic_num_partitions),
-            on_bug=lambda bug: self.fail(f"bug in the group coordinator: {bug!r}"),
             image=lambda: self.image,
         )
         self.write_markers = TxnMarkers(
@@ -103,7 +102,6 @@ class Broker:
             lambda: self.image.features.get(TRANSACTION_FEATURE, 0),
             self.next_producer_id,
             Markers(config.node_id, now[2], self._neighbours, self.write_markers),
-            on_bug=lambda bug: self.fail(f"bug in the transaction coordinator: {bug!r}"),
         )
         self.transactions_client = TransactionsClient(
             config.node_id, now[0], now[2], self.transactions, self._neighbours

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -14,6 +15,9 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Machine)
+
+AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
+"""How long a partition rests whose machine has broken off: a bug may be met again at once."""
 
 IN_CLIENTS_WORDS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -65,12 +69,16 @@ class CoordinatorLog:
 class Reign(Generic[M]):
     """A partition this broker leads: its machine, and whether it has been replayed."""
 
-    __slots__ = ("epoch", "loading", "machine", "refusal", "runner")
+    __slots__ = ("again_s", "epoch", "loading", "log", "machine", "refusal", "runner", "timer")
 
-    def __init__(self, epoch: int, machine: M, runner: Runner) -> None:
+    def __init__(self, epoch: int, log: StateLog) -> None:
         self.epoch = epoch
-        self.machine = machine
-        self.runner = runner
+        self.log = log
+        self.machine: M
+        self.runner: Runner
+        self.again_s = AGAIN_S
+        self.timer: asyncio.TimerHandle | None = None
+        """Until it is replayed again, after a bug."""
         self.loading: asyncio.Task[None] | None = None
         self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         """What askers are told until the machine may be asked."""
@@ -81,7 +89,8 @@ class Reigns(Generic[M]):
 
     - make: a new machine for a partition and the epoch of the reign.
     - on_loaded: told once a machine has been replayed.
-    - on_bug: called with what a machine raised, which has then stopped; not for damage, which takes its partition out.
+
+    A machine with a bug takes its partition out, and nothing else: it is replayed again after a pause, which doubles.
     """
 
     def __init__(
@@ -90,13 +99,11 @@ class Reigns(Generic[M]):
         world: World,
         make: Callable[[int, int], M],
         on_loaded: Callable[[int, Reign[M]], None],
-        on_bug: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._topic = topic
         self._world = world
         self._make = make
         self._on_loaded = on_loaded
-        self._on_bug = on_bug
         self._led: dict[int, Reign[M]] = {}
 
     def __iter__(self) -> Iterator[Reign[M]]:
@@ -123,24 +130,40 @@ class Reigns(Generic[M]):
             if epoch <= known.epoch:
                 return
             self.resign(partition)
-        machine = self._make(partition, epoch)
-        runner = Runner(machine, CoordinatorLog(state_log), self._world, on_bug=self._bug)
-        led = self._led[partition] = Reign(epoch, machine, runner)
-        led.loading = asyncio.get_running_loop().create_task(self._load(partition, led))
+        led = self._led[partition] = Reign(epoch, CoordinatorLog(state_log))
+        self._begin(partition, led)
 
-    async def _load(self, partition: int, led: Reign[M]) -> None:
+    def _begin(self, partition: int, led: Reign[M]) -> None:
+        led.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        led.machine = self._make(partition, led.epoch)
+        led.runner = Runner(led.machine, led.log, self._world, on_bug=partial(self._bug, partition, led))
+        led.loading = asyncio.get_running_loop().create_task(self._load(partition, led, led.runner))
+
+    async def _load(self, partition: int, led: Reign[M], runner: Runner) -> None:
         try:
-            await led.runner.load()
+            await runner.load()
         except (KafkaError, Damage) as unreadable:
             log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return
+        except Exception:  # noqa: BLE001  the Runner has told `_bug` of it
+            return
         led.refusal = None
         self._on_loaded(partition, led)
 
-    def _bug(self, bug: BaseException) -> None:
-        if self._on_bug is not None and not isinstance(bug, Damage):
-            self._on_bug(bug)
+    def _bug(self, partition: int, led: Reign[M], bug: BaseException) -> None:
+        if isinstance(bug, Damage) or led.refusal is ErrorCode.NOT_COORDINATOR:
+            return
+        log.error(
+            "bug in the coordinator of %s-%d, which is replayed again in %.0f s",
+            self._topic,
+            partition,
+            led.again_s,
+            exc_info=bug,
+        )
+        led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        led.timer = asyncio.get_running_loop().call_later(led.again_s, self._begin, partition, led)
+        led.again_s = min(2 * led.again_s, AGAIN_MAX_S)
 
     def resign(self, partition: int) -> None:
         """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
@@ -149,6 +172,8 @@ class Reigns(Generic[M]):
             return
         if led.loading is not None:
             led.loading.cancel()
+        if led.timer is not None:
+            led.timer.cancel()
         led.refusal = ErrorCode.NOT_COORDINATOR
         led.runner.stop(KafkaError(ErrorCode.NOT_COORDINATOR))
 

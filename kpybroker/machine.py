@@ -8,6 +8,7 @@ The controller, the groups, the transactions and the share groups differ only in
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,6 +18,8 @@ from typing import Any, Protocol
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.wire.markers import Marker
 from kpybroker.world import World
+
+log = logging.getLogger(__name__)
 
 Answer = Any
 """What a command is answered with: a value, or a `KafkaError` that is raised where the command was asked."""
@@ -106,7 +109,11 @@ class Machine(Protocol):
     """Replicated state. Nothing in here waits, reads a clock, or rolls dice other than those it was given."""
 
     def decide(self, ticket: Ticket, command: Any, now_ms: int) -> Outcome:
-        """Look, and say what shall be. Hard state stays as it is; raising KafkaError refuses the command."""
+        """Look, and say what shall be. Hard state stays as it is; raising KafkaError refuses the command.
+
+        Whatever else is raised is a bug. Where somebody asked, it costs the asker UNKNOWN_SERVER_ERROR and nobody else
+        anything: what has been decided is in the records alone.
+        """
 
     def apply(self, record: Stored) -> None:
         """The only place where hard state changes: called for each record in order, at replay and live alike."""
@@ -144,8 +151,8 @@ class Runner:
 
     - loading_code: what commands are refused with until `load` is done.
     - late_code: what a command is refused with whose answer was decided but not committed in time. The state stays.
-    - on_bug: called with whatever a machine raised other than KafkaError; the state is then not to be trusted, the
-      Runner has stopped, and the broker must.
+    - on_bug: called with whatever a machine raised other than KafkaError, but for a decision that somebody asked for;
+      the state is then not to be trusted, and the Runner has stopped.
     """
 
     def __init__(
@@ -230,7 +237,7 @@ class Runner:
         if self.waiters >= self._waiters_limit:
             raise KafkaError(self._late_code, f"{self.waiters} requests wait already, the limit")
         ticket = Ticket(timeout_ms)
-        self._run(ticket, command)
+        self._run(ticket, command, is_asked=True)
         return ticket
 
     def _wait(self, ticket: Ticket, done: Callable[[Answer], None]) -> None:
@@ -275,13 +282,13 @@ class Runner:
         for ticket in list(self._asking):
             self._settle(ticket, KafkaError(error.code, error.message))
 
-    def _run(self, ticket: Ticket, command: Any) -> None:
+    def _run(self, ticket: Ticket, command: Any, *, is_asked: bool = False) -> None:
         """One atomic step. Not a coroutine: nothing may come between decide and apply."""
         assert not self._running, "a machine was asked from inside its own step"
         self._running = True
         sound = False
         try:
-            answers = self._step(ticket, command)
+            answers = self._step(ticket, command, is_asked)
             sound = True
         finally:
             self._running = False
@@ -300,11 +307,18 @@ class Runner:
             self._release()
         self._arm()
 
-    def _step(self, ticket: Ticket, command: Any) -> list[tuple[Ticket, Answer]]:
+    def _step(self, ticket: Ticket, command: Any, is_asked: bool) -> list[tuple[Ticket, Answer]]:
         try:
             outcome = self.machine.decide(ticket, command, self.world.wall_ms())
         except KafkaError as refusal:
             outcome = Outcome(answers=[(ticket, refusal)])
+        except Exception as bug:
+            if not is_asked:
+                raise
+            log.exception("bug in the decision on %s, which is refused", type(command).__name__)
+            self._settle(ticket, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(bug)))
+            ticket._open, ticket._abandoned = True, True  # the machine may have kept it, and answer it in vain
+            return []
         for answered, _ in outcome.answers:
             assert answered._open, "a ticket was answered twice"
             answered._open = False

@@ -217,8 +217,39 @@ def test_a_damaged_log_ends_the_machine() -> None:
     run(play)
 
 
+def test_a_bug_in_a_decision_costs_the_asker_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        runner, words = runner_of(ManualLog(at_once=True))
+        await runner.load()
+        waiting = asyncio.create_task(runner.ask("park", 1000))
+        await turn()
+        with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+            await runner.ask("bug", 1000)
+        assert "bug in the decision on str, which is refused" in caplog.text
+        assert await runner.ask("a", 1000) == "a"
+        assert await waiting == "a"
+        assert words.words == [(0, "a")]
+
+    run(play)
+
+
+def test_a_ticket_that_was_kept_by_a_decision_with_a_bug_is_answered_in_vain() -> None:
+    async def play() -> None:
+        runner, words = runner_of(ManualLog(at_once=True))
+        await runner.load()
+        with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+            await runner.ask("park and bug", 1000)
+        assert not words.parked[0].open
+        assert await runner.ask("now", 1000) == "now"
+        assert runner.waiters == 0
+
+    run(play)
+
+
 @pytest.mark.parametrize(("command", "error"), [("bug", AssertionError), ("poison", ValueError)])
-def test_a_bug_stops_the_machine_and_is_told(command: str, error: type[BaseException]) -> None:
+def test_a_bug_in_a_step_of_its_own_stops_the_machine_and_is_told(command: str, error: type[BaseException]) -> None:
+    """Nobody asked, or the records are written and cannot be applied."""
+
     async def play() -> None:
         told: list[BaseException] = []
         runner, _ = runner_of(ManualLog(), on_bug=told.append)
@@ -226,7 +257,7 @@ def test_a_bug_stops_the_machine_and_is_told(command: str, error: type[BaseExcep
         waiting = asyncio.create_task(runner.ask("park", 1000))
         await turn()
         with pytest.raises(error):
-            await runner.ask(command, 1000)
+            runner.tell(command)
         assert [type(bug) for bug in told] == [error]
         with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
             await waiting

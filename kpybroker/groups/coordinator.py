@@ -73,7 +73,6 @@ class GroupCoordinator:
 
     - partitions: tells how many `__consumer_offsets` has, or will have.
     - image: the metadata, for the topics that consumer groups subscribe to.
-    - on_bug: called with what a machine raised, which has then stopped; not for damage, which takes its partition out.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class GroupCoordinator:
         world: World,
         settings: GroupSettings,
         partitions: Callable[[], int],
-        on_bug: Callable[[BaseException], None] | None = None,
         image: Callable[[], Image] = Image,
     ) -> None:
         self._world = world
@@ -91,7 +89,7 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
         """Topics deleted while a partition was loading, by that partition."""
-        self.reigns = Reigns(TOPIC, world, self._machine, self._loaded, on_bug)
+        self.reigns = Reigns(TOPIC, world, self._machine, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""

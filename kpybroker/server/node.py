@@ -31,7 +31,7 @@ class Node:
         self.server = server
         self.advertised = advertised
         self.failed: asyncio.Future[str] = broker.failed
-        """Resolved with the reason when the node cannot go on: a bug in a Machine, every log directory lost."""
+        """Resolved with the reason when the node cannot go on: a bug in the controller, every log directory lost."""
         self._observing = observing
 
     @classmethod

@@ -67,14 +67,13 @@ class TransactionCoordinator:
         level: Callable[[], int],
         new_producer_id: Callable[[], Awaitable[int]],
         markers: Markers,
-        on_bug: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._partitions = partitions
         self._level = level
         self._new_producer_id = new_producer_id
         self.markers = markers
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reigns = Reigns(TOPIC, world, lambda *_: TransactionMachine(settings, level), self._loaded, on_bug)
+        self.reigns = Reigns(TOPIC, world, lambda *_: TransactionMachine(settings, level), self._loaded)
 
     # ---- leadership
 
