@@ -4,15 +4,20 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from compat_tests.clients import CLIENTS
+from kpybroker.spark import QUICK_JVM, session
 from oracle.broker import KPyBroker
 from oracle.jars import KAFKA_VERSION, MissingPrerequisite, jars, java
 from oracle.kafka import Kafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXIT_CODES = {"kpybroker": 0, "kafka": 143}
 Running = KPyBroker | Kafka
@@ -61,6 +66,22 @@ def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running
     else:
         broker.remove()
     assert code == EXIT_CODES[target_name], f"{target_name} stopped with {code}"
+
+
+@pytest.fixture(scope="session")
+def spark_session(target: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """The one SparkSession of the process: start and stop take seconds."""
+    spark = session(target.bootstrap, log=tmp_path_factory.mktemp("spark") / "spark.log", settings=QUICK_JVM)
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def spark(spark_session: "SparkSession") -> Iterator["SparkSession"]:
+    """The session; no query outlives its test."""
+    yield spark_session
+    for query in spark_session.streams.active:
+        query.stop()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,30 +12,15 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, session
+from compat_tests.spark_patience import QUICK
 from oracle.target import Target
 
 FIRST_MS = 1_700_000_000_000
 STEP_MS = 1_000
 COUNT = 500
 PARTITIONS = 2
-QUICK = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "15000", "fetchOffset.numRetries": "1"}
 
 Row = tuple[int, int, bytes | None, bytes | None, int, list[tuple[str, bytes | None]] | None]
-
-
-@pytest.fixture(scope="module")
-def spark(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    spark = session(target.bootstrap, log=tmp_path_factory.mktemp("spark") / "spark.log", settings=QUICK_JVM)
-    yield spark
-    spark.stop()
-
-
-@pytest.fixture(autouse=True)
-def _no_query_outlives_its_test(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in spark.streams.active:
-        query.stop()
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ def run(command: list[str], log: Path, kill_at: int) -> list[str]:
     return lines
 
 
+@pytest.mark.full  # test_example_exactly_once_totals.py kills a driver with every `make test`
 @pytest.mark.timeout(600)  # two JVMs, one after the other
 def test_killed_and_resumed_stream_has_every_record_once(target: Target, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": target.bootstrap})

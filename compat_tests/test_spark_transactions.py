@@ -1,7 +1,6 @@
 """Spark reads transactional topics with `kafka.isolation.level=read_committed`, and sees nothing of an aborted one."""
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
-from kpybroker.spark import QUICK_JVM, session
 from oracle.target import Target
 
 PARTITIONS = 2
 TURNS = 12
 IN_A_TURN = 25
-
-
-@pytest.fixture(scope="module")
-def spark(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    spark = session(target.bootstrap, log=tmp_path_factory.mktemp("spark") / "spark.log", settings=QUICK_JVM)
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture

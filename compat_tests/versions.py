@@ -34,7 +34,7 @@ def counted() -> Counter[str]:
 
 
 def _client_of(test: str) -> str:
-    if "test_spark" in test:
+    if "test_spark" in test or "test_example" in test:
         return "PySpark"
     if any(name in test for name in OF_JAVA):
         return JAVA

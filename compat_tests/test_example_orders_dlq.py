@@ -1,0 +1,66 @@
+"""Each order went to one of two topics; a dead letter's headers lead to a record that is equal to it, byte for byte."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from pyspark.sql import SparkSession
+
+from oracle.target import Target
+from spark_examples import orders_dlq
+from spark_examples.orders_dlq import COUNT, orders
+
+SOURCE = ["dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp", "dlq.reason"]
+PARTITIONS = 3
+
+
+def stored(bootstrap: str, topic: str) -> list[Message]:
+    """Everything in a topic."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    found = []
+    left = PARTITIONS
+    while left:
+        message = consumer.poll(30)
+        assert message is not None, f"silence; {left} partitions of {topic} not read to the end"
+        if message.error() is None:
+            found.append(message)
+            continue
+        assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+        left -= 1
+    consumer.close()
+    return found
+
+
+def is_fit(value: bytes | None) -> bool:
+    """The rule once more, in Python."""
+    try:
+        order = json.loads((value or b"").decode())
+        return isinstance(order["cents"], int) and order["cents"] > 0 and "ordered" in order
+    except (ValueError, KeyError):
+        return False
+
+
+def test_each_order_goes_one_of_two_ways(spark: SparkSession, target: Target, tmp_path: Path) -> None:
+    topics = orders_dlq.main(target.bootstrap, tmp_path)
+    accepted, dead = stored(target.bootstrap, topics.accepted), stored(target.bootstrap, topics.dead)
+    sent = {record.key: record for record in orders()}
+    assert len(sent) == COUNT
+    expected = [(key.encode(), record.value, list(record.headers) or None) for key, record in sent.items()]
+    found = [(message.key(), message.value(), message.headers()) for message in accepted]
+    assert sorted(found, key=repr) == sorted((row for row in expected if is_fit(row[1])), key=repr)
+
+    sources = {(m.topic(), m.partition(), m.offset()): m for m in stored(target.bootstrap, topics.orders)}
+    for letter in dead:
+        pointers = dict(letter.headers()[-len(SOURCE) :])
+        assert list(pointers) == SOURCE
+        topic, partition, offset, timestamp_ms = (pointers[name].decode() for name in SOURCE[:4])
+        source = sources.pop((topic, int(partition), int(offset)))
+        assert (letter.key(), letter.value()) == (source.key(), source.value())
+        assert letter.headers()[: -len(SOURCE)] == (source.headers() or [])
+        assert timestamp_ms == str(source.timestamp()[1])
+        assert not is_fit(letter.value())
+    assert len(dead) + len(accepted) == COUNT
+    reasons = Counter(letter.headers()[-1][1] for letter in dead)
+    assert len(reasons) == 5, reasons

@@ -1,0 +1,51 @@
+"""Topics for an example, and the records that it starts from."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+FLUSH_EVERY = 20_000
+"""Records; librdkafka holds 100,000."""
+
+
+class Record(NamedTuple):
+    """What is sent. `timestamp_ms` 0 is now, `partition` -1 the one that the key falls to."""
+
+    value: bytes | str | None
+    key: bytes | str | None = None
+    timestamp_ms: int = 0
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    partition: int = -1
+
+
+def create_topics(bootstrap: str, *names: str, partitions: int = 4) -> None:
+    """New topics that keep everything: the examples' records are older than a usual retention."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topics = [NewTopic(name, partitions, config={"retention.ms": "-1"}) for name in names]
+    for created in admin.create_topics(topics).values():
+        created.result(30)
+
+
+def send(bootstrap: str, topic: str, records: Iterable[Record]) -> int:
+    """Send them in order, idempotently; how many. SystemExit if the broker refuses one."""
+    refused: list[KafkaError] = []
+
+    def acknowledged(error: KafkaError | None, _: Message) -> None:
+        if error:
+            refused.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+    count = 0
+    for count, (value, key, timestamp_ms, headers, partition) in enumerate(records, 1):
+        more = {"headers": list(headers)} if headers else {}
+        producer.produce(topic, value, key, partition, timestamp=timestamp_ms, on_delivery=acknowledged, **more)
+        if count % FLUSH_EVERY == 0:
+            producer.flush()
+    producer.flush()
+    if refused:
+        raise SystemExit(
+            f"{len(refused):,} of {count:,} records were not acknowledged, the first because: {refused[0]}"
+        )
+    return count

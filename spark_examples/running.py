@@ -1,0 +1,44 @@
+"""The command line that every example has."""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from kpybroker.errors import ConfigError
+from kpybroker.spark import explained
+from kpybroker.spark.prerequisites import require_broker
+from spark_examples.local_broker import local_broker
+
+
+def command_line(main: Callable[[str, Path], object], description: str | None) -> None:
+    """Run `main(bootstrap, workdir)`, print what it returns; without --bootstrap on a broker of its own."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap", help="the broker to use, host:port; without it one is started")
+    parser.add_argument("--workdir", type=Path, help="a folder for checkpoints and results; without it a new one")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `with`, and nothing stays behind
+    try:
+        with ExitStack() as stack:
+            workdir = given.workdir or Path(tempfile.mkdtemp(prefix="spark-example-"))
+            workdir.mkdir(parents=True, exist_ok=True)
+            bootstrap = given.bootstrap
+            if bootstrap:
+                require_broker(bootstrap)
+            else:
+                data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-example-broker-")))
+                bootstrap = stack.enter_context(local_broker(data, workdir / "broker.log"))
+            print(main(bootstrap, workdir))
+            print(f"what it left is in {workdir}")
+    except ConfigError as error:
+        sys.exit(str(error))
+    except (PySparkException, Py4JJavaError) as error:
+        sys.exit(explained(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
