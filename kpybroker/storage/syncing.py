@@ -54,8 +54,8 @@ class GroupSync:
         self.synced_end = min(self.synced_end, end)
 
     async def up_to(self, log: Log, end: int) -> None:
-        """Return when everything below `end` is on disk. Raises OSError."""
-        while self.synced_end < end and log.offline is None:
+        """Return when everything below `end` is on disk, or was cut off meanwhile. Raises OSError."""
+        while self.synced_end < min(end, log.written_end) and log.offline is None:
             if self._running is not None:
                 await asyncio.shield(self._running)
                 continue

@@ -130,6 +130,27 @@ def test_a_truncation_meanwhile_is_not_taken_for_synced(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("left", [1, 0], ids=["some of it is left", "nothing is left"])
+def test_what_is_cut_off_meanwhile_is_not_waited_for(tmp_path: Path, left: int) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        write(log, 3)
+        syncing = asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        log.truncate_to(left)
+        disk.syncs[0].set_result(None)
+        while not syncing.done() and len(disk.syncs) <= 2:
+            if not disk.syncs[-1].done():
+                disk.syncs[-1].set_result(None)
+            await asyncio.sleep(0)
+        assert len(disk.syncs) == 1 + left, "one more for what is left, and none for what is not"
+        await syncing
+        assert log.synced_end == log.end == left
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
 def test_a_failed_sync_takes_the_log_offline(tmp_path: Path) -> None:
     async def scenario() -> None:
         log, disk = slow_log(tmp_path)
