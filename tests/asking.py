@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from kpybroker.peer import Peer
@@ -66,3 +67,14 @@ async def get(peer: Peer, topic: str, offset: int, **facts: Any) -> Any:
     """Fetch, and the answer of the one partition."""
     told = await peer.ask("Fetch", fetched(topic, offset, **facts), version=12)
     return told.responses[0].partitions[0]
+
+
+async def turns_while(work: Awaitable[Any]) -> int:
+    """How often everybody else on the loop has a turn until this is done."""
+    working = asyncio.ensure_future(work)
+    turns = 0
+    while not working.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await working
+    return turns

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FENCED_SINCE = 2
 MANY_SINCE = 4
+TRANSACTIONS_A_TURN = 100
+"""So many are looked at before others of this broker have their turn."""
 
 Codes = dict[Place, ErrorCode]
 
@@ -40,9 +42,9 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         asked = request.transactions
         if len(asked) == 1:
             return Response(results_by_transaction=[await _of_broker(broker, asked[0])])
-        return Response(results_by_transaction=await asyncio.gather(*(_of_broker(broker, each) for each in asked)))
+        return Response(results_by_transaction=await _of_brokers(broker, asked))
     places = _places(request.v3_and_below_topics)
-    codes = _unknown(broker, places)
+    codes = _unfit(broker, places, may_be_internal=False)
     if not codes:
         command = AddPartitions(
             request.v3_and_below_transactional_id,
@@ -65,9 +67,18 @@ async def _add(broker: Broker, call: Call, command: AddPartitions) -> ErrorCode:
     return ErrorCode.NONE
 
 
+async def _of_brokers(broker: Broker, asked: Sequence[AddPartitionsToTxnTransaction]) -> list[AddPartitionsToTxnResult]:
+    tasks = []
+    for number, each in enumerate(asked, 1):
+        tasks.append(asyncio.create_task(_of_broker(broker, each)))
+        if number % TRANSACTIONS_A_TURN == 0:
+            await asyncio.sleep(0)
+    return await asyncio.gather(*tasks)
+
+
 async def _of_broker(broker: Broker, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
     places = _places(asked.topics)
-    codes = _unknown(broker, places) or await broker.transactions_client.answer(
+    codes = _unfit(broker, places, may_be_internal=True) or await broker.transactions_client.answer(
         asked.transactional_id, asked.producer_id, asked.producer_epoch, places, add=not asked.verify_only
     )
     return AddPartitionsToTxnResult(
@@ -79,16 +90,18 @@ def _places(topics: Sequence[AddPartitionsToTxnTopic]) -> list[Place]:
     return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _unknown(broker: Broker, places: list[Place]) -> Codes:
-    """The codes where there is a partition that is not known; nothing where all are."""
-    if all(has_partition(broker.image, *place) for place in places):
+def _unfit(broker: Broker, places: list[Place], *, may_be_internal: bool) -> Codes:
+    """The codes where there is a partition that cannot be added; nothing where all can. No client adds a coordinator's
+    own: that is what AddOffsetsToTxn is for."""
+    codes = {}
+    for place in places:
+        if broker.is_internal(place[0]) and not may_be_internal:
+            codes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not has_partition(broker.image, *place):
+            codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not codes:
         return {}
-    return {
-        place: ErrorCode.OPERATION_NOT_ATTEMPTED
-        if has_partition(broker.image, *place)
-        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for place in places
-    }
+    return {place: codes.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}
 
 
 def _results(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:

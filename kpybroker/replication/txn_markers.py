@@ -6,7 +6,7 @@ The marker of a partition of `__consumer_offsets` is written by the coordinator 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.hosting import Hosting
@@ -30,6 +30,9 @@ COORDINATORS_WORDS = (
 )
 """What a coordinator of groups says where a log would say NOT_LEADER_OR_FOLLOWER."""
 
+MARKERS_A_TURN = 200
+"""So many are written before others of this broker have their turn."""
+
 Result = WritableTxnMarkerPartitionResult
 
 
@@ -51,7 +54,15 @@ class TxnMarkers:
     async def write(self, request: Request) -> Response:
         """Write all, and return when each is committed or refused; a code for every partition."""
         waiting: list[tuple[Result, Awaitable[None]]] = []
-        response = Response(markers=[self._begin(asked, waiting) for asked in request.markers])
+        response = Response(markers=[_unwritten(asked) for asked in request.markers])
+        for number, (marker, version, topic, result) in enumerate(_each(request, response), 1):
+            try:
+                waiting.append((result, self._append(topic, result.partition_index, marker, version)))
+            except KafkaError as refusal:
+                result.error_code = _in_a_logs_words(refusal.code)
+            if number % MARKERS_A_TURN == 0:
+                self._hosting.flush()
+                await asyncio.sleep(0)
         self._hosting.flush()
         for result, committed in waiting:
             try:
@@ -59,25 +70,6 @@ class TxnMarkers:
             except KafkaError as refusal:
                 result.error_code = _in_a_logs_words(refusal.code)
         return response
-
-    def _begin(
-        self, asked: WritableTxnMarker, waiting: list[tuple[Result, Awaitable[None]]]
-    ) -> WritableTxnMarkerResult:
-        marker = Marker(
-            asked.producer_id, asked.producer_epoch, asked.coordinator_epoch, commits=asked.transaction_result
-        )
-        told = WritableTxnMarkerResult(producer_id=asked.producer_id)
-        for topic in asked.topics:
-            results = [Result(partition_index=index) for index in topic.partition_indexes]
-            told.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
-            for result in results:
-                try:
-                    committed = self._append(topic.name, result.partition_index, marker, asked.transaction_version)
-                except KafkaError as refusal:
-                    result.error_code = _in_a_logs_words(refusal.code)
-                else:
-                    waiting.append((result, committed))
-        return told
 
     def _append(self, topic: str, index: int, marker: Marker, transaction_version: int) -> Awaitable[None]:
         """Raises KafkaError; what is returned waits for the marker's commit."""
@@ -91,6 +83,27 @@ class TxnMarkers:
         committed = Committed(partition, end)
         partition.when_committed(end, committed)
         return committed.within(self._timeout_ms)
+
+
+def _unwritten(asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+    topics = [
+        WritableTxnMarkerTopicResult(
+            name=topic.name, partitions=[Result(partition_index=index) for index in topic.partition_indexes]
+        )
+        for topic in asked.topics
+    ]
+    return WritableTxnMarkerResult(producer_id=asked.producer_id, topics=topics)
+
+
+def _each(request: Request, response: Response) -> Iterator[tuple[Marker, int, str, Result]]:
+    """(marker, version of transactions, topic, where its partition's code goes), of all that is asked."""
+    for asked, told in zip(request.markers, response.markers, strict=True):
+        marker = Marker(
+            asked.producer_id, asked.producer_epoch, asked.coordinator_epoch, commits=asked.transaction_result
+        )
+        for topic in told.topics:
+            for result in topic.partitions:
+                yield marker, asked.transaction_version, topic.name, result
 
 
 def _in_a_logs_words(code: ErrorCode) -> ErrorCode:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers.add_partitions_to_txn import TRANSACTIONS_A_TURN, _of_brokers
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import add_partitions_to_txn as rpc
-from tests.asking import make
+from tests.asking import make, turns_while
 from tests.conftest import WithBroker
 from tests.handlers.beginning import add, begin, coordinator, described
 
@@ -33,6 +34,45 @@ def test_an_unknown_partition_fails_them_all(with_broker: WithBroker) -> None:
         codes = await add(peer, who, 0, 7)
         assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert (await described(peer)).transaction_state == "Empty"
+
+    with_broker(scenario)
+
+
+def test_no_client_adds_what_is_a_coordinators_own(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await coordinator(peer)
+        who = await begin(peer)
+        for internal in ("__transaction_state", "__consumer_offsets"):
+            topics = [rpc.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("t", internal)]
+            asked = rpc.Request(
+                v3_and_below_transactional_id="t",
+                v3_and_below_producer_id=who[0],
+                v3_and_below_producer_epoch=who[1],
+                v3_and_below_topics=topics,
+            )
+            told = await peer.ask("AddPartitionsToTxn", asked, version=3)
+            codes = [
+                each.partition_error_code
+                for topic in told.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            ]
+            assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        assert (await described(peer)).transaction_state == "Empty"
+
+    with_broker(scenario)
+
+
+def test_many_transactions_in_a_request_leave_others_their_turns(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await coordinator(peer)
+        topics = [rpc.AddPartitionsToTxnTopic(name="t", partitions=[0])]
+        asked = [
+            rpc.AddPartitionsToTxnTransaction(transactional_id=str(n), verify_only=True, topics=topics)
+            for n in range(10 * TRANSACTIONS_A_TURN)
+        ]
+        assert await turns_while(_of_brokers(node.broker, asked)) >= 10
 
     with_broker(scenario)
 

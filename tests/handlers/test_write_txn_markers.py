@@ -10,9 +10,10 @@ import pytest
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
+from kpybroker.replication.txn_markers import MARKERS_A_TURN
 from kpybroker.server.node import Node
-from kpybroker.wire.rpc import list_offsets
-from tests.asking import get, make, put
+from kpybroker.wire.rpc import list_offsets, write_txn_markers
+from tests.asking import get, make, put, turns_while
 from tests.conftest import WithBroker
 from tests.handlers.test_describe_producers import producers
 from tests.handlers.transacting import READ_COMMITTED, UNVERIFIED, committed, end, marker, write
@@ -81,6 +82,16 @@ def test_each_partition_is_answered(with_broker: WithBroker) -> None:
                 [0, 0, missing, missing],
                 [ErrorCode.UNKNOWN_SERVER_ERROR],
             ]
+
+    with_broker(scenario, UNVERIFIED)
+
+
+def test_many_markers_in_a_request_leave_others_their_turns(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        places = {"t": [0] * 5 * MARKERS_A_TURN, "no": [0] * 5 * MARKERS_A_TURN}
+        asked = write_txn_markers.Request(markers=[marker(1, commits=True, topics=places)])
+        assert await turns_while(node.broker.write_markers(asked)) >= 10
 
     with_broker(scenario, UNVERIFIED)
 
