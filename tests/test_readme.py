@@ -40,11 +40,16 @@ def run(command: list[str], text: str, bootstrap: str) -> str:
 
 
 def test_every_block_is_known() -> None:
-    assert set(BLOCKS) == {"confluent", "shell", "pytest"}
+    assert set(BLOCKS) == {"confluent", "transactions", "shell", "pytest"}
 
 
 def test_confluent(kpybroker: BrokerProcess) -> None:
     assert run([sys.executable, "-"], BLOCKS["confluent"], kpybroker.bootstrap) == "b'en' b'hello'\n"
+
+
+def test_transactions(kpybroker: BrokerProcess) -> None:
+    said = run([sys.executable, "-"], BLOCKS["transactions"], kpybroker.bootstrap)
+    assert said == "b'commit_transaction' [1]\n"
 
 
 def test_shell(kpybroker: BrokerProcess) -> None:
