@@ -32,7 +32,7 @@ SETTLED = frozenset(
 class Job:
     """A transaction on its way to the end: the partitions that lack their marker."""
 
-    __slots__ = ("coordinator_epoch", "done", "ending", "left", "partition")
+    __slots__ = ("coordinator_epoch", "done", "ending", "late", "left", "partition")
 
     def __init__(
         self, partition: int, coordinator_epoch: int, ending: Transaction, done: Callable[[Transaction], None]
@@ -42,6 +42,8 @@ class Job:
         self.ending = ending
         self.done = done
         self.left = dict.fromkeys(sorted(ending.partitions))
+        self.late: set[Place] = set()
+        """Where a later epoch of the producer was met; it is said once."""
 
     def marker(self, places: list[Place]) -> write_txn_markers.WritableTxnMarker:
         """What is told to the leader of these places."""
@@ -195,6 +197,7 @@ class Markers:
             if self._is_current(job):
                 del self._jobs[job.partition, job.ending.transactional_id]
         else:
-            if code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            if code == ErrorCode.INVALID_PRODUCER_EPOCH and place not in job.late:
+                job.late.add(place)
                 log.warning("%s-%d has a later epoch than the marker of %r", *place, job.ending.transactional_id)
             self._put_off([(job, place)])
