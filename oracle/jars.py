@@ -71,3 +71,9 @@ def jars() -> Path:
 def pipelines() -> Path:
     """The folder with the jars of Kafka Streams, Connect and MirrorMaker 2, and of the Java client they use."""
     return fetch(HERE / "pipelines.xml", CACHE / f"pipelines-{KAFKA_VERSION}")
+
+
+@cache
+def s3a() -> Path:
+    """The folder with Hadoop's S3A and the AWS SDK, for the Hadoop of PySpark 4.0.0."""
+    return fetch(HERE / "s3a.xml", CACHE / "s3a")

@@ -23,8 +23,9 @@ from kpybroker.archive.facts import own, read_files
 from kpybroker.archive.history import History, commit, load
 from kpybroker.archive.manifest import Manifest, Span
 from kpybroker.archive.planning import plan, rounds
-from kpybroker.archive.store import first_line, open_store
+from kpybroker.archive.store import open_store
 from kpybroker.cli.client import CommandFailed
+from kpybroker.spark import explained
 
 Spark = Callable[[], SparkSession]
 Advance = Callable[[int, int], None]
@@ -194,9 +195,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise CommandFailed(f"the archive's folder cannot be used: {error}") from error
-    except Py4JJavaError as error:
-        raise CommandFailed(f"Spark failed: {first_line(error)}") from error
-    except PySparkException as error:
-        raise CommandFailed(f"Spark failed: {str(error).strip().splitlines()[0]}") from error
+    except (Py4JJavaError, PySparkException) as error:
+        raise CommandFailed(f"Spark failed: {explained(error)}") from error
     except KafkaException as error:
         raise CommandFailed(f"the replay's progress cannot be read: {error.args[0].str()}") from error

