@@ -18,6 +18,14 @@ CONSUMER = "consumer"
 Protocols = Sequence[tuple[str, bytes]]
 
 
+def named_once(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
+    """A member's protocols in its order of preference; of two with one name the first counts."""
+    named: dict[str, bytes] = {}
+    for name, metadata in protocols:
+        named.setdefault(name, metadata)
+    return tuple(named.items())
+
+
 class State(Enum):
     """Kafka's states, by the names it shows."""
 

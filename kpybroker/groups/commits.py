@@ -19,6 +19,8 @@ from kpybroker.groups.settings import GroupSettings
 from kpybroker.groups.turn import Turn
 from kpybroker.metadata.hashing import java_length
 
+LAST_MS = (1 << 63) - 1
+"""The last moment that a record has a place for."""
 STEP_BYTES = 256 * 1024
 """Background work writes about this much in one step, so that the loop never stalls for long."""
 
@@ -60,7 +62,7 @@ def commit(command: CommitOffsets, settings: GroupSettings, turn: Turn) -> list[
     Kafka does."""
     codes = []
     first = len(turn.records)
-    expires_ms = turn.now_ms + command.retention_ms if command.retention_ms >= 0 else -1
+    expires_ms = min(turn.now_ms + command.retention_ms, LAST_MS) if command.retention_ms >= 0 else -1
     for topic, topic_id, partitions in command.topics:
         known_id = topic_id if command.transaction is None else records.NO_TOPIC_ID
         for each in partitions:

@@ -11,13 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic import ClassicGroup, Member, Protocols, State
+from kpybroker.groups.classic import ClassicGroup, Member, Protocols, State, named_once
 from kpybroker.groups.commands import Join
 from kpybroker.groups.rebalance import Rebalance, current_generation, refused_join, refused_sync
 from kpybroker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from kpybroker.groups.timers import Timer
 from kpybroker.groups.turn import Turn
 from kpybroker.wire.rpc import join_group
+
+MEMBER_ID_PREFIX_CHARS = 1000
+"""Of a client or instance id: records have no place for a member id above 32,767 bytes."""
 
 
 class Joining:
@@ -50,7 +53,7 @@ class Joining:
                 self._rebalance.after_removal(group, turn)
             turn.answer(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             return
-        protocols = _protocols(request)
+        protocols = named_once((each.name, each.metadata) for each in request.protocols)
         if not group.supports(request.protocol_type, protocols):
             turn.answer(ticket, refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
         elif member_id:
@@ -73,7 +76,8 @@ class Joining:
 
     def new_member_id(self, command: Join) -> str:
         """An id for one that has none."""
-        return f"{command.request.group_instance_id or command.client_id}-{self._rebalance.new_id()}"
+        whose = command.request.group_instance_id or command.client_id
+        return f"{whose[:MEMBER_ID_PREFIX_CHARS]}-{self._rebalance.new_id()}"
 
     def _hand_out_id(self, group: ClassicGroup, command: Join, ticket: Any, turn: Turn) -> None:
         if len(group.pending_join) >= self._settings.max_pending_members:
@@ -170,14 +174,6 @@ class Joining:
         else:
             # Told that its earlier self leads, it does not assign: the assignment it had stays.
             turn.answer(ticket, current_generation(group, member, leader=led_by))
-
-
-def _protocols(request: join_group.Request) -> Protocols:
-    """The member's protocols in its order of preference; of two with one name the first counts."""
-    named: dict[str, bytes] = {}
-    for protocol in request.protocols:
-        named.setdefault(protocol.name, protocol.metadata)
-    return tuple(named.items())
 
 
 def _set_timeouts(member: Member, request: join_group.Request) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups import modern_records as records
 from kpybroker.groups.assignors import Place
-from kpybroker.groups.classic import CONSUMER
+from kpybroker.groups.classic import CONSUMER, named_once
 from kpybroker.groups.commands import Heartbeat, Join
 from kpybroker.groups.modern import NOTHING, MemberState, ModernGroup, ModernMember
 from kpybroker.groups.modern_steps import ModernSteps
@@ -110,7 +110,8 @@ class ModernClassic:
         member.classic = ClassicMemberMetadata(
             session_timeout_ms=request.session_timeout_ms,
             supported_protocols=[
-                ClassicProtocol(name=each.name, metadata=bytes(each.metadata)) for each in request.protocols
+                ClassicProtocol(name=name, metadata=metadata)
+                for name, metadata in named_once((each.name, bytes(each.metadata)) for each in request.protocols)
             ],
         )
         if member.member_id not in group.members:
@@ -221,7 +222,10 @@ def given(member: ModernMember, image: Image) -> bytes:
     """What a classic member has, in the words of the classic protocol."""
     assert member.classic is not None
     protocols = member.classic.supported_protocols
-    version = read_subscription(bytes(protocols[0].metadata)).version
+    try:
+        version = read_subscription(bytes(protocols[0].metadata)).version
+    except MalformedFrame:  # of a protocol that its classic group did not choose, and nobody read
+        version = 0
     topics: dict[str, Any] = {}
     for topic_id, partitions in records.by_topic(member.current.assigned).items():
         topic = image.topic_by_id(topic_id)

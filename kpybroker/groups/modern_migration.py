@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups import modern_records as records
-from kpybroker.groups.classic import CONSUMER, ClassicGroup, Member, State
+from kpybroker.groups.classic import CONSUMER, ClassicGroup, Member, State, named_once
 from kpybroker.groups.modern import Current, MemberState, ModernGroup, ModernMember
 from kpybroker.groups.modern_classic import given, owned_places
 from kpybroker.groups.modern_steps import ModernSteps
@@ -136,7 +136,9 @@ class Migration:
             assert known.classic is not None
             member = Member(known.member_id, known.instance_id, known.client_id, known.client_host)
             member.is_new = False
-            member.protocols = tuple((each.name, bytes(each.metadata)) for each in known.classic.supported_protocols)
+            member.protocols = named_once(
+                (each.name, bytes(each.metadata)) for each in known.classic.supported_protocols
+            )
             member.rebalance_timeout_ms = known.rebalance_timeout_ms
             member.session_timeout_ms = known.classic.session_timeout_ms
             member.assignment = given(known, self._steps.image())

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from kpybroker.errors import KafkaError
-from kpybroker.groups.subscription_regex import LENGTH_MAX, NAMES_A_STEP, Resolving, compiled
+from kpybroker.groups.subscription_regex import (
+    COMPILED_KEPT,
+    COMPILING_IN_NAMES,
+    LENGTH_MAX,
+    NAMES_A_STEP,
+    Resolving,
+    compiled,
+)
+
+
+def resolved(regexes: list[str], names: list[str]) -> tuple[Mapping[str, set[str]], int]:
+    """What matched, and in how many steps."""
+    resolving = Resolving(regexes, names)
+    steps = 1
+    while (found := resolving.step()) is None:
+        steps += 1
+    return found, steps
 
 
 @pytest.mark.parametrize(
     ("regex", "matches"),
-    [("t.*", {"ta", "tb"}), ("t", set()), ("(?i)TA", {"ta"}), ("ta|other", {"ta", "other"}), ("", set())],
+    [
+        ("t.*", {"ta", "tb"}),
+        ("t", set()),
+        ("(?i)TA", {"ta"}),
+        ("ta|other", {"ta", "other"}),
+        ("", set()),
+        (r"\Qt\Ea|\Q\C\E", {"ta"}),
+    ],
 )
 def test_expressions_match_whole_names(regex: str, matches: set[str]) -> None:
-    assert Resolving([regex], ["ta", "tb", "other"]).step() == {regex: matches}
+    assert resolved([regex], ["ta", "tb", "other"])[0] == {regex: matches}
 
 
-@pytest.mark.parametrize("regex", ["(", "[", "a(?=b)", r"(a)\1", "a{1001}", "(a{1000}){1000}", "x" * (LENGTH_MAX + 1)])
+@pytest.mark.parametrize(
+    "regex",
+    [
+        "(",
+        "[",
+        "a(?=b)",
+        r"(a)\1",
+        "a{1001}",
+        "(a{1000}){1000}",
+        "(?i:[a-z]{900}\\pL{80}x7)",
+        r"a\C",
+        "x" * (LENGTH_MAX + 1),
+    ],
+)
 def test_what_does_not_compile_or_explodes_is_refused(regex: str) -> None:
     with pytest.raises(KafkaError, match="INVALID_REGULAR_EXPRESSION"):
         compiled(regex)
@@ -24,10 +62,15 @@ def test_what_does_not_compile_or_explodes_is_refused(regex: str) -> None:
 
 def test_many_names_are_tried_in_steps() -> None:
     names = [f"t{number}" for number in range(2 * NAMES_A_STEP)]
-    resolving = Resolving(["t.*", ".*9"], names)
-    steps = 1
-    while (found := resolving.step()) is None:
-        steps += 1
-    assert steps == 5
+    found, steps = resolved(["t.*", ".*9"], names)
+    assert steps == 5, "the last one finds that nothing is left"
     assert found["t.*"] == set(names)
     assert found[".*9"] == {name for name in names if name.endswith("9")}
+
+
+def test_many_expressions_are_compiled_in_steps() -> None:
+    regexes = [f"t{number}|a" for number in range(2 * COMPILED_KEPT)]
+    found, steps = resolved(regexes, ["t1", "a"])
+    assert steps > len(regexes) * COMPILING_IN_NAMES / NAMES_A_STEP / 2
+    assert found["t1|a"] == {"t1", "a"}
+    assert found["t2|a"] == {"a"}
