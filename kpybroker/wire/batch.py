@@ -209,12 +209,12 @@ def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> I
     at = 0
     try:
         for _ in range(batch.record_count):
-            size, at = _varint(plain, at)
+            size, at = read_varint(plain, at)
             end = at + size
             if size < 0 or end > len(plain):
                 raise _invalid(f"record of {size} bytes with {len(plain) - at} left")
-            timestamp_delta, at = _varint(plain, at + 1)
-            offset_delta, at = _varint(plain, at)
+            timestamp_delta, at = read_varint(plain, at + 1)
+            offset_delta, at = read_varint(plain, at)
             key, at = _sized(plain, at, end)
             value, at = _sized(plain, at, end)
             if plain[at] == 0:
@@ -236,7 +236,7 @@ def _invalid(text: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, text)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A zigzag varint of at most 10 bytes and the position after it. Raises IndexError at the end of the data."""
     byte = data[at]
     at += 1
@@ -256,7 +256,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    size, at = _varint(data, at)
+    size, at = read_varint(data, at)
     if size < 0:
         if size != -1:
             raise _invalid(f"length {size}")
@@ -267,7 +267,7 @@ def _sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
-    count, at = _varint(data, at)
+    count, at = read_varint(data, at)
     if not 0 <= count <= (end - at) // 2:
         raise _invalid(f"{count} headers in {end - at} bytes")
     headers: list[tuple[str, bytes | None]] = []
@@ -323,7 +323,7 @@ def encode_batch(
     last = len(records) - 1
     attributes = codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
     header = (attributes, last, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, last + 1)
-    return _sealed(base_offset, leader_epoch, header, packed)
+    return sealed(base_offset, leader_epoch, header, packed)
 
 
 def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Batch:
@@ -333,10 +333,10 @@ def with_body(batch: Batch, codec: int, body: Buffer, max_timestamp: int) -> Bat
     last, producer = batch.last_offset_delta, (batch.producer_id, batch.producer_epoch, batch.base_sequence)
     attributes = codec | batch.attributes & TRANSACTIONAL
     header = (attributes, last, batch.base_timestamp, max_timestamp, *producer, batch.record_count)
-    return Batch(memoryview(_sealed(batch.base_offset, batch.leader_epoch, header, body)))
+    return Batch(memoryview(sealed(batch.base_offset, batch.leader_epoch, header, body)))
 
 
-def _sealed(base_offset: int, leader_epoch: int, header: tuple[int, ...], body: Buffer) -> bytearray:
+def sealed(base_offset: int, leader_epoch: int, header: tuple[int, ...], body: Buffer) -> bytearray:
     """The bytes of a batch: `header` from the attributes on."""
     out = bytearray(HEADER_BYTES)
     out += body
@@ -350,15 +350,15 @@ def _put_record(
     out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers
 ) -> None:
     body = bytearray(1)
-    _put_varint(body, timestamp_delta)
-    _put_varint(body, offset_delta)
+    put_varint(body, timestamp_delta)
+    put_varint(body, offset_delta)
     _put_sized(body, key)
     _put_sized(body, value)
-    _put_varint(body, len(headers))
+    put_varint(body, len(headers))
     for name, content in headers:
         _put_sized(body, name.encode())
         _put_sized(body, content)
-    _put_varint(out, len(body))
+    put_varint(out, len(body))
     out += body
 
 
@@ -366,11 +366,11 @@ def _put_sized(out: bytearray, data: bytes | None) -> None:
     if data is None:
         out.append(1)
     else:
-        _put_varint(out, len(data))
+        put_varint(out, len(data))
         out += data
 
 
-def _put_varint(out: bytearray, value: int) -> None:
+def put_varint(out: bytearray, value: int) -> None:
     value = value << 1 if value >= 0 else (-value << 1) - 1
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

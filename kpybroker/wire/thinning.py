@@ -1,0 +1,130 @@
+"""Stored batches from which records are taken out, as compaction does (KIP-98, KIP-534).
+
+A thinned batch keeps its offsets, producer, sequence and leader epoch: the first and the last offset of its header are
+those it was appended with, and its records keep their deltas. The time from which its tombstones may go (its delete
+horizon) stands in the base timestamp, and bit 6 of the attributes says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.batch import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Batch,
+    put_varint,
+    read_varint,
+    sealed,
+)
+from kpybroker.wire.compression import Buffer, Codec, compress
+
+Found = tuple[int, int, int, int, bytes | None, bool]
+"""A record: where its bytes begin and end (its length among them), timestamp delta, offset delta, key, has a value."""
+_VARINT_BITS = 70
+
+
+def scan(plain: bytes, at: int, count: int) -> tuple[list[Found], int]:
+    """`count` records from position `at` on, and where they end. Raises KafkaError: INVALID_RECORD."""
+    found: list[Found] = []
+    try:
+        for _ in range(count):
+            begin = at
+            size = plain[at]
+            at += 1
+            if size > 0x7F:
+                size = size & 0x7F | plain[at] << 7
+                at += 1
+                if size > 0x3FFF:
+                    size, at = _zigzag(plain, begin)
+            end = at + (size >> 1)
+            delta = plain[at + 1]
+            at += 2
+            if delta > 0x7F:
+                delta, at = _zigzag(plain, at - 1)
+            offset = plain[at]
+            at += 1
+            if offset > 0x7F:
+                offset, at = _zigzag(plain, at - 1)
+            length = plain[at]
+            at += 1
+            if length > 0x7F:
+                length, at = _zigzag(plain, at - 1)
+            key = None
+            if not length & 1:
+                length >>= 1
+                key = plain[at : at + length]
+                at += length
+            if at >= end or size & 1:
+                raise _invalid()
+            found.append((begin, end, (delta >> 1) ^ -(delta & 1), offset >> 1, key, not plain[at] & 1))
+            at = end
+    except IndexError as error:
+        raise _invalid() from error
+    if at > len(plain):
+        raise _invalid()
+    return found, at
+
+
+def _zigzag(plain: bytes, at: int) -> tuple[int, int]:
+    """A varint, still zigzag, and the position after it."""
+    value = 0
+    for shift in range(0, _VARINT_BITS, 7):
+        byte = plain[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise _invalid()
+
+
+def _invalid() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, "the records do not have the lengths of their fields")
+
+
+def delete_horizon_ms(batch: Batch) -> int | None:
+    """From when on the tombstones of a batch, or its end marker, may go; None where nobody has said so yet."""
+    return batch.base_timestamp if batch.attributes & DELETE_HORIZON else None
+
+
+def retimed(plain: bytes, records: Sequence[Found], shift_ms: int) -> bytearray:
+    """The bytes of records with `shift_ms` added to their timestamp deltas."""
+    out = bytearray()
+    for begin, end, delta, _, _, _ in records:
+        _, at = read_varint(plain, begin)
+        _, after = read_varint(plain, at + 1)
+        body = bytearray(plain[at : at + 1])
+        put_varint(body, delta + shift_ms)
+        body += plain[after:end]
+        put_varint(out, len(body))
+        out += body
+    return out
+
+
+def thinned(batch: Batch, body: Buffer, count: int, max_timestamp: int, horizon_ms: int | None) -> bytes:
+    """The batch with the `count` records of `body`, which is not compressed yet; the codec stays.
+
+    `horizon_ms`: a delete horizon that it gets now, and that the timestamp deltas in `body` count from.
+    """
+    attributes, base_timestamp = batch.attributes, batch.base_timestamp
+    if horizon_ms is not None:
+        attributes, base_timestamp = attributes | DELETE_HORIZON, horizon_ms
+    codec = attributes & CODEC_MASK
+    packed = compress(codec, body) if codec else body
+    return _with(batch, attributes, base_timestamp, max_timestamp, count, packed)
+
+
+def emptied(batch: Batch) -> bytes:
+    """The batch without records: what it says of its producer and of the log's offsets stays."""
+    attributes = Codec.NONE | batch.attributes & (TRANSACTIONAL | CONTROL | LOG_APPEND_TIME)
+    return _with(batch, attributes, -1, batch.max_timestamp, 0, b"")
+
+
+def _with(batch: Batch, attributes: int, base_timestamp: int, max_timestamp: int, count: int, body: Buffer) -> bytes:
+    producer = batch.producer_id, batch.producer_epoch, batch.base_sequence
+    header = (attributes, batch.last_offset_delta, base_timestamp, max_timestamp, *producer, count)
+    return bytes(sealed(batch.base_offset, batch.leader_epoch, header, body))
