@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from bench import (
+    cleaning,
     cluster,
     consumer_groups,
     failover,
@@ -44,6 +45,7 @@ FAMILIES = (
     consumer_groups,
     transactions,
     topics,
+    cleaning,
     cluster,
     failover,
 )

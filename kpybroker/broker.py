@@ -180,7 +180,8 @@ class Broker:
         )
         await self.lifecycle.join()
         loop = asyncio.get_running_loop()
-        chores = self._do_chores(), self.log_dir.garbage.unlink_when_due(), self.replicas.watch_followers()
+        chores = [self._do_chores(), self.log_dir.garbage.unlink_when_due(), self.replicas.watch_followers()]
+        chores.append(self.log_dir.keep_clean(lambda: self.config))
         self._chores = [loop.create_task(chore) for chore in chores]
 
     def _begin_epoch(self, epoch: int) -> None:

@@ -118,6 +118,12 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int
     max_request_partition_size_limit: int
 
+    log_cleaner_enable: bool
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_max_bytes_per_second: float
     log_retention_check_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_initial_task_delay_ms: int

@@ -1,8 +1,8 @@
 """Kafka's small text files: a version line, a line with the number of rows, the rows.
 
-`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` have rows of
-topic, partition and offset; `leader-epoch-checkpoint` of epoch and offset. An empty file has no rows. Replaced
-atomically: written beside, then renamed.
+`recovery-point-offset-checkpoint`, `replication-offset-checkpoint`, `log-start-offset-checkpoint` and
+`cleaner-offset-checkpoint` have rows of topic, partition and offset; `leader-epoch-checkpoint` of epoch and offset. An
+empty file has no rows. Replaced atomically: written beside, then renamed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kpybroker.world import Buffer, Disk
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 _MAX_FILE_BYTES = 64 << 20
 _TOPIC_ID_FILE_BYTES = 43

@@ -101,10 +101,11 @@ class Log(Marks):
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
         self.start = self.last_stable = self.high_watermark = of.start
         self.end = self.written_end = of.end
+        self.cleaned_end = of.cleaned_end
         self.syncing = GroupSync(of.end)
         self.offline = None
         self.on_start_moved: Callable[[], None] | None = None
-        """Called when records were deleted from the start: somebody writes that down."""
+        """Called when records were deleted from the start, or cleaned ones were cut: somebody writes that down."""
         self.reader = Reader(world.disk, of.segments)
         self.garbage: list[tuple[int, str]] = []
         """(due, path): files to unlink off the loop, from a wall-clock time on."""
@@ -127,6 +128,7 @@ class Log(Marks):
         clean: bool,
         recovery_point: int = 0,
         log_start: int = 0,
+        cleaned_end: int = 0,
         pool: FilePool | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         lazy: bool = False,
@@ -135,7 +137,7 @@ class Log(Marks):
 
         The directory is made if need be: at once, or with the first batch if `lazy`.
         """
-        origin = Origin(clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms)
+        origin = Origin(clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms, cleaned_end)
         if pool is None:
             pool = FilePool(64)
         try:

@@ -1,8 +1,9 @@
 """All partitions in one of a broker's log.dirs, and the files that speak for all of them.
 
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written from
-time to time and at a stop; `.kafka_cleanshutdown` only after everything else was, and is removed at once on the next
-start. A partition that is damaged goes offline; the rest serves on.
+time to time and at a stop, `cleaner-offset-checkpoint` after each cleaning; `.kafka_cleanshutdown` only after
+everything else was, and is removed at once on the next start. A partition that is damaged goes offline; the rest serves
+on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage
 from kpybroker.storage.checkpoint_files import (
+    CLEANED,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -25,6 +27,7 @@ from kpybroker.storage.checkpoint_files import (
     write_offsets,
     write_topic_id,
 )
+from kpybroker.storage.cleaner import Cleaner
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
@@ -58,6 +61,7 @@ class LogDirectory:
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
+        self._cleaned = self._read_offsets(CLEANED)
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
         self.is_recovered = self.clean or self._present <= {METADATA_LOG}
         """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
@@ -66,6 +70,10 @@ class LogDirectory:
         for name in world.disk.list(path):
             if name.endswith(DIRECTORY):
                 self.garbage.add(0, f"{path}/{name}")
+
+    async def keep_clean(self, config: Callable[[], BrokerConfig]) -> None:
+        """Compact logs as the settings in force say. Runs until it is cancelled."""
+        await Cleaner(self._world, self, config).run()
 
     def _take_clean_mark(self) -> bool:
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
@@ -106,7 +114,7 @@ class LogDirectory:
         except (OSError, Damage) as error:
             self.damaged[key] = str(error)
             raise error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}") from error
-        opened.on_start_moved = self.save_starts
+        opened.on_start_moved = self._save_marks
         self.damaged.pop(key, None)
         self.logs[key] = opened
         return opened
@@ -133,6 +141,7 @@ class LogDirectory:
             clean=self.clean or is_new,
             recovery_point=0 if is_new else self._recovery_points.get(key, 0),
             log_start=0 if is_new else self._starts.get(key, 0),
+            cleaned_end=0 if is_new else self._cleaned.get(key, 0),
             pool=self.pool,
             producer_expiration_ms=self._config.producer_id_expiration_ms,
             lazy=True,
@@ -163,7 +172,7 @@ class LogDirectory:
         self._world.disk.rename(f"{self.path}/{name}", new)
         self._present.discard(name)
         key = (topic, int(partition))
-        for offsets in (self._recovery_points, self._high_watermarks, self._starts):
+        for offsets in (self._recovery_points, self._high_watermarks, self._starts, self._cleaned):
             offsets.pop(key, None)
         if suffix == DIRECTORY:
             self.garbage.add(self._world.wall_ms() + delay_ms, new)
@@ -200,6 +209,24 @@ class LogDirectory:
         """Write the start offsets that the segments do not show; not synced. Raises OSError."""
         self._starts = self._offsets(self._starts, _start_of)
         write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
+
+    def cleaned_offsets(self) -> Offsets:
+        """The rows of cleaner-offset-checkpoint: of logs that have ever been cleaned."""
+        self._cleaned = self._offsets(self._cleaned, _cleaned_end_of)
+        return dict(self._cleaned)
+
+    def write_cleaned(self, rows: Offsets) -> None:
+        """Write them, synced. Never raises: what is cleaned twice is not harmed."""
+        try:
+            write_offsets(self._world.disk, f"{self.path}/{CLEANED}", rows, sync=True)
+        except OSError as error:
+            log.error("%s: %s cannot be written: %s", self.path, CLEANED, error)
+
+    def _save_marks(self) -> None:
+        self.save_starts()
+        before = self._cleaned
+        if before != (now := self.cleaned_offsets()):
+            self.write_cleaned(now)
 
     async def checkpoint(self) -> None:
         """Sync full segments, move the recovery points. Never raises: what fails goes offline."""
@@ -269,6 +296,10 @@ class LogDirectory:
 def _start_of(one: Log) -> int | None:
     """None where the first segment says it."""
     return one.start if one.start > one.segments.first.base_offset else None
+
+
+def _cleaned_end_of(one: Log) -> int | None:
+    return one.cleaned_end or None
 
 
 def _synced_end_of(one: Log) -> int:

@@ -11,7 +11,10 @@ from kpybroker.storage.read_side import ReadSide
 class Marks(ReadSide):
     """Where a log begins, up to where it has committed, and up to where every transaction is decided."""
 
-    __slots__ = ("high_watermark", "last_stable", "on_start_moved", "start")
+    __slots__ = ("cleaned_end", "high_watermark", "last_stable", "on_start_moved", "start")
+
+    cleaned_end: int
+    """Compaction has cleaned what is below; at most `end`."""
 
     last_stable: int
     high_watermark: int
@@ -37,6 +40,13 @@ class Marks(ReadSide):
                     self.on_start_moved()
             except OSError as error:
                 raise self.refusal(error) from error
+
+    def forget_cleaned(self, end: int) -> None:
+        """The log was cut: what comes behind `end` now was never cleaned. Raises OSError."""
+        if end < self.cleaned_end:
+            self.cleaned_end = end
+            if self.on_start_moved is not None:
+                self.on_start_moved()
 
     def move_start(self, offset: int) -> None:
         """Raises OSError."""

@@ -9,6 +9,7 @@ from operator import itemgetter
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.epochs import LeaderEpochs
 from kpybroker.storage.reading import Reader, end_of
+from kpybroker.storage.segment import SegmentGone
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.timestamps import Found, first_at_or_after, newest
 from kpybroker.storage.txn_index import AbortedTransaction
@@ -74,12 +75,14 @@ class ReadSide:
 
     async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
         """The same, off the loop."""
-        self._check_range(offset)
-        upper = min(upper, self.written_end)
-        try:
-            return await self.reader.read_cold(offset, max_bytes, upper, min_one=min_one)
-        except OSError as error:
-            raise self.refusal(error) from error
+        while True:
+            self._check_range(offset)
+            try:
+                return await self.reader.read_cold(offset, max_bytes, min(upper, self.written_end), min_one=min_one)
+            except SegmentGone:
+                continue  # cleaning has put another in its place; what retention took is out of range
+            except OSError as error:
+                raise self.refusal(error) from error
 
     def aborted_within(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
         """The aborted transactions that have records among those read from `offset` on, by their first offset.

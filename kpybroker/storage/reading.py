@@ -49,6 +49,8 @@ class Reader:
         self._places.clear()
 
     def _keep(self, offset: int, segment: Segment, position: int) -> None:
+        if segment.deleted:
+            return  # while a thread read it
         places = self._places
         places[offset] = (segment, position)
         if len(places) > _PLACES_KEPT:

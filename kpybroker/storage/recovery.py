@@ -26,13 +26,14 @@ from kpybroker.storage.segment import (
     file_name,
 )
 from kpybroker.storage.segments import Segments
+from kpybroker.storage.swapping import CLEANED, DELETED, finish_swaps
 from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
 from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)
 
 _SCAN_BYTES = 4 << 20
-_LEFTOVERS = (".deleted", ".cleaned", ".tmp")
+_LEFTOVERS = (DELETED, CLEANED, ".tmp")
 
 
 @dataclass(slots=True)
@@ -44,6 +45,8 @@ class Loaded:
     producers: ProducerStates
     start: int
     end: int
+    cleaned_end: int = 0
+    """Compaction has cleaned what is below."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,6 +58,7 @@ class Origin:
     log_start: int
     now_ms: int
     producer_expiration_ms: int
+    cleaned_end: int = 0
 
 
 def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
@@ -87,7 +91,7 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         end = believed = _believe(segments, names, settings, epochs)
     else:
         believed = segments[segments.number_for(origin.recovery_point)].base_offset
-        end = _recover(disk, segments, origin.recovery_point, settings, epochs)
+        end = _recover(disk, segments, frozenset(names), settings, epochs, origin)
     start = max(origin.log_start, segments.first.base_offset)
     if start > end:
         log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
@@ -100,15 +104,14 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     epochs.cut_end(end)
     epochs.cut_start(start)
     producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms, believed)
-    return Loaded(segments, epochs, producers, start, end)
+    return Loaded(segments, epochs, producers, start, end, min(origin.cleaned_end, end))
 
 
 def _without_leftovers(disk: Disk, directory: str) -> list[str]:
-    """Names in the directory; deletes what an interrupted deletion, cleaning or replacement left."""
+    """Names in the directory; ends or deletes what an interrupted cleaning, deletion or replacement left."""
+    finish_swaps(disk, directory)
     kept = []
     for name in disk.list(directory):
-        if name.endswith(".swap"):
-            raise Damage(f"{directory}/{name}: an unfinished cleaning by Apache Kafka, which must finish it")
         if name.endswith(_LEFTOVERS):
             disk.unlink(f"{directory}/{name}")
         else:
@@ -143,13 +146,21 @@ def _believe(segments: Segments, names: list[str], settings: LogSettings, epochs
     present = frozenset(names)
     end = segments.first.base_offset
     for segment in segments:
-        missing = not present.issuperset(file_name(segment.base_offset, suffix) for suffix in (INDEX, TIME_INDEX))
-        if missing and segment.size_bytes:
-            log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
-            end, _ = scan(segment, settings, epochs, segment.base_offset)
-            segment.seal()
+        if segment.size_bytes and _lacks_index(segment, present):
+            end = _index_anew(segment, settings, epochs)
         elif segment is segments.active:
             end = _end_of(segment)
+    return end
+
+
+def _lacks_index(segment: Segment, present: frozenset[str]) -> bool:
+    return not present.issuperset(file_name(segment.base_offset, suffix) for suffix in (INDEX, TIME_INDEX))
+
+
+def _index_anew(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
+    log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
+    end, _ = scan(segment, settings, epochs, segment.base_offset)
+    segment.seal()
     return end
 
 
@@ -172,9 +183,19 @@ def _end_of(segment: Segment) -> int:
     return end
 
 
-def _recover(disk: Disk, segments: Segments, recovery_point: int, settings: LogSettings, epochs: LeaderEpochs) -> int:
+def _recover(
+    disk: Disk,
+    segments: Segments,
+    present: frozenset[str],
+    settings: LogSettings,
+    epochs: LeaderEpochs,
+    origin: Origin,
+) -> int:
     """Check all batches from the recovery point's segment on, cut at the first bad one. Returns the end offset."""
-    first = segments.number_for(recovery_point)
+    first = segments.number_for(origin.recovery_point)
+    for number in range(first):
+        if segments[number].size_bytes and _lacks_index(segments[number], present):
+            _index_anew(segments[number], settings, epochs)
     end = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
@@ -184,7 +205,8 @@ def _recover(disk: Disk, segments: Segments, recovery_point: int, settings: LogS
         end, why = scan(segment, settings, epochs, segment.base_offset)
         if not why and number + 1 < len(segments) and not settings.compacted:
             following = segments[number + 1].base_offset
-            if following > end:  # only cleaning leaves gaps; this is a tail that was lost between two batches
+            if following > max(end, origin.cleaned_end):
+                # only cleaning leaves gaps; this is a tail that was lost between two batches
                 why = f"its batches end before offset {following}, where the next segment begins"
         if why:
             lost = segments.take_after(number)

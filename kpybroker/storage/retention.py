@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from kpybroker.storage.producer_loading import load_producers, snapshot_offsets
-from kpybroker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, file_name
+from kpybroker.storage.segment import LOG, SNAPSHOT, Segment, file_name
+from kpybroker.storage.swapping import remove
 from kpybroker.world import Disk
 
 if TYPE_CHECKING:
     from kpybroker.storage.log import Log
 
-_DELETED = ".deleted"
 _log = logging.getLogger(__name__)
 
 
@@ -23,12 +23,12 @@ def apply_retention(log: Log, now_ms: int) -> int:
     over_bytes = log.size_bytes - settings.retention_bytes
     for number, segment in enumerate(log.segments):
         following = log.segments[number + 1].base_offset if number + 1 < len(log.segments) else log.end
-        if following > log.high_watermark or not segment.size_bytes:
+        if following > log.high_watermark or (segment is log.segments.active and not segment.size_bytes):
             break
         over_bytes -= segment.size_bytes
         if following <= log.start:
             why = "below the log's start"
-        elif settings.deletes and 0 <= settings.retention_ms < now_ms - _age_from_ms(log, segment):
+        elif settings.deletes and 0 <= settings.retention_ms < now_ms - age_from_ms(log, segment):
             why = "retention.ms"
         elif settings.deletes and settings.retention_bytes >= 0 and over_bytes >= 0:
             why = "retention.bytes"
@@ -43,7 +43,8 @@ def apply_retention(log: Log, now_ms: int) -> int:
     return count
 
 
-def _age_from_ms(log: Log, segment: Segment) -> int:
+def age_from_ms(log: Log, segment: Segment) -> int:
+    """The time of the newest record of a segment; of its file, where no record has one. May wait for the disk."""
     largest = segment.largest_timestamp()
     return largest if largest >= 0 else log.world.disk.modified_ms(segment.path + LOG)
 
@@ -62,21 +63,6 @@ def _drop_first(log: Log, count: int, why: str) -> None:
     for offset in snapshot_offsets(log.world.disk, log.directory):
         if offset < first:
             log.world.disk.unlink(f"{log.directory}/{file_name(offset, SNAPSHOT)}")
-
-
-def remove(log: Log, segments: list[Segment]) -> None:
-    """Rename the files of segments away; they are unlinked later, off the loop."""
-    disk = log.world.disk
-    due_ms = log.world.wall_ms() + log.settings.file_delete_delay_ms
-    log.reader.forget()
-    log.syncing.forget(segments)
-    for segment in segments:
-        segment.retire()
-        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
-            path = segment.path + suffix
-            if disk.exists(path):
-                disk.rename(path, path + _DELETED)
-                log.garbage.append((due_ms, path + _DELETED))
 
 
 def unlink_all(disk: Disk, paths: list[str]) -> None:
@@ -132,6 +118,7 @@ def _end_at(log: Log, end: int) -> None:
     log.syncing.cut(end)
     log.epochs.cut_end(end)
     log.end = log.written_end = end
+    log.forget_cleaned(end)
     log.start = min(log.start, end)
     log.high_watermark = min(log.high_watermark, end)
     log.producers = load_producers(

@@ -28,6 +28,10 @@ def _whole(content: bytes, entry_bytes: int) -> bytes:
     return content[: len(content) - len(content) % entry_bytes]
 
 
+class SegmentGone(KafkaError):
+    """Retention has deleted the segment, or cleaning has replaced it. As an answer: out of range."""
+
+
 class Segment:
     """Batches from `base_offset` on. `size_bytes` counts what is queued too, `written_bytes` what is in the file."""
 
@@ -87,11 +91,11 @@ class Segment:
     # files
 
     def handle(self) -> int:
-        """The open `.log`, made for the first bytes. Raises OSError; OFFSET_OUT_OF_RANGE once it is deleted."""
+        """The open `.log`, made for the first bytes. Raises OSError, SegmentGone."""
         self.used = True
         if self._handle < 0:
             if self.deleted:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
+                raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
             self._handle = self._open()
             self._pool.opened(self)
         return self._handle
@@ -266,20 +270,22 @@ class Segment:
             return False
         first = self.first_timestamp
         if first is None:
-            first = self._read_first_timestamp()
-        waited_ms = batch.max_timestamp - first if first >= 0 else now_ms - self.created_ms
+            first = self.began_ms()
+        waited_ms = (batch.max_timestamp - first if first >= 0 else now_ms - self.created_ms) + self.roll_jitter_ms
         return (
             size + batch.size_bytes > settings.segment_bytes
-            or waited_ms + self.roll_jitter_ms > settings.segment_ms
+            or waited_ms > settings.segment_ms
+            or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # what is active is not cleaned
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
         )
 
-    def _read_first_timestamp(self) -> int:
-        header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
-        found = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
-        self.first_timestamp = found
-        return found
+    def began_ms(self) -> int:
+        """max_timestamp of the first batch, -1 without a time. Raises OSError."""
+        if self.first_timestamp is None:
+            header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
+            self.first_timestamp = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
+        return self.first_timestamp
 
     def seal(self) -> None:
         """No more batches come: the time index ends with the largest timestamp, and both indexes are saved."""

@@ -70,6 +70,14 @@ class Segments:
         self.active = self._list[-1]
         return taken
 
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Put one in the place of neighbours, none of them active; it begins where they do."""
+        number = self.number_for(new.base_offset)
+        assert self._list[number : number + len(old)] == old, "what is replaced is here"
+        assert self.active is not old[-1], "nothing writes to what is replaced"
+        self._list[number : number + len(old)] = [new]
+        self._bases[number : number + len(old)] = [new.base_offset]
+
     def replace_all(self, segment: Segment) -> list[Segment]:
         """Begin anew with an empty segment; returns the old ones."""
         taken = self._list

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class GroupSync:
     """What of a log is on disk, and how more of it gets there."""
 
-    __slots__ = ("_generation", "_running", "_sealed", "directory_changed", "synced_end")
+    __slots__ = ("_running", "_sealed", "directory_changed", "generation", "synced_end")
 
     def __init__(self, synced_end: int) -> None:
         self.synced_end = synced_end
@@ -27,7 +27,8 @@ class GroupSync:
         """Files were made whose names are not yet known to be on disk."""
         self._sealed: list[Segment] = []
         self._running: asyncio.Future[None] | None = None
-        self._generation = 0
+        self.generation = 0
+        """Counts truncations."""
 
     @property
     def has_sealed(self) -> bool:
@@ -50,7 +51,7 @@ class GroupSync:
 
     def cut(self, end: int) -> None:
         """The log was truncated: a sync under way does not speak for what is written now."""
-        self._generation += 1
+        self.generation += 1
         self.synced_end = min(self.synced_end, end)
 
     async def up_to(self, log: Log, end: int) -> None:
@@ -68,7 +69,7 @@ class GroupSync:
 
     async def _sync(self, log: Log) -> None:
         self._save_epochs(log)
-        generation, end, sealed = self._generation, log.written_end, self._sealed
+        generation, end, sealed = self.generation, log.written_end, self._sealed
         active = log.segments.active  # it may be full, and another be active, before the sealed ones are synced
         self._sealed = []
         disk = log.world.disk
@@ -86,7 +87,7 @@ class GroupSync:
         except (OSError, asyncio.CancelledError):
             self._sealed = sealed + self._sealed
             raise
-        if generation == self._generation:
+        if generation == self.generation:
             self.synced_end = max(self.synced_end, end)
 
     def _save_epochs(self, log: Log) -> None:

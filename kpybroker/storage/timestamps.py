@@ -28,7 +28,7 @@ def first_at_or_after(segments: Segments, timestamp: int, start: int) -> Found |
 
 
 def _first_record(batch: Batch, timestamp: int, start: int) -> Found | None:
-    if batch.log_append_time and batch.base_offset >= start:
+    if batch.log_append_time and batch.base_offset >= start and batch.record_count > batch.last_offset_delta:
         return batch.base_offset, batch.max_timestamp, batch.leader_epoch
     for record in read_records(batch):
         if record.timestamp >= timestamp and record.offset >= start:
@@ -51,7 +51,7 @@ def newest(segments: Segments, start: int) -> Found | None:
             position, base_offset, _ = located
             batch = holder.batch_at(position, _size_at(holder, position))
             if batch.max_timestamp == largest and base_offset >= start:
-                return _first_record(batch, largest, start)
+                return _first_record(batch, largest, start) or _newest_by_walking(segments, start)
     return _newest_by_walking(segments, start)
 
 
@@ -60,7 +60,7 @@ def _size_at(segment: Segment, position: int) -> int:
 
 
 def _newest_by_walking(segments: Segments, start: int) -> Found | None:
-    """Where the record that the indexes know was deleted, or is not written yet."""
+    """Where the record that the indexes know was deleted or cleaned away, or is not written yet."""
     best: Found | None = None
     for number in range(segments.number_for(start), len(segments)):
         walk = segments[number].walk()

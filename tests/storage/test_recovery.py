@@ -90,16 +90,6 @@ def test_leftovers_of_deletions_are_removed(tmp_path: Path) -> None:
     assert gone == {"00000000000000000000.log.deleted", "leader-epoch-checkpoint.tmp", "00000000000000009999.index"}
 
 
-def test_an_unfinished_cleaning_is_left_alone(tmp_path: Path) -> None:
-    log = filled(tmp_path)
-    log.close()
-    swap = directory(tmp_path) / "00000000000000000000.log.swap"
-    swap.write_bytes(b"x")
-    with pytest.raises(Damage, match="unfinished cleaning"):
-        reopened(log, clean=True)
-    assert swap.exists()
-
-
 def test_a_log_that_ends_before_its_start_begins_anew_there(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.drop_files()

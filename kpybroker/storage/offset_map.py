@@ -1,0 +1,62 @@
+"""The newest offset of every key in the part of a log that is cleaned: in memory, and bounded.
+
+Kafka's log.cleaner.dedupe.buffer.size says how many bytes it may have. Kafka puts a key into 24 of them; here it is an
+entry of a dictionary, and costs what ENTRY_BYTES says and its own length. When the map is full the part below is
+cleaned with what it has, and the rest by a later pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+ENTRY_BYTES = 160
+"""Of an entry beside its key: two objects, and their share of a table that is between a third and two thirds full."""
+_WHOLE_BYTES = 64
+"""Longer keys are kept as a digest of this length, and one more byte: no shorter key looks like it."""
+_SHARDS = 64
+"""A table that grows is copied at once: many small ones grow one after another."""
+
+
+class OffsetMap:
+    """Key -> newest offset, for keys of at most `limit_bytes` together; at least one fits."""
+
+    __slots__ = ("_left_bytes", "_shards", "latest")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._left_bytes = max(limit_bytes, 1)
+        self._shards: list[dict[bytes, int]] = [{} for _ in range(_SHARDS)]
+        self.latest = -1
+        """Every record up to this offset has been counted."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    def put(self, key: bytes, offset: int) -> bool:
+        """`offset` is the newest of `key`, offsets grow; False: there is no room for another key."""
+        if len(key) > _WHOLE_BYTES:
+            key = _digest(key)
+        shard = self._shards[hash(key) % _SHARDS]
+        if key not in shard:
+            if self._left_bytes <= 0:
+                return False
+            self._left_bytes -= ENTRY_BYTES + len(key)
+        shard[key] = offset
+        self.latest = offset
+        return True
+
+    def newest(self, key: bytes) -> int:
+        """-1 for a key that is not among the counted records."""
+        if len(key) > _WHOLE_BYTES:
+            key = _digest(key)
+        return self._shards[hash(key) % _SHARDS].get(key, -1)
+
+    def let_go(self) -> Iterator[None]:
+        """Free the memory in steps."""
+        while self._shards:
+            self._shards.pop()
+            yield
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_WHOLE_BYTES).digest() + b"\0"

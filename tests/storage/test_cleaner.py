@@ -1,0 +1,121 @@
+"""The chore takes the dirtiest log, writes down how far it came, and passes over what it cannot clean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.sim.storage import Storage
+from kpybroker.storage.checkpoint_files import read_offsets
+from kpybroker.storage.cleaner import RETRY_S, Cleaner
+from kpybroker.storage.log import Log
+from kpybroker.storage.log_dir import LogDirectory
+from tests.storage.compacting import COMPACT, VirtualWorld, append, keyed, records_of
+
+CONFIG = BrokerConfig.parse({"log.dirs": "/data"})
+CHECKPOINT = "/data/cleaner-offset-checkpoint"
+SETTINGS = replace(COMPACT, min_cleanable_dirty_ratio=0.5)
+
+
+class Chore:
+    """A directory on a simulated disk, and its cleaner."""
+
+    def __init__(self, storage: Storage) -> None:
+        storage.folder("/")
+        self.world = VirtualWorld(storage)
+        self.world.disk.mkdir("/data")
+        self.directory = LogDirectory(self.world, "/data", CONFIG)
+        self.cleaner = Cleaner(self.world, self.directory, lambda: CONFIG)
+
+    def open(self, topic: str, settings: LogSettings = SETTINGS) -> Log:
+        return self.directory.open_log(topic, topic.encode().ljust(16, b"."), 0, settings)
+
+    def fill(self, topic: str, keys: int, segments: int) -> Log:
+        one = self.open(topic)
+        self.more(one, keys, segments)
+        return one
+
+    def more(self, one: Log, keys: int, segments: int) -> None:
+        for number in range(segments):
+            append(one, keyed((f"k{number % keys}", "v" * 100)))
+            one.roll()
+
+    def clean(self) -> bool:
+        return self.world.loop.run_until_complete(self.cleaner.clean_dirtiest())
+
+    def checkpoint(self) -> dict[tuple[str, int], int]:
+        return read_offsets(self.world.disk, CHECKPOINT)
+
+
+def test_the_dirtiest_is_first_and_clean_ones_rest() -> None:
+    chore = Chore(Storage())
+    older = chore.fill("older", 30, 30)
+    assert chore.clean()
+    chore.more(older, 30, 40)
+    dirtier = chore.fill("dirtier", 1, 2)
+    assert chore.clean()
+    assert chore.checkpoint() == {("older", 0): 30, ("dirtier", 0): 2}, "all of it is dirty"
+    assert chore.clean()
+    assert chore.checkpoint() == {("older", 0): 70, ("dirtier", 0): 2}
+    chore.more(older, 30, 10)
+    assert not chore.clean(), "less than half of it is dirty"
+    chore.more(dirtier, 1, 9)
+    assert chore.clean()
+    assert chore.checkpoint()["dirtier", 0] == 11
+
+
+def test_how_far_it_came_is_known_after_a_restart() -> None:
+    storage = Storage()
+    chore = Chore(storage)
+    chore.fill("t", 1, 5)
+    assert chore.clean()
+    again = Chore(storage)
+    assert again.open("t").cleaned_end == 5
+    assert not again.clean()
+
+
+def test_a_topic_that_is_made_anew_begins_at_its_start() -> None:
+    chore = Chore(Storage())
+    one = chore.fill("t", 1, 5)
+    assert chore.clean()
+    chore.directory.delete_log(one)
+    assert chore.fill("t", 1, 1).cleaned_end == 0
+    assert chore.clean()
+    assert chore.checkpoint() == {("t", 0): 1}
+
+
+def test_a_log_that_cannot_be_cleaned_waits_while_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    chore = Chore(Storage())
+    torn, sound = chore.fill("torn", 1, 5), chore.fill("sound", 2, 4)
+    file = chore.world.storage.file(torn.segments[1].path + ".log")
+    file.content[70] ^= 1
+    assert not chore.clean()
+    assert "torn-0, 0..5) cannot be cleaned" in caplog.text
+    assert "wrong CRC or magic at position 0" in caplog.text
+    assert torn.offline is None
+    assert chore.clean()
+    assert len(records_of(sound)) == 2
+    assert not chore.clean(), "not yet"
+    file.content[70] ^= 1
+
+    async def wait_and_clean() -> bool:
+        import asyncio
+
+        await asyncio.sleep(RETRY_S)
+        return await chore.cleaner.clean_dirtiest()
+
+    assert chore.world.loop.run_until_complete(wait_and_clean())
+    assert len(records_of(torn)) == 1
+
+
+def test_replaced_files_wait_for_their_time() -> None:
+    chore = Chore(Storage())
+    one = chore.open("t", replace(SETTINGS, file_delete_delay_ms=1000))
+    chore.more(one, 1, 4)
+    assert chore.clean()
+    names = chore.world.disk.list("/data/t-0")
+    assert sum(name.endswith(".log.deleted") for name in names) == 4
+    assert chore.directory.garbage.take(5999) == []
+    assert len(chore.directory.garbage.take(6000)) >= 12
