@@ -85,7 +85,8 @@ class GroupSync:
                 self.directory_changed = False
                 await disk.off_loop(partial(_sync_names, log))
         except (OSError, asyncio.CancelledError):
-            self._sealed = sealed + self._sealed
+            self._sealed = [segment for segment in sealed if not segment.deleted] + self._sealed
+            self.directory_changed = True  # what waits for the disk thread never begins
             raise
         if generation == self.generation:
             self.synced_end = max(self.synced_end, end)

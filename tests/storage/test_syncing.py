@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -22,12 +23,18 @@ class SlowDisk(RealDisk):
         self.syncs: list[asyncio.Future[None]] = []
         self.synced: list[int] = []
         """The handles of files that are on disk."""
+        self.directories: list[str] = []
+        """Whose names are on disk."""
 
     async def sync(self, handle: int) -> None:
         self.syncs.append(asyncio.get_running_loop().create_future())
         await self.syncs[-1]
         self.sync_blocking(handle)
         self.synced.append(handle)
+
+    def sync_directory_blocking(self, path: str) -> None:
+        super().sync_directory_blocking(path)
+        self.directories.append(path)
 
 
 def slow_log(path: Path) -> tuple[Log, SlowDisk]:
@@ -146,6 +153,53 @@ def test_what_is_cut_off_meanwhile_is_not_waited_for(tmp_path: Path, left: int) 
         assert len(disk.syncs) == 1 + left, "one more for what is left, and none for what is not"
         await syncing
         assert log.synced_end == log.end == left
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_does_not_ask_for_what_was_cut_off_during_a_sync_that_was_broken_off(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        write(log, 60)
+        assert len(log.segments) > 2
+        syncing = asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        log.truncate_to(1)
+        syncing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await syncing
+        log.close()
+        assert log.synced_end == log.end == 1
+        disk.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_names_that_a_broken_off_sync_left_are_synced_by_the_next(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, disk = slow_log(tmp_path)
+        gate = Event()
+        ahead = asyncio.create_task(disk.off_loop(gate.wait))  # type: ignore[arg-type]  # what it returns is dropped
+        write(log)
+        first = asyncio.create_task(log.sync())
+        await asyncio.sleep(0)
+        disk.syncs[0].set_result(None)
+        while log.syncing.directory_changed:
+            await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        gate.set()
+        await ahead
+        assert disk.directories == []
+        second = asyncio.create_task(log.sync())
+        while len(disk.syncs) < 2:
+            await asyncio.sleep(0)
+        disk.syncs[1].set_result(None)
+        await second
+        assert log.synced_end == 1
+        assert log.directory in disk.directories
         disk.shutdown()
 
     asyncio.run(scenario())
