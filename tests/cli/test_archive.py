@@ -1,0 +1,61 @@
+"""`kpybroker archive`: what can be refused without Spark is; the rest is in `compat_tests/test_archive.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kpybroker.archive.history import History, name_of
+from kpybroker.archive.manifest import encode
+from kpybroker.archive.planning import Range
+from tests.archive.writing import manifest_of
+from tests.cli.shell import Shell
+
+
+def test_a_topic_that_is_not_there_is_refused(shell: Shell, topic: str, tmp_path: Path) -> None:
+    told = shell("archive", topic, "--to", str(tmp_path / "new"))
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith(f"kpybroker: there is no topic {topic};")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_topic_is_archived_at_once(shell: Shell, topic: str, tmp_path: Path) -> None:
+    shell("topics", "create", topic)
+    for arguments in [topic], ["copy", topic]:
+        told = shell("archive", *arguments, "--to", str(tmp_path / "new"))
+        assert (told.code, told.err) == (0, "")
+        assert told.out == "nothing new: the archive has all that the topics have\n"
+
+
+def test_archives_that_cannot_be_used_are_refused_and_left_alone(shell: Shell, topic: str, tmp_path: Path) -> None:
+    shell("topics", "create", topic)
+    shell("produce", topic, stdin=b"line\n")
+    manifest = encode(manifest_of(History(), {(topic, 0): Range(0, 0, 1)}, "a"))[0]
+    path = tmp_path / name_of(1)
+    path.parent.mkdir()
+    for content, code, complaint in (
+        (manifest, 1, "is an archive of the cluster cluster-a, and this is"),
+        (manifest[:-10], 1, "cannot be trusted: it is half-written"),
+    ):
+        path.write_bytes(content)
+        for command in [topic, "--to", str(tmp_path)], ["copy", topic, "--to", str(tmp_path)]:
+            told = shell("archive", *command)
+            assert (told.code, told.out) == (code, "")
+            assert complaint in told.err
+            assert told.err.count("\n") == 1
+        assert path.read_bytes() == content
+        assert sorted(tmp_path.iterdir()) == [path.parent]
+
+
+def test_arguments_are_checked(shell: Shell, topic: str, tmp_path: Path) -> None:
+    for arguments, complaint in (
+        ([topic], "--to"),
+        ([topic, "--to", str(tmp_path), "--isolation", "some"], "write read_committed or read_uncommitted"),
+        ([topic, "--to", str(tmp_path), "--conf", "nothing"], "write NAME=VALUE"),
+        (["replay", str(tmp_path), topic, "--into", topic, "--from-time", "soon"], "cannot read the time"),
+        (["replay", str(tmp_path), topic, "--into", topic, "--from-offset", str(2**63)], "offsets go up to"),
+    ):
+        told = shell("archive", *arguments)
+        assert (told.code, told.out) == (2, "")
+        assert complaint in told.err
+    told = shell("archive", "verify", str(tmp_path))
+    assert (told.code, told.err) == (1, f"kpybroker: {tmp_path.as_uri()} holds no archive\n")
