@@ -33,6 +33,7 @@ from bench.brokers import NAMES, started
 from bench.measure import Brokers, Case, LoadError, Measure, Result
 from bench.target import Target
 from kpybroker import errors
+from oracle.target import NotStarted
 
 FAMILIES = (
     startup,
@@ -49,6 +50,7 @@ FAMILIES = (
     cluster,
     failover,
 )
+FAILURES = (LoadError, NotStarted, KafkaException, OSError)
 DESCRIPTORS = 8192
 STEADY = 0.05
 
@@ -99,7 +101,7 @@ class Session:
             apart = [target for target in targets if case.only in (None, target.name)]
             try:
                 self._case(case, apart, bar)
-            except (LoadError, KafkaException, OSError) as error:  # the figures of the others are worth keeping
+            except FAILURES as error:  # the figures of the others are worth keeping
                 self.failures.append(f"{case.name}: {error!r}")
             self.progress.advance(bar)
             self.progress.refresh()

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Machine, Runner, StateLog, Stored
+from kpybroker.machine import Machine, StateLog, Stored
+from kpybroker.runner import Runner
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,7 @@ class Reigns(Generic[M]):
         led.machine = self._make(partition, led.epoch)
         led.runner = Runner(led.machine, led.log, self._world, on_bug=partial(self._bug, partition, led))
         led.loading = asyncio.get_running_loop().create_task(self._load(partition, led, led.runner))
+        led.loading.add_done_callback(_is_told)
 
     async def _load(self, partition: int, led: Reign[M], runner: Runner) -> None:
         try:
@@ -145,8 +147,6 @@ class Reigns(Generic[M]):
         except (KafkaError, Damage) as unreadable:
             log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return
-        except Exception:  # noqa: BLE001  the Runner has told `_bug` of it
             return
         led.refusal = None
         self._on_loaded(partition, led)
@@ -187,3 +187,9 @@ class Reigns(Generic[M]):
         loading: list[asyncio.Task[Any]] = [led.loading for led in self._led.values() if led.loading is not None]
         if loading:
             await asyncio.wait(loading)
+
+
+def _is_told(loading: asyncio.Task[None]) -> None:
+    """A bug in a replay: the Runner has told of it, and the loop need not."""
+    if not loading.cancelled():
+        loading.exception()

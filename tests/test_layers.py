@@ -14,7 +14,7 @@ ROWS = [
     ["handlers"],
     ["broker", "creating"],
     ["controller", "replication", "groups", "transactions"],
-    ["raft", "coordinating", "machine", "peer", "call"],
+    ["raft", "coordinating", "runner", "machine", "peer", "call"],
     ["storage", "metadata"],
     ["security"],
     ["wire"],

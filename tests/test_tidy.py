@@ -17,8 +17,8 @@ DOORS = {"socket", "os", "time", "random", "threading", "subprocess", "concurren
 """What only a World may touch: the simulator is another World."""
 OUTSIDE = {"world", "cli", "testing", "sim", "spark", "archive", "__main__"}
 NAMELESS = re.compile(r"(util|helper|manager|impl|misc|common)s?\b|(^|_)base(_|$)", re.IGNORECASE)
-GUARDS = {"server/dispatch.py"}
-"""Where `except Exception` may stand: the one named guard around handlers."""
+GUARDS = {"server/dispatch.py", "runner.py"}
+"""Where `except Exception` may stand: the guards around handlers, and around decisions that somebody asked for."""
 PYTHON_OF_THE_PROJECT = [
     file
     for folder in ("kpybroker", "tests", "compat_tests", "bench", "chaos", "oracle", "spark_examples")

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Outcome, Runner, Stored, Tick, Ticket
+from kpybroker.machine import Outcome, Stored, Tick, Ticket
+from kpybroker.runner import Runner
 
 
 class JumpingSelector(selectors.DefaultSelector):

@@ -10,7 +10,8 @@ from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import Command
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Runner, StateLog, Stored
+from kpybroker.machine import StateLog, Stored
+from kpybroker.runner import Runner
 from kpybroker.world import World
 
 

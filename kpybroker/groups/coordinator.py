@@ -16,9 +16,10 @@ from kpybroker.groups.assignors import ASSIGNORS, CLASSES
 from kpybroker.groups.commands import DropTopics, EndTransaction, ListGroups
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.settings import GroupSettings
-from kpybroker.machine import Runner, StateLog
+from kpybroker.machine import StateLog
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.metadata.image import Image
+from kpybroker.runner import Runner
 from kpybroker.wire.markers import Marker
 from kpybroker.world import World
 

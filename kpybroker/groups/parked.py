@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.call import Reply
-from kpybroker.machine import Answer, Runner, Ticket
+from kpybroker.machine import Answer, Ticket
+from kpybroker.runner import Runner
 
 
 class Parked(Reply):

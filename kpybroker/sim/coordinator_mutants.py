@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from kpybroker.groups.modern import ModernGroup
-from kpybroker.machine import Outcome, Runner
+from kpybroker.machine import Outcome
 from kpybroker.replication.producer_ids import ProducerIds
+from kpybroker.runner import Runner
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.marks import Marks
 from kpybroker.storage.producers import ProducerStates

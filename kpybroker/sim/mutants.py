@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kpybroker.handlers import list_offsets
-from kpybroker.machine import Runner
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
+from kpybroker.runner import Runner
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
 from kpybroker.sim.mutant import Mutant, Patch

@@ -11,8 +11,9 @@ from typing import Any
 from kpybroker.config import BrokerConfig
 from kpybroker.coordinating import Reign, Reigns
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Runner, StateLog
+from kpybroker.machine import StateLog
 from kpybroker.metadata.hashing import partition_of
+from kpybroker.runner import Runner
 from kpybroker.transactions.commands import (
     AddPartitions,
     AwaitEndings,

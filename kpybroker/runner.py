@@ -1,0 +1,286 @@
+"""The one Runner that runs all machines: each command is one atomic step, and answers leave once they are committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.machine import Answer, Machine, Outcome, StateLog, Stored, Tick, Ticket
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+WAITERS_LIMIT = 200_000
+
+
+class Runner:
+    """Runs one Machine on one StateLog, from `load` to `stop`.
+
+    - loading_code: what commands are refused with until `load` is done.
+    - late_code: what a command is refused with whose answer was decided but not committed in time. The state stays.
+    - on_bug: called with whatever a machine raised other than KafkaError, but for a decision that somebody asked for;
+      the state is then not to be trusted, and the Runner has stopped.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        log: StateLog,
+        world: World,
+        *,
+        loading_code: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        late_code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        on_bug: Callable[[BaseException], None] | None = None,
+        waiters_limit: int = WAITERS_LIMIT,
+    ) -> None:
+        self.machine = machine
+        self.log = log
+        self.world = world
+        self.waiters = 0
+        self._late_code = late_code
+        self._on_bug = on_bug
+        self._waiters_limit = waiters_limit
+        self._refusal: KafkaError | None = KafkaError(loading_code)
+        self._stopped = False
+        self._running = False
+        self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()  # (committed must reach, answers)
+        self._asking: dict[Ticket, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    @property
+    def ready(self) -> bool:
+        """Loaded and not stopped: commands are taken."""
+        return self._refusal is None
+
+    async def load(self) -> None:
+        """Replay the log into the machine, then take commands; the first is a Tick. Raises Damage from the log."""
+        async for record in self.log.replay():
+            if self._stopped:
+                return
+            self._replay(record)
+        if self._stopped:
+            return
+        self._refusal = None
+        self.log.on_committed(self._release)
+        self._run(Ticket(0), Tick())
+
+    async def ask(self, command: Any, timeout_ms: int) -> Any:
+        """Decide a command and wait for its answer. Raises KafkaError: the machine's refusal, or the Runner's.
+
+        Does not suspend where the answer may leave at once. The timeout covers the wait for the commit; how long a
+        ticket may stay parked in the machine is the machine's own business.
+        """
+        ticket = self._begin(command, timeout_ms)
+        if ticket._settled:
+            answer = ticket._answer
+        else:
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._wait(ticket, partial(_resolve, future))
+            try:
+                answer = await future
+            finally:
+                self.abandon(ticket)
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    def submit(self, command: Any, timeout_ms: int, done: Callable[[Answer], None]) -> Ticket | None:
+        """As `ask`, for those who have no coroutine: `done` is called with the answer, a KafkaError included.
+
+        At once where the answer may leave at once, and then None is returned; else from the loop, unless the ticket
+        is abandoned before. Raises KafkaError: the Runner's.
+        """
+        ticket = self._begin(command, timeout_ms)
+        if ticket._settled:
+            done(ticket._answer)
+            return None
+        self._wait(ticket, partial(self._leave_soon, ticket, done))
+        return ticket
+
+    def _begin(self, command: Any, timeout_ms: int) -> Ticket:
+        if self._refusal is not None:
+            raise KafkaError(self._refusal.code, self._refusal.message)
+        if self.waiters >= self._waiters_limit:
+            raise KafkaError(self._late_code, f"{self.waiters} requests wait already, the limit")
+        ticket = Ticket(timeout_ms)
+        self._run(ticket, command, is_asked=True)
+        return ticket
+
+    def _wait(self, ticket: Ticket, done: Callable[[Answer], None]) -> None:
+        ticket._done = done
+        self.waiters += 1
+        self._asking[ticket] = None
+
+    def _leave_soon(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
+        """Not inside the step that answered: what `done` brings on may ask the machine again."""
+        asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
+
+    def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
+        if not ticket._abandoned:
+            self.abandon(ticket)
+            done(answer)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody waits for the answer any more."""
+        if not ticket._abandoned:
+            ticket._abandoned = True
+            self.waiters -= 1
+            del self._asking[ticket]
+            if ticket._timer is not None:
+                ticket._timer.cancel()
+                ticket._timer = None
+
+    def tell(self, command: Any) -> None:
+        """Decide a command that nobody waits for; nothing happens while loading or after a stop."""
+        if self._refusal is None:
+            self._run(Ticket(0), command)
+
+    def stop(self, error: KafkaError) -> None:
+        """Refuse everybody who waits, and everybody who comes later. The machine is dropped by whoever stops it."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._refusal = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._held.clear()
+        for ticket in list(self._asking):
+            self._settle(ticket, KafkaError(error.code, error.message))
+
+    def _run(self, ticket: Ticket, command: Any, *, is_asked: bool = False) -> None:
+        """One atomic step. Not a coroutine: nothing may come between decide and apply."""
+        assert not self._running, "a machine was asked from inside its own step"
+        self._running = True
+        sound = False
+        try:
+            answers = self._step(ticket, command, is_asked)
+            sound = True
+        finally:
+            self._running = False
+            if not sound:
+                self._break_off(sys.exception())
+        if self._stopped:  # the log ended, or leadership was lost, on the way
+            for answered, answer in answers:
+                self._settle(answered, answer)
+            return
+        end = self.log.end
+        if self.log.committed >= end and not self._held:
+            for answered, answer in answers:
+                self._settle(answered, answer)
+        elif answers:
+            self._hold(end, answers)
+            self._release()
+        self._arm()
+
+    def _step(self, ticket: Ticket, command: Any, is_asked: bool) -> list[tuple[Ticket, Answer]]:
+        try:
+            outcome = self.machine.decide(ticket, command, self.world.wall_ms())
+        except KafkaError as refusal:
+            outcome = Outcome(answers=[(ticket, refusal)])
+        except Exception as bug:
+            if not is_asked:
+                raise
+            log.exception("bug in the decision on %s, which is refused", type(command).__name__)
+            self._settle(ticket, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(bug)))
+            ticket._open, ticket._abandoned = True, True  # the machine may have kept it, and answer it in vain
+            return []
+        for answered, _ in outcome.answers:
+            assert answered._open, "a ticket was answered twice"
+            answered._open = False
+        records = outcome.records
+        if not records:
+            return outcome.answers
+        try:
+            end = self.log.append(records)
+        except KafkaError as refusal:
+            return [(answered, KafkaError(refusal.code, refusal.message)) for answered, _ in outcome.answers]
+        except Damage as damage:
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+            self.stop(error)
+            return [(answered, error) for answered, _ in outcome.answers]
+        offset = end - len(records)
+        for record in records:
+            record.offset = offset
+            offset += 1
+            self.machine.apply(record)
+        return outcome.answers
+
+    def _replay(self, record: Stored) -> None:
+        sound = False
+        try:
+            self.machine.apply(record)
+            sound = True
+        finally:
+            if not sound:
+                self._break_off(sys.exception())
+
+    def _break_off(self, bug: BaseException | None) -> None:
+        """A machine may refuse; whatever else it raises is a bug, after which its state is a guess."""
+        self.stop(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug stopped this state machine"))
+        if self._on_bug is not None and bug is not None:
+            self._on_bug(bug)
+
+    def _hold(self, end: int, answers: list[tuple[Ticket, Answer]]) -> None:
+        loop = asyncio.get_running_loop()
+        self._held.append((end, answers))
+        for ticket, answer in answers:
+            ticket._answer = answer
+            if ticket._timeout_ms > 0:
+                ticket._timer = loop.call_later(ticket._timeout_ms / 1000, self._expire, ticket)
+
+    def _release(self) -> None:
+        """The log's commit moved: what rests on committed records only may leave, in the order it was decided."""
+        committed = self.log.committed
+        while self._held and self._held[0][0] <= committed:
+            for ticket, answer in self._held.popleft()[1]:
+                self._settle(ticket, answer)
+
+    def _settle(self, ticket: Ticket, answer: Answer) -> None:
+        if ticket._settled:
+            return
+        ticket._answer = answer
+        ticket._open = False
+        ticket._settled = True
+        if ticket._timer is not None:
+            ticket._timer.cancel()
+            ticket._timer = None
+        if ticket._done is not None:
+            ticket._done(answer)
+
+    def _expire(self, ticket: Ticket) -> None:
+        ticket._timer = None
+        self._settle(ticket, KafkaError(self._late_code, "decided, but not committed in time"))
+
+    def _arm(self) -> None:
+        """Set the timer for the machine's deadline. A timer set for earlier stays: it looks again when it fires."""
+        deadline_ms = self.machine.deadline_ms()
+        if deadline_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        delay_ms = max(deadline_ms - self.world.wall_ms(), 1)
+        self._timer_ms = deadline_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        deadline_ms = self.machine.deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self.world.wall_ms():
+            self._run(Ticket(0), Tick())
+        else:
+            self._arm()
+
+
+def _resolve(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)
