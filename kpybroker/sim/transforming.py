@@ -11,8 +11,10 @@ from kpybroker.sim.transacting import ABORT_ODDS, FIRST, GONE_S, SECOND, TIRES_A
 
 TWINS, TEAM = "twin transformers", "team"
 """Groups: of those who share a transactional id, and of those who share partitions."""
-TAKEN_MAX = 10
-"""Records in one transaction."""
+TAKEN_MAX, TAKEN_BYTES = 10, 700
+"""Records in one transaction, and their size: the smallest segments take no batch above 900 bytes."""
+COPY_BYTES = 60
+"""What an output has beside its input, at most: names, attempt, the record's own fields."""
 UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
@@ -81,9 +83,9 @@ class Transformer:
             for place, found in consumer.got.items():
                 await consumer.fetch(place)
                 if found:
-                    taken = found[:TAKEN_MAX]
+                    taken = _fitting(found)
                     await self._copy(session, place, [value for _, value in taken], taken[-1][0] + 1)
-                    del found[:TAKEN_MAX]
+                    del found[: len(taken)]
             if self._is_member:
                 await membership.beat()
             client.succeeded()
@@ -115,3 +117,14 @@ class Transformer:
             raise Refused(int(ErrorCode.TRANSACTION_ABORTABLE))  # all of it again
         await session.end(commit=True)
         commits.acked = max(commits.acked, position)
+
+
+def _fitting(found: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The first records whose outputs fit into one batch; one in any case."""
+    count = size_bytes = 0
+    for _, value in found[:TAKEN_MAX]:
+        size_bytes += len(value) + COPY_BYTES
+        if count and size_bytes > TAKEN_BYTES:
+            break
+        count += 1
+    return found[:count]
