@@ -254,6 +254,9 @@ class ModernGroup:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def add(self, member: ModernMember) -> None:
+        known = self.members.get(member.member_id)
+        if known is not None:
+            self._release_instance(known)
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
@@ -264,6 +267,16 @@ class ModernGroup:
         self.hold(member, Current())
         del self.members[member.member_id]
         self.targets.pop(member.member_id, None)
+        self._release_instance(member)
+
+    def name_instance(self, member: ModernMember, instance_id: str) -> None:
+        """A member says which instance it is; it may have been another one before."""
+        if member.member_id in self.members:
+            self._release_instance(member)
+            self.instances[instance_id] = member.member_id
+        member.instance_id = instance_id
+
+    def _release_instance(self, member: ModernMember) -> None:
         if member.instance_id is not None and self.instances.get(member.instance_id) == member.member_id:
             del self.instances[member.instance_id]
 

@@ -129,7 +129,7 @@ class ModernHeartbeat:
         request = command.request
         before, regex_before, names_before = member.said(), member.regex, set(member.names)
         if request.instance_id is not None:
-            member.instance_id = request.instance_id
+            group.name_instance(member, request.instance_id)
         if request.rack_id is not None:
             member.rack_id = request.rack_id
         if request.rebalance_timeout_ms != -1:

@@ -130,6 +130,16 @@ def test_a_long_client_id_makes_no_member_id_that_cannot_be_kept(is_modern: bool
     assert same_after_replay(played)
 
 
+def test_a_member_that_says_it_is_another_instance_is_no_longer_the_first() -> None:
+    played = stage()
+    played.answer(beat("m", 0, instance_id="first"))
+    played.answer(beat("m", 0, instance_id="second"))
+    assert played.machine.modern.groups["g"].instances == {"second": "m"}
+    with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
+        played.answer(beat("m", -2, instance_id="first"))
+    assert same_after_replay(played)
+
+
 def hostile(chance: Random, played: Stage) -> Any:
     """Anything, to the one group, with ids that are known more often than not."""
     members = [*played.machine.groups["g"].members] if "g" in played.machine.groups else []
