@@ -90,7 +90,7 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     if origin.clean:
         end = believed = _believe(segments, names, settings, epochs)
     else:
-        believed = segments[segments.number_for(origin.recovery_point)].base_offset
+        believed = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
         end = _recover(disk, segments, frozenset(names), settings, epochs, origin)
     start = max(origin.log_start, segments.first.base_offset)
     if start > end:
@@ -192,7 +192,7 @@ def _recover(
     origin: Origin,
 ) -> int:
     """Check all batches from the recovery point's segment on, cut at the first bad one. Returns the end offset."""
-    first = segments.number_for(origin.recovery_point)
+    first = segments.first_in_doubt(origin.recovery_point)
     for number in range(first):
         if segments[number].size_bytes and _lacks_index(segments[number], present):
             _index_anew(segments[number], settings, epochs)

@@ -41,6 +41,11 @@ class Segments:
         """Place of the segment that holds `offset`, if any does; 0 below the first."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
+    def first_in_doubt(self, recovery_point: int) -> int:
+        """Place of the first segment that a crash may have harmed. One that ends at the recovery point is among them:
+        its records are on disk, its indexes perhaps not, since they are synced once another segment has begun."""
+        return self.number_for(recovery_point - 1)
+
     def holding(self, offset: int) -> Segment:
         active = self.active
         return active if offset >= active.base_offset else self._list[self.number_for(offset)]

@@ -42,7 +42,7 @@ class GroupSync:
         """After an unclean stop: the page cache may hold what the disk does not."""
         self.synced_end = recovery_point
         self.directory_changed = True
-        self._sealed = [segments[at] for at in range(segments.number_for(recovery_point), len(segments) - 1)]
+        self._sealed = [segments[at] for at in range(segments.first_in_doubt(recovery_point), len(segments) - 1)]
 
     def forget(self, segments: list[Segment]) -> None:
         """These are deleted."""

@@ -226,3 +226,23 @@ def test_after_a_clean_stop_a_loss_of_power_takes_nothing_of_the_index() -> None
         again = Log.open(world, "/data/t-0", "t", 0, SMALL, clean=True, recovery_point=log.end)
         assert known
         assert aborted(again) == known
+
+
+def test_a_loss_of_power_takes_nothing_of_a_segment_that_ends_at_the_recovery_point(tmp_path: Path) -> None:
+    """Its records were synced while it was active; its index is, once the next sync has come."""
+    log = opened(tmp_path, segment_bytes=400)
+    append(log, 1, 0)
+    end(log, 1, commits=False)
+    for sequence in range(20):
+        append(log, 2, sequence)
+        end(log, 2, commits=True)
+    log.flush()
+    boundary = log.segments[1].base_offset
+    known = aborted(log)
+    assert known
+    log.close()
+    (tmp_path / "t-0" / "00000000000000000000.txnindex").unlink()
+    again = Log.open(WORLD, str(tmp_path / "t-0"), "t", 0, log.settings, clean=False, recovery_point=boundary)
+    assert aborted(again) == known
+    assert again.syncing.has_sealed, "and now it is synced"
+    again.close()
