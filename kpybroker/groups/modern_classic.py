@@ -16,7 +16,7 @@ from kpybroker.groups.classic import CONSUMER, named_once
 from kpybroker.groups.commands import Heartbeat, Join
 from kpybroker.groups.modern import NOTHING, MemberState, ModernGroup, ModernMember
 from kpybroker.groups.modern_steps import ModernSteps
-from kpybroker.groups.subscription import Subscription, build_assignment, read_subscription
+from kpybroker.groups.subscription import Subscription, build_assignment, read_subscription, version_of
 from kpybroker.groups.turn import Turn
 from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
@@ -130,7 +130,8 @@ class ModernClassic:
         if request.generation_id != member.current.epoch:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         assert member.classic is not None
-        protocol = member.classic.supported_protocols[0].name
+        first = member.classic.supported_protocols[0]
+        protocol, subscription = first.name, bytes(first.metadata)
         if (request.protocol_type or CONSUMER) != CONSUMER or (request.protocol_name or protocol) != protocol:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if (
@@ -142,7 +143,9 @@ class ModernClassic:
         if member.sync_wait is not None:
             member.sync_wait.cancel()
         return sync_group.Response(
-            protocol_type=CONSUMER, protocol_name=protocol, assignment=given(member, self._steps.image())
+            protocol_type=CONSUMER,
+            protocol_name=protocol,
+            assignment=given(member, subscription, self._steps.image()),
         )
 
     # -- Heartbeat ------------------------------------------------------------------------------------------------
@@ -218,17 +221,12 @@ def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset
     )
 
 
-def given(member: ModernMember, image: Image) -> bytes:
-    """What a classic member has, in the words of the classic protocol."""
-    assert member.classic is not None
-    protocols = member.classic.supported_protocols
-    try:
-        version = read_subscription(bytes(protocols[0].metadata)).version
-    except MalformedFrame:  # of a protocol that its classic group did not choose, and nobody read
-        version = 0
+def given(member: ModernMember, subscription: bytes, image: Image) -> bytes:
+    """What a classic member has, in the version of this subscription of its own. Nobody may have read that before: of
+    the protocols a member offers, only one counts at a time."""
     topics: dict[str, Any] = {}
     for topic_id, partitions in records.by_topic(member.current.assigned).items():
         topic = image.topic_by_id(topic_id)
         if topic is not None:
             topics[topic.name] = partitions
-    return build_assignment(version, topics)
+    return build_assignment(version_of(subscription), topics)

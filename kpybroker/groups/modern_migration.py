@@ -141,10 +141,12 @@ class Migration:
             )
             member.rebalance_timeout_ms = known.rebalance_timeout_ms
             member.session_timeout_ms = known.classic.session_timeout_ms
-            member.assignment = given(known, self._steps.image())
             classic.add(member, CONSUMER)
             self._rebalance.renew_session(classic, member, turn.now_ms)
         classic.protocol = classic.select_protocol()
+        for known in group.members.values():
+            member = classic.members[known.member_id]
+            member.assignment = given(known, member.metadata(classic.protocol), self._steps.image())
         classic.enter(State.STABLE, turn.now_ms)
         self._classic[group.group_id] = classic
         self._rebalance.keep(classic, turn)

@@ -26,7 +26,6 @@ LAST_VERSION = 3
 class Subscription(NamedTuple):
     """What a member subscribes to, and what it has."""
 
-    version: int
     topics: tuple[str, ...]
     owned: Mapping[str, Sequence[int]]
     generation: int
@@ -39,7 +38,7 @@ def read_subscription(data: bytes) -> Subscription:
     version = _version(data)
     said, _ = parse_prefix(ConsumerProtocolSubscription, min(version, LAST_VERSION), data, _LENGTH.size)
     owned = _by_topic(said.owned_partitions)
-    return Subscription(version, tuple(said.topics), owned, said.generation_id, said.rack_id)
+    return Subscription(tuple(said.topics), owned, said.generation_id, said.rack_id)
 
 
 def read_assignment(data: bytes) -> dict[str, Sequence[int]]:
@@ -63,6 +62,11 @@ def build_assignment(version: int, topics: Mapping[str, Sequence[int]]) -> bytes
     version = min(version, LAST_VERSION)
     assigned = [TopicPartition(topic=topic, partitions=list(partitions)) for topic, partitions in topics.items()]
     return _LENGTH.pack(version) + build(ConsumerProtocolAssignment(assigned_partitions=assigned), version)
+
+
+def version_of(data: bytes) -> int:
+    """The version of a subscription, which is one the member understands; 0 where it does not say."""
+    return max(_LENGTH.unpack_from(data)[0], 0) if len(data) >= _LENGTH.size else 0
 
 
 def _version(data: bytes) -> int:

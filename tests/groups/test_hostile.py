@@ -105,6 +105,21 @@ def test_a_protocol_that_nobody_chose_is_not_read() -> None:
     assert same_after_replay(played)
 
 
+def test_an_assignment_is_in_the_version_of_the_protocol_that_counts() -> None:
+    played = stage()
+    version_1 = b"\0\1" + SUBSCRIPTION[2:] + bytes(4)
+    offered = (("other", version_1), ("range", SUBSCRIPTION))
+    first, answers, _ = played.ask(join(*offered))
+    played.ask(join(("range", SUBSCRIPTION), client="b"))
+    joined = dict([*answers, *played.wait(SESSION_MS // 2)])[first]
+    played.answer(Sync(sync_group.Request(group_id="g", generation_id=1, member_id=joined.member_id)))
+    played.answer(beat("modern", 0))
+    played.answer(beat("modern", -1))
+    group = played.machine.groups["g"]
+    assert group.protocol == "range"
+    assert group.members[joined.member_id].assignment.startswith(b"\0\0")
+
+
 def test_an_offset_may_expire_at_the_end_of_time() -> None:
     played = stage()
     places = [("t", played.topic("t", 3), [PartitionCommit(0, 7, -1, "")])]
