@@ -151,10 +151,16 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+MESSAGE_MAX = 8_000
+"""Characters of a refusal's message, which may quote what it refuses: a string in an answer has at most 32,767 bytes."""
+
+
 class KafkaError(Exception):
     """A refusal: the request is answered with `code`, and with `message` where the API carries one."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        if message is not None and len(message) > MESSAGE_MAX:
+            message = f"{message[: MESSAGE_MAX - 3]}..."
         super().__init__(code, message)
         self.code = code
         self.message = message

@@ -38,6 +38,17 @@ def test_every_version_joins_stays_and_leaves(with_broker: WithBroker) -> None:
     with_broker(scenario, AT_ONCE)
 
 
+def test_refusals_that_quote_long_names_are_answered(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await coordinator(peer, "t")
+        assert (await joined(peer, "g", "m")).error_code == 0
+        wrong = await beat(peer, "g", "\u20ac" * 10_922, 1)
+        assert wrong.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert wrong.error_message.endswith("...")
+
+    with_broker(scenario, AT_ONCE)
+
+
 def test_only_version_0_is_given_an_id(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
