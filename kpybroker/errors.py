@@ -152,7 +152,7 @@ class ErrorCode(IntEnum):
 
 
 MESSAGE_MAX = 8_000
-"""Characters of a refusal's message, which may quote what it refuses: a string in an answer has at most 32,767 bytes."""
+"""Characters of a message, which may quote what is refused: a string in an answer has at most 32,767 bytes."""
 
 
 class KafkaError(Exception):
