@@ -11,15 +11,19 @@ REPLICAS ?= 3
 JOBS ?= 1
 MINUTES ?= 20
 TARGET ?= kpybroker
+NEXT_PYSPARK := 4.3.0
+NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
+SPARK_TESTS := $(wildcard compat_tests/test_spark*.py compat_tests/test_example_*.py)
+ARCHIVE_TESTS := $(wildcard compat_tests/test_archive*.py)
 
-.PHONY: run test check lint compat spark demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
+.PHONY: run test check lint compat spark-full demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
 
 test: prerequisites lint                  ## everything, on kpybroker
 	$(BIN)/python -m pytest tests -n auto
-	$(BIN)/python -m pytest compat_tests --target kpybroker
+	$(BIN)/python -m pytest compat_tests -m "not full" --target kpybroker
 
 check: $(VENV)/ready lint                 ## the fast tests alone: under a minute
 	$(BIN)/python -m pytest tests -n auto -m 'not slow'
@@ -30,7 +34,13 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka
-	$(BIN)/python -m pytest compat_tests --target kafka
+	$(BIN)/python -m pytest compat_tests -m "not full" --target kafka
+
+spark-full: prerequisites $(NEXT_SPARK)/ready   ## every Spark test with two PySparks, on kpybroker and on Apache Kafka
+	$(BIN)/python -m pytest $(SPARK_TESTS) $(ARCHIVE_TESTS) --target kpybroker
+	$(BIN)/python -m pytest $(SPARK_TESTS) $(ARCHIVE_TESTS) --target kafka
+	KPYBROKER_SPARK_JARS=$$($(BIN)/python -m oracle.jars) $(NEXT_SPARK)/bin/python -m pytest $(SPARK_TESTS) --target kpybroker
+	KPYBROKER_SPARK_JARS=$$($(BIN)/python -m oracle.jars) $(NEXT_SPARK)/bin/python -m pytest $(SPARK_TESTS) --target kafka
 
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
 	$(BIN)/python -m spark_examples.flights_demo
@@ -60,6 +70,11 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kpybroker needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(NEXT_SPARK)/ready: pyproject.toml
+	$(PYTHON) -m venv $(NEXT_SPARK)
+	$(NEXT_SPARK)/bin/pip install --quiet --editable '.[compat]' pyspark==$(NEXT_PYSPARK)
 	touch $@
 
 clean:

@@ -25,6 +25,7 @@ from bench import (
     librdkafka,
     produce_raw,
     report,
+    spark,
     startup,
     topics,
     transactions,
@@ -49,6 +50,7 @@ FAMILIES = (
     cleaning,
     cluster,
     failover,
+    spark,
 )
 FAILURES = (LoadError, NotStarted, KafkaException, OSError)
 DESCRIPTORS = 8192

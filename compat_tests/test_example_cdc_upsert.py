@@ -10,6 +10,8 @@ from oracle.target import Target
 from spark_examples import cdc_upsert
 from spark_examples.cdc_upsert import CHANGES, changes
 
+pytestmark = pytest.mark.full
+
 
 def expected() -> list[dict[str, object]]:
     """Change by change in the database's order, which the topic's is not: some come again."""

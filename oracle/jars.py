@@ -77,3 +77,13 @@ def pipelines() -> Path:
 def s3a() -> Path:
     """The folder with Hadoop's S3A and the AWS SDK, for the Hadoop of PySpark 4.0.0."""
     return fetch(HERE / "s3a.xml", CACHE / "s3a")
+
+
+@cache
+def spark_connector() -> Path:
+    """The folder with Spark's Kafka connector, for a PySpark newer than the one of `make test`."""
+    return fetch(HERE / "spark.xml", CACHE / "spark-connector")
+
+
+if __name__ == "__main__":
+    print(spark_connector())
