@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from chaos.history import PRODUCER_SHIFT, SOMEWHERE, UNKNOWN, Commit, Fetched, History, Latest, Place, key_of, name_of
+from chaos.incarnations import Incarnations
 
 SHOWN_MAX = 20
 """Violations of one kind that are listed; more are counted."""
@@ -18,7 +19,7 @@ class Kind(Enum):
     """What may not happen."""
 
     LOST = "an acknowledged record is gone"
-    DUPLICATED = "a record is there twice"
+    DUPLICATED = "a record is there twice in one epoch of its producer"
     REORDERED = "records of one producer are in another order than it sent them"
     MOVED = "a record is at another offset than was acknowledged"
     CHANGED = "an offset has another value than was read there"
@@ -62,12 +63,15 @@ def _at(place: Place, offset: int) -> str:
 
 
 def _of_records(history: History) -> Iterator[Violation]:
-    """In the end every record is there once, and each producer's are in its order."""
+    """In the end every record is there once in an epoch of its producer, and each producer's are in its order."""
     for place, found in history.final.items():
+        incarnations = history.incarnations.get(place, Incarnations())
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for offset, key in found:
             if key in first:
+                if incarnations.is_repeated(first[key], offset):
+                    continue
                 text = f"{name_of(key)} is in {_at(place, first[key])} and at {offset}"
                 yield Violation(Kind.DUPLICATED, text)
                 continue
@@ -77,6 +81,16 @@ def _of_records(history: History) -> Iterator[Violation]:
                 text = f"{name_of(key)} is in {_at(place, offset)}, behind {name_of(last[producer])}"
                 yield Violation(Kind.REORDERED, text)
             last[producer] = max(key, last.get(producer, -1))
+
+
+def repeated(history: History) -> int:
+    """Records that are there again because their client began a new epoch and sent them again (KIP-360)."""
+    count = 0
+    for place, found in history.final.items():
+        first: dict[int, int] = {}
+        incarnations = history.incarnations.get(place, Incarnations())
+        count += sum(incarnations.is_repeated(first.setdefault(key, offset), offset) for offset, key in found)
+    return count
 
 
 def _of_acknowledgements(history: History) -> Iterator[Violation]:

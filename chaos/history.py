@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from chaos.incarnations import Incarnations
+
 PRODUCER_SHIFT = 40
 UNKNOWN = -1
 """The offset of a record that nobody acknowledged, and that may be there or not."""
@@ -104,6 +106,8 @@ class History:
     """(place, reader) -> what it was given, again and again where it went back."""
     final: dict[Place, Found] = field(default_factory=dict)
     """Everything that is there in the end, as committed."""
+    incarnations: dict[Place, Incarnations] = field(default_factory=dict)
+    """Whose batches they are."""
     latest: dict[Place, list[Latest]] = field(default_factory=dict)
     commits: dict[tuple[str, Place], list[Commit]] = field(default_factory=dict)
     fetched: dict[tuple[str, Place], list[Fetched]] = field(default_factory=dict)

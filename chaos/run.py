@@ -10,8 +10,9 @@ from pathlib import Path
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from chaos.check import Kind, Violation, agree, violations
+from chaos.check import Kind, Violation, agree, repeated, violations
 from chaos.history import Fetched, Found, History, Place
+from chaos.incarnations import Incarnations
 from chaos.java import JavaLoad
 from chaos.librdkafka import QUICK, Member, Production, key_in, read_all
 from chaos.links import Links
@@ -44,6 +45,7 @@ class Report:
     counted: dict[str, int] = field(default_factory=dict)
     longest_recovery_s: float = 0.0
     latest_answers: int = 0
+    repeated: int = 0
     violations: list[Violation] = field(default_factory=list)
 
 
@@ -173,8 +175,9 @@ class Run:
         self._until(self.nemesis.is_whole, "not all replicas are in sync")
         self._fetch_commits()
         self._told("reading everything")
-        found = self._read_everything()
-        self.report.violations = found + violations(self.history) + self._compare_logs()
+        found = self._read_everything() + self._compare_logs()
+        self.report.violations = found + violations(self.history)
+        self.report.repeated = repeated(self.history)
         self.report.acknowledged = self.history.acknowledged
         self.report.read = sum(len(one) for one in self.history.reads.values())
         self.report.latest_answers = self._watch.answers
@@ -204,6 +207,7 @@ class Run:
                 files = sorted((node.data / f"{place.topic}-{place.partition}").glob("*.log"))
                 replicas[node.node_id] = b"".join(file.read_bytes() for file in files)
             found += [Violation(Kind.CHANGED, text) for text in agree(place, replicas)]
+            self.history.incarnations[place] = Incarnations.of_log(next(iter(replicas.values())))
         return found
 
 

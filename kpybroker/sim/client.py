@@ -7,8 +7,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode
+from kpybroker.groups.coordinator import TOPIC as OFFSETS_TOPIC
+from kpybroker.metadata.hashing import partition_of
 from kpybroker.peer import Peer
-from kpybroker.sim.history import WALL_BEGINS_MS, History
+from kpybroker.sim.history import ON_ITS_WAY_S, WALL_BEGINS_MS, History
 from kpybroker.sim.loop import Owner, VirtualLoop
 from kpybroker.sim.network import Fabric, SimNetwork
 from kpybroker.wire.rpc import find_coordinator, metadata
@@ -180,6 +182,32 @@ class Client:
         self._brokers[row.node_id] = (row.host, row.port)
         self._coordinators[kind, key] = row.node_id
         return int(row.node_id)
+
+    async def is_deposed(self, node_id: int, group: str) -> bool:
+        """Whether the node that answered for a group has a successor that it does not know: coordinators have no
+        leases. Every other node is asked, for as long as one may be out of reach. Raises Unanswered."""
+        own = await self._reign(node_id, group)
+        if own is None or own.leader_id != node_id:
+            return True
+        doubtful = sorted(set(self._brokers) - {node_id})
+        until_s = self.loop.time() + ON_ITS_WAY_S
+        while doubtful and self.loop.time() < until_s:
+            for other in list(doubtful):
+                try:
+                    told = await self._reign(other, group)
+                except Unanswered:
+                    continue
+                if told is not None and told.leader_epoch > own.leader_epoch:
+                    return True
+                doubtful.remove(other)
+            await self.nap(1.0)
+        return False
+
+    async def _reign(self, node_id: int, group: str) -> Any:
+        """Who leads the partition that keeps a group, and in which epoch, says this node; None where it knows none."""
+        request = metadata.Request(topics=[metadata.MetadataRequestTopic(name=OFFSETS_TOPIC)])
+        rows = (await self.ask(node_id, "Metadata", request)).topics[0].partitions
+        return next((row for row in rows if row.partition_index == partition_of(group, len(rows))), None)
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
         self._coordinators.pop((kind, key), None)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kpybroker.groups.modern import ModernGroup
+from kpybroker.groups.offsets import Committed, Offsets, Shown
 from kpybroker.machine import Outcome
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.runner import Runner
@@ -59,6 +60,16 @@ def _gives_each_twice(next_id: Callable[[ProducerIds], Awaitable[int]]) -> Calla
     return again
 
 
+def _one_before(fetch: Callable[..., Any]) -> Callable[..., Any]:
+    def older(shown: Shown) -> Shown:
+        return replace(shown, offset=max(shown.offset - 1, 0)) if isinstance(shown, Committed) else shown
+
+    def stale(*asked: Any) -> Any:
+        return [(topic, [(number, older(shown)) for number, shown in rows]) for topic, rows in fetch(*asked)]
+
+    return stale
+
+
 def _is_free(*_: Any) -> bool:
     return True
 
@@ -84,6 +95,12 @@ COORDINATORS = (
     Mutant(
         "a producer id is used again",
         (Patch(ProducerIds, "next", _gives_each_twice(ProducerIds.next)),),
+        MOVES,
+        brokers=3,
+    ),
+    Mutant(
+        "a coordinator tells less than was committed",
+        (Patch(Offsets, "fetch", _one_before(Offsets.fetch)),),
         MOVES,
         brokers=3,
     ),

@@ -95,11 +95,14 @@ class Membership:
         topic = offset_fetch.OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=[index])
         group = offset_fetch.OffsetFetchRequestGroup(group_id=self.group, topics=[topic])
         request = offset_fetch.Request(groups=[group], require_stable=True)
-        told = await client.ask(await client.coordinator(self.group), "OffsetFetch", request)
+        node_id = await client.coordinator(self.group)
+        told = await client.ask(node_id, "OffsetFetch", request)
         answer = told.groups[0]
         self._check(answer.error_code)
         row = answer.topics[0].partitions[0]
         self._check(row.error_code)
+        if row.committed_offset < floor and await client.is_deposed(node_id, self.group):
+            self._check(int(ErrorCode.NOT_COORDINATOR))
         client.history.fetched_commit(self.group, place, floor, row.committed_offset)
         return int(row.committed_offset)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from random import Random
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.check import Kind, agree, violations
+from chaos.check import Kind, agree, repeated, violations
 from chaos.history import SOMEWHERE, UNKNOWN, Commit, Fetched, Found, History, Latest, Place, Transaction, Write, key_of
+from chaos.incarnations import Incarnation, Incarnations
+from kpybroker.wire.batch import Record, encode_batch
 
 SEEDS = st.integers(0, 2**32)
 PLACES = [Place("t", 0), Place("t", 1)]
@@ -137,6 +140,28 @@ def duplicate(history: History, random: Random) -> None:
     found.add(found.offsets[-1] + 1, random.choice(found.keys))
 
 
+def send_again(history: History, place: Place, random: Random, first: Incarnation, again: Incarnation) -> None:
+    """Two of them wrote the place's log; the second repeats a record of the first that was not acknowledged."""
+    found = history.final[place]
+    at, key = random.choice(list(found))
+    for (where, _), offsets in history.acked.items():
+        if where == place:
+            offsets[:] = array("q", (UNKNOWN if offset == at else offset for offset in offsets))
+    end = found.offsets[-1] + 1
+    found.add(end, key)
+    log = history.incarnations[place] = Incarnations()
+    log.add(0, first)
+    log.add(end, again)
+
+
+def repeat_in_one_epoch(history: History, random: Random) -> None:
+    send_again(history, random.choice(PLACES), random, Incarnation(9, 1), Incarnation(9, 1))
+
+
+def repeat_in_an_older_epoch(history: History, random: Random) -> None:
+    send_again(history, random.choice(PLACES), random, Incarnation(9, 1), Incarnation(9, 0))
+
+
 def reorder(history: History, random: Random) -> None:
     found = history.final[random.choice(PLACES)]
     ours = [at for at, key in enumerate(found.keys) if key >> 40 == PLAIN]
@@ -195,6 +220,8 @@ def misbehave(history: History, random: Random) -> None:
 MUTATIONS: list[tuple[Callable[[History, Random], None], Kind]] = [
     (lose, Kind.LOST),
     (duplicate, Kind.DUPLICATED),
+    (repeat_in_one_epoch, Kind.DUPLICATED),
+    (repeat_in_an_older_epoch, Kind.DUPLICATED),
     (reorder, Kind.REORDERED),
     (move, Kind.MOVED),
     (change, Kind.CHANGED),
@@ -212,6 +239,28 @@ MUTATIONS: list[tuple[Callable[[History, Random], None], Kind]] = [
 @settings(max_examples=200, deadline=None)
 def test_a_valid_history_passes(seed: int) -> None:
     assert violations(valid(Random(seed))) == []
+
+
+@given(SEEDS, st.sampled_from([Incarnation(9, 2), Incarnation(10, 0)]))
+@settings(max_examples=60, deadline=None)
+def test_a_client_may_send_again_in_its_next_epoch(seed: int, again: Incarnation) -> None:
+    random = Random(seed)
+    history = valid(random)
+    send_again(history, random.choice(PLACES), random, Incarnation(9, 1), again)
+    assert [one for one in violations(history) if one.kind is Kind.DUPLICATED] == []
+    assert repeated(history) == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 5), st.integers(0, 3)), max_size=20), st.integers(0, 60))
+def test_a_log_says_who_wrote_it(rows: list[tuple[int, int, int]], cut: int) -> None:
+    log, whose, end = b"", [], 0
+    for count, producer_id, epoch in rows:
+        records = [Record(delta, 0, None, b"v", ()) for delta in range(count)]
+        log += encode_batch(records, base_offset=end, producer_id=producer_id, producer_epoch=epoch)
+        whose += [Incarnation(producer_id, epoch)] * count
+        end += count
+    found = Incarnations.of_log(log + log[:cut])
+    assert [found.at(offset) for offset in range(end)] == whose
 
 
 @pytest.mark.parametrize(("mutate", "kind"), MUTATIONS, ids=lambda it: getattr(it, "__name__", None))
