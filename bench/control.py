@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.measure import LoadError
@@ -56,10 +56,17 @@ def fresh_topic(target: Target, case: str, partitions: int) -> Iterator[str]:
 
 
 def end_offsets(target: Target, topic: str, partitions: int) -> list[int]:
-    """The latest offset of each partition."""
+    """The latest offset of each partition, once the broker that librdkafka asks for their leaders knows these."""
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
-    answers = _admin(target.bootstrap).list_offsets(asked, request_timeout=TIMEOUT_S)
-    return [answers[each].result(TIMEOUT_S).offset for each in asked]
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        answers = _admin(target.bootstrap).list_offsets(asked, request_timeout=TIMEOUT_S)
+        try:
+            return [answers[each].result(TIMEOUT_S).offset for each in asked]
+        except KafkaException as refused:
+            if refused.args[0].code() != KafkaError._NOENT or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def forget() -> None:

@@ -59,9 +59,7 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
         f"told; {counted}; whole again after at most {report.longest_recovery_s:.1f} s"
     )
     if report.repeated:
-        console.print(
-            f"{report.repeated} records once more in a new epoch of their producer, as clients may (KIP-360)"
-        )
+        console.print(f"{report.repeated} records once more in a new epoch of their producer, as clients may (KIP-360)")
     for what in missing:
         console.print(f"too little trouble: {what}")
     for violation in report.violations:
