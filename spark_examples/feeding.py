@@ -1,6 +1,6 @@
 """Topics for an example, and the records that it starts from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -20,10 +20,11 @@ class Record(NamedTuple):
     partition: int = -1
 
 
-def create_topics(bootstrap: str, *names: str, partitions: int = 4) -> None:
-    """New topics that keep everything: the examples' records are older than a usual retention."""
+def create_topics(bootstrap: str, *names: str, partitions: int = 4, settings: Mapping[str, str] | None = None) -> None:
+    """New topics that keep everything, unless `settings` say otherwise: the examples' records are of long ago."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = [NewTopic(name, partitions, config={"retention.ms": "-1"}) for name in names]
+    config = {"retention.ms": "-1", **(settings or {})}
+    topics = [NewTopic(name, partitions, config=config) for name in names]
     for created in admin.create_topics(topics).values():
         created.result(30)
 

@@ -3,8 +3,8 @@
     python -m spark_examples.flights_board [--bootstrap 127.0.0.1:9092] [--workdir DIR]
 
 Replays the 336,776 flights that left New York in 2013 from a topic, at their own time, with a watermark; weather comes
-from another topic, read once. The stream writes how each window stands to a third topic after every batch that changed
-it, so that the last record under a key counts. At the end the board is drawn to `board.png`.
+from another topic, read anew for each batch. The stream writes how each window stands to a third topic after every
+batch that changed it, so that the last record under a key counts. At the end the board is drawn to `board.png`.
 """
 
 import uuid
