@@ -168,7 +168,9 @@ def _read_member(group: ModernGroup, key: bytes, value: bytes) -> None:
     member.regex = told.subscribed_topic_regex or ""
     member.rebalance_timeout_ms = told.rebalance_timeout_ms
     member.server_assignor = told.server_assignor
-    member.classic = told.classic_member_metadata
+    told_classic = told.classic_member_metadata
+    if told_classic is not None and told_classic.supported_protocols:
+        member.classic = told_classic  # one without a protocol is nobody's: earlier versions left the field out
     group.add(member)
 
 

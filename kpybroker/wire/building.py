@@ -175,9 +175,9 @@ class BuilderEmitter(Emitter):
         head, plus_one = ("B", " + 1") if piece.compact else ("i", "")
         self.fixed(f"*{head}{code}", f"{size}{plus_one}, *{values}")
 
-    def nullable_struct(self, piece: Struct, source: str) -> None:
+    def nullable_struct(self, piece: Struct, source: str, null: int = 255) -> None:
         self.flush()
-        self.line(f"if {source} is None: out.append({bytes((255,))!r})")
+        self.line(f"if {source} is None: out.append({bytes((null,))!r})")
         self.line("else:")
         self.depth += 1
         self.fixed("b", "1")
@@ -216,7 +216,10 @@ class BuilderEmitter(Emitter):
             self.line(f"if {condition}:")
             self.depth += 1
             self.line(f"{mark} = len(out)")
-            self.piece(each.piece, f"{source}.{each.name}")
+            if isinstance(each.piece, Struct) and each.piece.nullable:
+                self.nullable_struct(each.piece, f"{source}.{each.name}", 0)
+            else:
+                self.piece(each.piece, f"{source}.{each.name}")
             self.flush()
             head = repr(primitives.write_uvarint(each.tag))
             self.line(f"out.insert({mark}, {head} + write_uvarint(sum(map(len, out[{mark}:]))))")

@@ -56,7 +56,7 @@ class Struct(NamedTuple):
     """Fields in order, then the tagged ones. tagged is None where the version has no tagged fields at all.
 
     absent: fields that this version lacks, with the values that parsing gives them.
-    nullable: a byte says whether it is there.
+    nullable: a byte says whether it is there: 1, or 255 for null; 0 for null in a tagged field.
     """
 
     cls: type

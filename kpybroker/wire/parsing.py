@@ -178,11 +178,11 @@ class ParserEmitter(Emitter):
         self.line(f"{target} = list({unpackers}[{size}](data, pos))")
         self.line(f"pos += {size} * {struct.calcsize('>' + code)}")
 
-    def nullable_struct(self, piece: Struct, target: str) -> None:
+    def nullable_struct(self, piece: Struct, target: str, null: str = "< 0") -> None:
         there = self.temporary("there")
         self.fixed("b", there)
         self.flush()
-        self.line(f"if {there} < 0: {target} = None")
+        self.line(f"if {there} {null}: {target} = None")
         self.line("else:")
         self.depth += 1
         found = self.struct_fields(piece)
@@ -222,7 +222,10 @@ class ParserEmitter(Emitter):
         for index, each in enumerate(tagged):
             self.line(f"{'elif' if index else 'if'} {tag} == {each.tag}:")
             self.depth += 1
-            self.piece(each.piece, f"{made}.{each.name}")
+            if isinstance(each.piece, Struct) and each.piece.nullable:
+                self.nullable_struct(each.piece, f"{made}.{each.name}", "<= 0")
+            else:
+                self.piece(each.piece, f"{made}.{each.name}")
             self.flush()
             self.line(f"if pos != {stop}: refuse('a tagged field of another length than it says')")
             self.depth -= 1

@@ -96,21 +96,23 @@ class Encoded(c.Adapter):
 class Object(c.Construct):
     """Members in order, then the tagged ones, as an object of the declared class."""
 
-    def __init__(self, piece: pieces.Struct) -> None:
+    def __init__(self, piece: pieces.Struct, null: int = -1) -> None:
         super().__init__()
         self.piece = piece
+        self.null = null
         self.members = [(name, interpreted(member)) for name, member in piece.members]
-        self.tagged = {each.tag: (each, interpreted(each.piece)) for each in piece.tagged or ()}
+        self.tagged = {each.tag: (each, self._in_tag(each.piece)) for each in piece.tagged or ()}
+
+    def _in_tag(self, piece: pieces.Piece) -> c.Construct:
+        return Object(piece, null=0) if isinstance(piece, pieces.Struct) else interpreted(piece)
 
     def _parse(self, stream: Any, context: Any, path: Any) -> Any:
-        if self.piece.nullable and c.Int8sb._parsereport(stream, context, path) < 0:
+        if self.piece.nullable and c.Int8sb._parsereport(stream, context, path) <= self.null:
             return None
         values = {name: member._parsereport(stream, context, path) for name, member in self.members}
-        for name, default in self.piece.absent:
-            namespace: dict[str, Any] = {}
-            values[name] = eval(default_source(default, namespace), namespace)
+        values |= {name: _made(default) for name, default in self.piece.absent}
         if self.piece.tagged is not None:
-            values |= {each.name: each.default for each, _ in self.tagged.values()}
+            values |= {each.name: _made(each.default) for each, _ in self.tagged.values()}
             values |= self._parse_tagged(stream, context, path)
         return self.piece.cls(**values)
 
@@ -131,18 +133,24 @@ class Object(c.Construct):
 
     def _build(self, obj: Any, stream: Any, context: Any, path: Any) -> Any:
         if self.piece.nullable:
-            c.Int8sb._build(-1 if obj is None else 1, stream, context, path)
+            c.Int8sb._build(self.null if obj is None else 1, stream, context, path)
             if obj is None:
                 return obj
         for name, member in self.members:
             member._build(getattr(obj, name), stream, context, path)
         if self.piece.tagged is not None:
-            sent = [each for each in self.tagged.values() if getattr(obj, each[0].name) != each[0].default]
+            sent = [each for each in self.tagged.values() if getattr(obj, each[0].name) != _made(each[0].default)]
             UVARINT._build(len(sent), stream, context, path)
             for each, member in sent:
                 body = member.build(getattr(obj, each.name))
                 stream.write(UVARINT.build(each.tag) + UVARINT.build(len(body)) + body)
         return obj
+
+
+def _made(default: Any) -> Any:
+    """What a default stands for."""
+    namespace: dict[str, Any] = {}
+    return eval(default_source(default, namespace), namespace)
 
 
 UVARINT = Uvarint()

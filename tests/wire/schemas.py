@@ -104,9 +104,12 @@ def described(piece: pieces.Piece) -> Any:
 
 
 def default_of(field: Schema, ours: type | None) -> Any:
-    """Kafka's default of a field; ours is the class of a structure, which stands for a new one."""
+    """Kafka's default of a field; ours is the class of a structure, which stands for a new one.
+
+    A default that is JSON's null, and not the word, counts for nothing with Kafka's generator.
+    """
     kind, default = field["type"], field.get("default", "")
-    if default in ("null", None):
+    if default == "null":
         return None
     if kind.startswith("[]"):
         return []
@@ -122,4 +125,4 @@ def default_of(field: Schema, ours: type | None) -> Any:
         return default
     if kind == "bytes":
         return b""
-    return None if kind == "records" or "tag" in field else ours
+    return None if kind == "records" or ("tag" in field and "nullableVersions" not in field) else ours

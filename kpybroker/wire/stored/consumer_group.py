@@ -67,7 +67,8 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None = ""
     rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = ""
-    classic_member_metadata: ClassicMemberMetadata | None = field(tag=0, nullable="0+")
+    classic_member_metadata: ClassicMemberMetadata | None = field(default=ClassicMemberMetadata, tag=0, nullable="0+")
+    """None, a member of the consumer protocol, is written out: to Kafka a missing field is an empty structure."""
 
 
 @message("0", key=6)
@@ -108,7 +109,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 class TopicPartitions:
     topic_id: Uuid = ZERO_UUID
     partitions: list[Int32] = []
-    assignment_epochs: list[Int32] | None = field(tag=0)
+    assignment_epochs: list[Int32] | None = field(default=[], tag=0)
 
 
 @message("0", flexible=0)

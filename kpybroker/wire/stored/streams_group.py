@@ -20,7 +20,7 @@ class StreamsGroupMetadataValue:
     epoch: Int32 = 0
     metadata_hash: Int64 = 0
     validated_topology_epoch: Int32 = field(default=-1, tag=0)
-    last_assignment_configs: list[LastAssignmentConfig] | None = field(tag=1)
+    last_assignment_configs: list[LastAssignmentConfig] | None = field(default=[], tag=1)
 
 
 @message("0", key=19)
@@ -96,7 +96,7 @@ class CurrentTaskIds:
 
     subtopology_id: str = ""
     partitions: list[Int32] = []
-    assignment_epochs: list[Int32] | None = field(tag=0)
+    assignment_epochs: list[Int32] | None = field(default=[], tag=0)
 
 
 @message("0", flexible=0)
