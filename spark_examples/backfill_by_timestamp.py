@@ -1,0 +1,125 @@
+"""Hours of a report made again from the topic, by time: what came late is in it now, and nothing is in it twice.
+
+    python -m spark_examples.backfill_by_timestamp [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+
+A flight's record is sent when it leaves and bears the hour for which it was planned, up to a day earlier: the topic is
+not in the order of time. `startingTimestamp` begins with the first record of that time or a later one, before which
+there is none of these hours. `endingTimestamp` ends before the first one of that time or a later one, and behind that
+there may be some: so it is set LATENESS later, and a filter keeps what is of the hours. Each hour of an airport is a
+folder that is replaced as a whole, so that a backfill may be killed, overlap with others, or be run again.
+"""
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import or_
+from pathlib import Path
+
+import pandas as pd
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
+
+from kpybroker.spark import QUICK_JVM, session
+from spark_examples.feeding import Record, create_topics, send
+from spark_examples.flights_table import flights
+from spark_examples.running import command_line
+
+AIRPORTS = ["EWR", "JFK", "LGA"]
+"""Each has a partition."""
+FLIGHT = "carrier string, origin string, dep_delay double"
+LATENESS = pd.Timedelta(days=1)
+"""No flight is sent behind one that was planned for so much later."""
+KNOWN = tuple(pd.Timestamp(day, tz="America/New_York") for day in ("2013-01-06", "2013-01-14"))
+REPORTED = tuple(pd.Timestamp(day, tz="America/New_York") for day in ("2013-01-08", "2013-01-10"))
+Hours = Mapping[int, tuple[pd.Timestamp, pd.Timestamp]]
+"""By partition, the hours from the first time up to the second."""
+
+
+def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+    """Report two days at midnight, make the last again when all have left, then hours that were lost; the report."""
+    spark = session(bootstrap, settings=QUICK_JVM)
+    topic = f"flights-{uuid.uuid4().hex[:6]}"
+    create_topics(bootstrap, topic, partitions=len(AIRPORTS))
+    report, midnight = workdir / "report", REPORTED[1]
+    everything = list(departures())
+    send(bootstrap, topic, (record for left, record in everything if left < midnight))
+    backfill(spark, bootstrap, topic, dict.fromkeys(range(len(AIRPORTS)), REPORTED), report)
+    early = read(spark, report)["flights"].sum()
+
+    send(bootstrap, topic, (record for left, record in everything if left >= midnight))
+    late_day = (midnight - LATENESS, midnight)
+    backfill(spark, bootstrap, topic, dict.fromkeys(range(len(AIRPORTS)), late_day), report)
+    found = read(spark, report)
+    print(f"{found['flights'].sum() - early} flights came too late for the report of midnight, and are in it now")
+
+    lost = {at: (REPORTED[0] + pd.Timedelta(hours=6 + 5 * at), midnight - pd.Timedelta(hours=at)) for at in range(3)}
+    for number, (start, end) in lost.items():
+        for hour in pd.date_range(start, end, freq="h", inclusive="left"):
+            shutil.rmtree(report / f"origin={AIRPORTS[number]}" / f"hour={name_of(hour)}", ignore_errors=True)
+    backfill(spark, bootstrap, topic, lost, report)
+    again = read(spark, report)
+    print(f"lost hours are back; the report is {'as it was' if again.equals(found) else 'another'}")
+    return again
+
+
+def backfill(spark: SparkSession, bootstrap: str, topic: str, hours: Hours, report: Path) -> None:
+    """Make these hours of the report again, from whatever the topic holds of them."""
+    records = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": topic})
+    records = records.options(**by_timestamp(topic, hours)).load()
+    is_wanted = (
+        (F.col("partition") == partition) & (F.col("timestamp") >= F.lit(start)) & (F.col("timestamp") < F.lit(end))
+        for partition, (start, end) in hours.items()
+    )
+    rows = (
+        records.where(reduce(or_, is_wanted))
+        .select("timestamp", F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight"))
+        .groupBy("flight.origin", F.date_format("timestamp", "yyyy-MM-dd'T'HH").alias("hour"), "flight.carrier")
+        .agg(F.count("*").alias("flights"), F.sum("flight.dep_delay").alias("dep_delay"))
+    )
+    into_folders = rows.repartition("origin", "hour").write.partitionBy("origin", "hour")
+    into_folders.mode("overwrite").option("partitionOverwriteMode", "dynamic").parquet(str(report))
+
+
+def by_timestamp(topic: str, hours: Hours) -> dict[str, str]:
+    """The connector's options: one time where all partitions have the same, else one for each."""
+    starts = {str(partition): millis(start) for partition, (start, _) in hours.items()}
+    ends = {str(partition): millis(end + LATENESS) for partition, (_, end) in hours.items()}
+    whatever_is_there = {"startingOffsetsByTimestampStrategy": "latest"}  # rather than fail where nothing is so young
+    if len(set(hours.values())) == 1:
+        return whatever_is_there | {"startingTimestamp": str(starts["0"]), "endingTimestamp": str(ends["0"])}
+    return whatever_is_there | {
+        "startingOffsetsByTimestamp": json.dumps({topic: starts}),
+        "endingOffsetsByTimestamp": json.dumps({topic: ends}),
+    }
+
+
+def millis(time: pd.Timestamp) -> int:
+    return int(time.timestamp() * 1000)
+
+
+def name_of(hour: pd.Timestamp) -> str:
+    return f"{hour.tz_convert('UTC'):%Y-%m-%dT%H}"
+
+
+def read(spark: SparkSession, report: Path) -> pd.DataFrame:
+    """The report, one row for each airport, hour and carrier."""
+    rows = spark.read.schema("carrier string, flights long, dep_delay double, origin string, hour string")
+    columns = ["origin", "hour", "carrier", "flights", "dep_delay"]
+    return rows.parquet(str(report)).select(columns).orderBy(columns[:3]).toPandas()
+
+
+def departures() -> Iterator[tuple[pd.Timestamp, Record]]:
+    """When a flight left, and its record; in this order. One that was cancelled is sent at its planned time."""
+    table = flights()
+    table = table[table["departure"].between(*KNOWN, inclusive="left")]
+    late = pd.to_timedelta(table["minute"] + table["dep_delay"].fillna(0), "min")
+    table = table.assign(left=table["departure"] + late).sort_values("left", kind="stable")
+    values = table[["carrier", "origin", "dep_delay"]].to_json(orient="records", lines=True).splitlines()
+    for left, planned, origin, value in zip(table["left"], table["departure"], table["origin"], values, strict=True):
+        yield left, Record(value, timestamp_ms=millis(planned), partition=AIRPORTS.index(origin))
+
+
+if __name__ == "__main__":
+    command_line(main, __doc__)
