@@ -23,6 +23,7 @@ from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
 from kpybroker.raft.founding import checked_format
 from kpybroker.raft.quorum import Quorum
+from kpybroker.raft.tasks import begin
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.replication.fetcher import Context
 from kpybroker.replication.hosting import Hosting
@@ -179,10 +180,13 @@ class Broker:
             on_failure=self.fail,
         )
         await self.lifecycle.join()
-        loop = asyncio.get_running_loop()
-        chores = [self._do_chores(), self.log_dir.garbage.unlink_when_due(), self.replicas.watch_followers()]
-        chores.append(self.log_dir.keep_clean(lambda: self.config))
-        self._chores = [loop.create_task(chore) for chore in chores]
+        chores = [
+            ("retention and checkpoints", self._do_chores()),
+            ("the deletion of files", self.log_dir.garbage.unlink_when_due()),
+            ("the watch over followers", self.replicas.watch_followers()),
+            ("the log cleaner", self.log_dir.keep_clean(lambda: self.config)),
+        ]
+        self._chores = [begin(chore, what, self.fail) for what, chore in chores]
 
     def _begin_epoch(self, epoch: int) -> None:
         self.epoch = self.log_dir.broker_epoch = epoch

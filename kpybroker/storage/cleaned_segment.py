@@ -29,8 +29,6 @@ class CleanedSegment:
         self._queued_bytes = 0
         self._size_bytes = 0
         self._since_entry_bytes = 0
-        self.next_offset = target.base_offset
-        """Behind the last batch that was added."""
 
     async def add(self, view: Buffer) -> None:
         """Take a whole batch; its bytes stay as they are until the segment is finished. Raises OSError."""
@@ -47,7 +45,6 @@ class CleanedSegment:
         self._since_entry_bytes += batch.size_bytes
         self._queued_bytes += batch.size_bytes
         self._queue.append(view)
-        self.next_offset = batch.next_offset
         if self._queued_bytes >= _WRITE_BYTES:
             await self._write()
 

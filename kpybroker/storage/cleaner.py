@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kpybroker.config import BrokerConfig
@@ -86,7 +85,8 @@ class Cleaner:
             log.info("%r was cut or deleted while it was cleaned", one)
             return False
         except (OSError, Damage) as error:
-            self._put_off(one, error)
+            if one.offline is None:
+                self._put_off(one, error)
             return False
         finally:
             self._directory.collect(one)
@@ -94,5 +94,5 @@ class Cleaner:
         log.info(
             "%r: offsets %d to %d cleaned, %d of %d bytes stay", one, dirty.first, end, cleaning.written_bytes, before
         )
-        await self._world.disk.off_loop(partial(self._directory.write_cleaned, self._directory.cleaned_offsets()))
+        await self._directory.save_cleaned()
         return True

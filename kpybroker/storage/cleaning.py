@@ -6,8 +6,8 @@ What stays is Kafka's choice (`Cleaner`, KIP-98, KIP-354, KIP-534):
   with the first cleaning; no record without a key;
 - no record of an aborted transaction; a marker as long as records of its transaction are left, and then until its
   delete horizon;
-- without records, the batch with the last sequence of a producer that is known, and the last batch of what is cleaned:
-  so that neither producers nor the end of the log are forgotten.
+- without records, the batch with the last sequence of a producer that is known, so that it is not forgotten; and the
+  last batch of what becomes one segment, so that this ends where the next one begins (see `swapping` and `recovery`).
 
 It runs on the loop, and gives way after STEP records; what takes long in one piece runs on the disk's thread. Nothing
 of the log is changed until a segment is complete and synced.
@@ -21,6 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.storage.cleaned_segment import CleanedSegment
 from kpybroker.storage.cleaned_transactions import CleanedTransactions
@@ -77,18 +78,32 @@ class Cleaning:
     async def run(self) -> int:
         """Clean; returns the offset up to which the log is clean now. `Log.cleaned_end` is moved."""
         try:
-            await self._note_keys()
-            end = self._map.latest + 1
-            count = sum(segment.base_offset < end for segment in self._segments)
-            ends = [segment.base_offset for segment in self._segments[1:]] + [self._dirty.end]
-            transactions = CleanedTransactions(self._aborted(self._segments[0].base_offset, self._dirty.end))
-            for group in groups(self._log, self._segments[:count], ends[count - 1]):
-                await self._rewrite(group, transactions)
-            self._log.cleaned_end = end
-            return end
-        finally:
-            for _ in self._map.let_go():
-                await self._step(STEP)
+            end = await self._clean()
+        except (OSError, Damage, Abandoned):
+            await self._let_go()
+            raise
+        await self._let_go()
+        return end
+
+    async def _let_go(self) -> None:
+        for _ in self._map.let_go():
+            await self._step(STEP)
+
+    async def _clean(self) -> int:
+        if self._log.synced_end < self._log.high_watermark:
+            # a loss of power must not take what makes the rest superfluous: a newer record, the end of a transaction;
+            # and until the new names are on disk it brings the old files back
+            await self._log.sync()
+        await self._note_keys()
+        end = self._map.latest + 1
+        count = sum(segment.base_offset < end for segment in self._segments)
+        ends = [segment.base_offset for segment in self._segments[1:]] + [self._dirty.end]
+        transactions = CleanedTransactions(self._aborted(self._segments[0].base_offset, self._dirty.end))
+        for group in groups(self._log, self._segments[:count], ends[count - 1]):
+            await self._rewrite(group, transactions)
+        self._check()
+        self._log.cleaned_end = end
+        return end
 
     # the way through the log
 
@@ -175,12 +190,15 @@ class Cleaning:
 
     async def _records(self, batch: Batch, plain: bytes) -> AsyncGenerator[list[Found], None]:
         """Some records of a batch at a time. Raises Damage."""
-        at, left = 0, batch.record_count
+        at, left, last = 0, batch.record_count, -1
         while left > 0:
             try:
                 found, at = scan(plain, at, min(left, _SLICE))
             except KafkaError as error:
                 raise Damage(f"{self._log!r}: the batch at offset {batch.base_offset}: {error}") from error
+            if found[0][3] <= last or found[-1][3] > batch.last_offset_delta:
+                raise Damage(f"{self._log!r}: the batch at offset {batch.base_offset}: offsets that are not its own")
+            last = found[-1][3]
             yield found
             left -= len(found)
             await self._step(len(found))
@@ -207,16 +225,24 @@ class Cleaning:
             following = self._dirty.end if last else self._segments[number + 1].base_offset
             if following <= first:
                 continue
-            position = 0
-            if segment.base_offset < first:
-                if not segment.has_indexes:
-                    await segment.load_indexes_cold()
-                position = segment.index().position_for(first)
+            position = await self._position(segment, first) if segment.base_offset < first else 0
             async with contextlib.aclosing(self._batches(segment, position)) as batches:
                 async for batch in batches:
                     if not await self._note_batch(batch, transactions):
                         return
             self._map.latest = max(self._map.latest, following - 1)
+
+    async def _position(self, segment: Segment, offset: int) -> int:
+        """From where on the batch with an offset is found."""
+        try:
+            if not segment.has_indexes:
+                await segment.load_indexes_cold()
+            self._check()
+            if segment.deleted:
+                raise Abandoned
+            return segment.index().position_for(offset)
+        except SegmentGone as gone:
+            raise Abandoned from gone
 
     async def _note_batch(self, batch: Batch, transactions: CleanedTransactions) -> bool:
         """False where the map is full."""
@@ -243,14 +269,13 @@ class Cleaning:
         is_complete = False
         try:
             await self._off_loop(partial(discard, self._disk, fresh.path))
+            holder = next((segment for segment in reversed(group) if segment.written_bytes), None)
             for segment in group:
-                end = segment.written_bytes if segment is group[-1] else -1
                 position = 0
                 async for batch in self._batches(segment):
                     position += batch.size_bytes
-                    # the last one stays where the file would else not reach into its last segment: see `swapping`
-                    is_needed = position == end and target.next_offset <= segment.base_offset < batch.next_offset
-                    view = await self._cleaned(batch, transactions, target, is_needed=is_needed)
+                    is_last = segment is holder and position == segment.written_bytes
+                    view = await self._cleaned(batch, transactions, target, is_last=is_last)
                     if view is not None:
                         self.written_bytes += len(view)
                         await self._pay(len(view))
@@ -272,7 +297,7 @@ class Cleaning:
         await self._disk.sync_directory(log.directory)
 
     async def _cleaned(
-        self, batch: Batch, transactions: CleanedTransactions, target: CleanedSegment, *, is_needed: bool
+        self, batch: Batch, transactions: CleanedTransactions, target: CleanedSegment, *, is_last: bool
     ) -> bytes | None:
         """What stays of a batch: all of it, a part, its header, or nothing."""
         horizon_ms = delete_horizon_ms(batch)
@@ -290,7 +315,7 @@ class Cleaning:
             kept = await self._thinned(batch, gets_horizon=gets_horizon, tombstones_go=is_past)
             if kept is not None:
                 return kept
-        if is_needed or batch.next_offset == self._dirty.end or self._is_last_of_producer(batch):
+        if is_last or self._is_last_of_producer(batch):
             return emptied(batch)
         return None
 
@@ -332,7 +357,7 @@ class Cleaning:
         if not gets_horizon:
             body = b"".join([plain[begin:end] for begin, end, _ in runs])
             return await self._sealed(batch, body, count, newest_ms, None)
-        horizon_ms = self._now_ms + self._log.settings.delete_retention_ms
+        horizon_ms = min(self._now_ms + self._log.settings.delete_retention_ms, LONG_MAX)
         body = b"".join([part async for part in self._retimed(batch, plain, runs, batch.base_timestamp - horizon_ms)])
         return await self._sealed(batch, body, count, newest_ms, horizon_ms)
 

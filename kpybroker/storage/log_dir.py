@@ -62,6 +62,8 @@ class LogDirectory:
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
         self._cleaned = self._read_offsets(CLEANED)
+        self._cleaned_on_disk = dict(self._cleaned)
+        self._is_saving_cleaned = False
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
         self.is_recovered = self.clean or self._present <= {METADATA_LOG}
         """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
@@ -117,6 +119,8 @@ class LogDirectory:
         opened.on_start_moved = self._save_marks
         self.damaged.pop(key, None)
         self.logs[key] = opened
+        if opened.cleaned_end < self._cleaned_on_disk.get(key, 0):
+            self._save_cleaned_now()  # it was cut, or its name was another's before
         return opened
 
     def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
@@ -215,18 +219,33 @@ class LogDirectory:
         self._cleaned = self._offsets(self._cleaned, _cleaned_end_of)
         return dict(self._cleaned)
 
-    def write_cleaned(self, rows: Offsets) -> None:
-        """Write them, synced. Never raises: what is cleaned twice is not harmed."""
+    async def save_cleaned(self) -> None:
+        """Write cleaner-offset-checkpoint off the loop. Never raises: what is cleaned twice is not harmed.
+
+        The file has one writer at a time: who wants it written meanwhile leaves it to this one.
+        """
+        self._is_saving_cleaned = True
+        written: Offsets | None = None
+        while written != (rows := self.cleaned_offsets()):
+            written = rows
+            await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True))
+        self._is_saving_cleaned = False  # and not after a cancellation: a thread may still be at it
+
+    def _save_cleaned_now(self, *, sync: bool = False) -> None:
+        rows = self.cleaned_offsets()
+        if rows != self._cleaned_on_disk and not self._is_saving_cleaned:
+            self._write_cleaned(rows, sync=sync)
+
+    def _write_cleaned(self, rows: Offsets, *, sync: bool) -> None:
         try:
-            write_offsets(self._world.disk, f"{self.path}/{CLEANED}", rows, sync=True)
+            write_offsets(self._world.disk, f"{self.path}/{CLEANED}", rows, sync=sync)
+            self._cleaned_on_disk = rows
         except OSError as error:
             log.error("%s: %s cannot be written: %s", self.path, CLEANED, error)
 
     def _save_marks(self) -> None:
         self.save_starts()
-        before = self._cleaned
-        if before != (now := self.cleaned_offsets()):
-            self.write_cleaned(now)
+        self._save_cleaned_now()
 
     async def checkpoint(self) -> None:
         """Sync full segments, move the recovery points. Never raises: what fails goes offline."""
@@ -275,6 +294,8 @@ class LogDirectory:
                 log.error("%s was not closed cleanly: %s", one.directory, damage)
                 whole = False
         self._update_offsets()
+        self._is_saving_cleaned = False
+        self._save_cleaned_now(sync=True)
         disk = self._world.disk
         try:
             self.save_starts()

@@ -36,7 +36,7 @@ class OffsetMap:
         """`offset` is the newest of `key`, offsets grow; False: there is no room for another key."""
         if len(key) > _WHOLE_BYTES:
             key = _digest(key)
-        shard = self._shards[hash(key) % _SHARDS]
+        shard = self._shards[_shard(key)]
         if key not in shard:
             if self._left_bytes <= 0:
                 return False
@@ -49,13 +49,17 @@ class OffsetMap:
         """-1 for a key that is not among the counted records."""
         if len(key) > _WHOLE_BYTES:
             key = _digest(key)
-        return self._shards[hash(key) % _SHARDS].get(key, -1)
+        return self._shards[_shard(key)].get(key, -1)
 
     def let_go(self) -> Iterator[None]:
         """Free the memory in steps."""
         while self._shards:
             self._shards.pop()
             yield
+
+
+def _shard(key: bytes) -> int:
+    return hash(key) >> 32 & _SHARDS - 1  # not the bits that choose a place within the shard
 
 
 def _digest(key: bytes) -> bytes:

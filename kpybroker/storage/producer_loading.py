@@ -6,11 +6,12 @@ import logging
 
 from kpybroker.errors import Damage
 from kpybroker.storage.checkpoint_files import read_file
-from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.producers import Producer, ProducerStates
 from kpybroker.storage.segment import SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.transactions import Ended
 from kpybroker.storage.txn_index import AbortedTransaction
+from kpybroker.wire.batch import HEADER_BYTES
 from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def load_producers(
     for segment in anew:
         segment.aborted.clear()
     _replay(producers, segments, end, believed)
+    _end_cleaned(producers, segments)
     for segment in anew:
         segment.aborted.save()
     producers.end_offset = end
@@ -104,6 +106,29 @@ def _replay(producers: ProducerStates, segments: Segments, end: int, believed: i
             ended = producers.update(segment.batch_at(at, size) if batch.is_control else batch)
             if ended is not None:
                 note_end(producers, segments, segment, ended, has_index=batch.base_offset < believed)
+
+
+def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
+    """End the transactions that the snapshot shows as open and of which nothing is left, their marker neither.
+
+    Cleaning took them: it takes nothing of one that is open.
+    """
+    for known in producers:
+        first = known.current_txn_first_offset
+        if segments.first.base_offset <= first < producers.snapshot_offset:
+            last = known.batches[-1].last_offset if known.batches else first
+            if not any(_is_transactional(segments, known, offset) for offset in (first, last)):
+                producers.forget_transaction(known)
+
+
+def _is_transactional(segments: Segments, producer: Producer, offset: int) -> bool:
+    """The producer has written this offset, in a transaction."""
+    segment = segments.holding(offset)
+    located = segment.locate(offset)
+    if located is None or located[1] > offset:
+        return False
+    batch = segment.batch_at(located[0], HEADER_BYTES)
+    return batch.producer_id == producer.producer_id and batch.is_transactional
 
 
 def note_end(

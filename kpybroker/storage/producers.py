@@ -232,6 +232,11 @@ class ProducerStates:
             return None
         return Ended(known.producer_id, first_offset, offset, not marker.commits)
 
+    def forget_transaction(self, known: Producer) -> None:
+        """It has none open: the one that it had was cleaned away, with its marker."""
+        self.transactions.forget(known.current_txn_first_offset)
+        known.current_txn_first_offset = -1
+
     def recall(self, batch: Batch) -> None:
         """Know again a batch from before the snapshot; they come in the order of their offsets."""
         known = self._by_id.get(batch.producer_id)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from kpybroker.storage.segment import WALKED, Segment
+from kpybroker.errors import ErrorCode
+from kpybroker.storage.segment import WALKED, Segment, SegmentGone
 from kpybroker.storage.segments import Segments
 from kpybroker.wire.batch import PREFIX_BYTES
 from kpybroker.world import Buffer, Disk
@@ -49,8 +50,6 @@ class Reader:
         self._places.clear()
 
     def _keep(self, offset: int, segment: Segment, position: int) -> None:
-        if segment.deleted:
-            return  # while a thread read it
         places = self._places
         places[offset] = (segment, position)
         if len(places) > _PLACES_KEPT:
@@ -97,7 +96,7 @@ class Reader:
             return result
 
     async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
-        """The same, on a thread where it must wait.
+        """The same, on a thread where it must wait. Raises SegmentGone: it is to begin anew.
 
         The log may grow meanwhile, so what is read is walked up to `upper`: the file may end elsewhere by then.
         """
@@ -114,6 +113,9 @@ class Reader:
                 else:
                     await ask.segment.load_indexes_cold()
                     chunk = b""
+                if ask.segment.deleted:
+                    # what came may be of the one in its place, and what follows it may begin behind that one
+                    raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
                 ask = plan.send(chunk)
         except StopIteration as done:
             result: Buffer = done.value

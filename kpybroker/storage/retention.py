@@ -84,11 +84,10 @@ def truncate(log: Log, offset: int) -> None:
     segment = segments.active
     located = segment.locate(offset)
     if located is not None:
-        position, end, _ = located
-        segment.cut(position, end)
+        segment.cut(located[0], located[1])
     else:
         segment.recount()
-        end = _end_of(segment)
+    end = _end_of(segment)  # where cleaning has left a gap, that is below the batch that was found
     for taken in snapshot_offsets(disk, log.directory):
         if taken > end:
             disk.unlink(f"{log.directory}/{file_name(taken, SNAPSHOT)}")

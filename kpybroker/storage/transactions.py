@@ -42,6 +42,10 @@ class Transactions:
         self._ended.append(ended)
         return next(iter(self._open), ended.last_offset + 1)
 
+    def forget(self, first_offset: int) -> None:
+        """It is not open, and nothing is left of it that anybody could read."""
+        del self._open[first_offset]
+
     def first_open(self) -> int | None:
         return next(iter(self._open), None)
 

@@ -26,11 +26,16 @@ from kpybroker.wire.compression import Buffer, Codec, compress
 Found = tuple[int, int, int, int, bytes | None, bool]
 """A record: where its bytes begin and end (its length among them), timestamp delta, offset delta, key, has a value."""
 _VARINT_BITS = 70
+_HALF = 1 << 63
 
 
 def scan(plain: bytes, at: int, count: int) -> tuple[list[Found], int]:
-    """`count` records from position `at` on, and where they end. Raises KafkaError: INVALID_RECORD."""
+    """`count` records from position `at` on, their offsets growing, and where they end.
+
+    Raises KafkaError: INVALID_RECORD.
+    """
     found: list[Found] = []
+    previous = -1
     try:
         for _ in range(count):
             begin = at
@@ -50,6 +55,9 @@ def scan(plain: bytes, at: int, count: int) -> tuple[list[Found], int]:
             at += 1
             if offset > 0x7F:
                 offset, at = _zigzag(plain, at - 1)
+            if offset & 1 or offset <= previous:
+                raise _invalid()
+            previous = offset
             length = plain[at]
             at += 1
             if length > 0x7F:
@@ -83,7 +91,12 @@ def _zigzag(plain: bytes, at: int) -> tuple[int, int]:
 
 
 def _invalid() -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, "the records do not have the lengths of their fields")
+    return KafkaError(ErrorCode.INVALID_RECORD, "the records do not have the lengths, or the offsets, of such a batch")
+
+
+def _int64(value: int) -> int:
+    """As clients add: who appended a batch that nobody opened may have written any times into it."""
+    return (value + _HALF) % (2 * _HALF) - _HALF
 
 
 def delete_horizon_ms(batch: Batch) -> int | None:
@@ -92,13 +105,13 @@ def delete_horizon_ms(batch: Batch) -> int | None:
 
 
 def retimed(plain: bytes, records: Sequence[Found], shift_ms: int) -> bytearray:
-    """The bytes of records with `shift_ms` added to their timestamp deltas."""
+    """The bytes of records with `shift_ms` added to their timestamp deltas, as 64-bit integers are added."""
     out = bytearray()
     for begin, end, delta, _, _, _ in records:
         _, at = read_varint(plain, begin)
         _, after = read_varint(plain, at + 1)
         body = bytearray(plain[at : at + 1])
-        put_varint(body, delta + shift_ms)
+        put_varint(body, _int64(delta + shift_ms))
         body += plain[after:end]
         put_varint(out, len(body))
         out += body
@@ -126,5 +139,5 @@ def emptied(batch: Batch) -> bytes:
 
 def _with(batch: Batch, attributes: int, base_timestamp: int, max_timestamp: int, count: int, body: Buffer) -> bytes:
     producer = batch.producer_id, batch.producer_epoch, batch.base_sequence
-    header = (attributes, batch.last_offset_delta, base_timestamp, max_timestamp, *producer, count)
+    header = (attributes, batch.last_offset_delta, base_timestamp, _int64(max_timestamp), *producer, count)
     return bytes(sealed(batch.base_offset, batch.leader_epoch, header, body))

@@ -93,10 +93,10 @@ class Stage:
         assert known is not None
         self.image = self.image.apply([stored.RemoveTopicRecord(topic_id=known.id)], self.image.offset + 1, 0)
 
-    def replayed(self) -> GroupMachine:
-        """Another machine with the same log, as bytes alone tell it."""
+    def replayed(self, log: list[Stored] | None = None) -> GroupMachine:
+        """Another machine with the same log, or that one, as bytes alone tell it."""
         machine = GroupMachine(self.settings, self.new_id, lambda: self.image)
-        for record in self.log:
+        for record in self.log if log is None else log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
         return machine
 

@@ -27,6 +27,7 @@ from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.settings import GroupSettings
 from kpybroker.machine import Stored, Tick
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
+from tests.compacted import compacted
 from tests.groups.members import Town
 from tests.groups.stage import Stage, join, sync
 
@@ -97,6 +98,7 @@ def test_replay_equals_live(seed: int) -> None:
             stage.restart()
         stage.ask(random_command(chance, stage))
     assert hard(stage.replayed()) == hard(stage.machine)
+    assert hard(stage.replayed(compacted(stage.log, chance))) == hard(stage.machine)
     for group_id, group in stage.machine.groups.items():
         if group.state in (State.STABLE, State.EMPTY) and group_id in stage.machine.stored:
             again = records.read_group(group_id, stage.machine.stored[group_id], 0)

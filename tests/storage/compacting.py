@@ -44,10 +44,16 @@ class VirtualWorld:
         self.storage = storage
         self.random = Random(1)
         self.loop = VirtualLoop()  # type: ignore[abstract]
-        self.disk = SimDisk(storage, self.loop, Owner("p"), 1, Random(1), self.wall_ms)
+        self.owner = Owner("p")
+        self.disk = SimDisk(storage, self.loop, self.owner, 1, Random(1), self.wall_ms)
 
     def wall_ms(self) -> int:
         return 5000
+
+    def end(self) -> None:
+        """SIGKILL, wherever it is."""
+        self.owner.alive = False
+        self.loop.bury(self.loop.simulation)
 
     def clean(self, log: Log, now_ms: int) -> None:
         """Until nothing is dirty."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.sim.storage import Storage
+from kpybroker.storage import garbage
 from kpybroker.storage.checkpoint_files import read_offsets
 from kpybroker.storage.cleaner import RETRY_S, Cleaner
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory
-from tests.storage.compacting import COMPACT, VirtualWorld, append, keyed, records_of
+from tests.storage.compacting import COMPACT, VirtualWorld, append, keyed, records_of, table
 
 CONFIG = BrokerConfig.parse({"log.dirs": "/data"})
 CHECKPOINT = "/data/cleaner-offset-checkpoint"
@@ -119,3 +121,89 @@ def test_replaced_files_wait_for_their_time() -> None:
     assert sum(name.endswith(".log.deleted") for name in names) == 4
     assert chore.directory.garbage.take(5999) == []
     assert len(chore.directory.garbage.take(6000)) >= 12
+
+
+def test_a_name_that_was_another_topics_is_not_clean_after_a_crash() -> None:
+    storage = Storage()
+    chore = Chore(storage)
+    one = chore.fill("t", 1, 5)
+    assert chore.clean()
+    chore.directory.delete_log(one)
+    one = chore.directory.open_log("t", b"another topic id", 0, SETTINGS)
+    chore.more(one, 1, 7)
+    crashed = Chore(storage)
+    assert crashed.directory.open_log("t", b"another topic id", 0, SETTINGS).cleaned_end == 0
+
+
+def test_what_is_cut_while_it_is_written_down_is_not_clean_on_disk() -> None:
+    """At each moment of the writing: the checkpoint has one writer, and its last word is the newest."""
+    for number in range(100):
+        storage = Storage()
+        chore = Chore(storage)
+        one = chore.fill("t", 8, 30)
+        assert chore.clean()
+
+        async def cut_meanwhile(chore: Chore = chore, one: Log = one, number: int = number) -> bool:
+            saving = asyncio.ensure_future(chore.directory.save_cleaned())
+            await asyncio.sleep(number * 0.0002)
+            was_done, before = saving.done(), chore.checkpoint()
+            one.truncate_to(27)
+            assert was_done or chore.checkpoint() == before, "whoever is at it writes it"
+            await saving
+            return was_done
+
+        was_done = chore.world.loop.run_until_complete(cut_meanwhile())
+        assert chore.checkpoint() == {("t", 0): one.cleaned_end}
+        assert 0 < one.cleaned_end <= 27
+        if was_done:
+            return
+    raise AssertionError("the writing never ends")
+
+
+def test_a_topic_that_is_deleted_while_it_is_cleaned_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(1000):
+        chore = Chore(Storage())
+        one = chore.fill("t", 3, 12)
+
+        async def delete_meanwhile(chore: Chore = chore, one: Log = one, number: int = number) -> bool:
+            cleaning = asyncio.ensure_future(chore.cleaner.clean_dirtiest())
+            await asyncio.sleep(number * 0.0004)
+            was_done = cleaning.done()
+            chore.directory.delete_log(one)
+            chore.more(chore.directory.open_log("t", b"another topic id", 0, SETTINGS), 1, 3)
+            await cleaning
+            return was_done
+
+        was_done = chore.world.loop.run_until_complete(delete_meanwhile())
+        assert "cannot be cleaned" not in caplog.text
+        assert chore.clean(), "the new one is cleaned at once"
+        assert chore.checkpoint() == {("t", 0): 3}
+        assert not any("cleaned" in name for name in chore.world.disk.list("/data/t-0"))
+        if was_done:
+            return
+    raise AssertionError("the cleaning never ends")
+
+
+def test_a_month_of_commits_ends_in_bounded_files() -> None:
+    """Forty offsets are committed every six minutes, and the chore looks every hour."""
+    segment_bytes, settings = 100_000, replace(SETTINGS, segment_bytes=100_000)
+    storage = Storage()
+    chore = Chore(storage)
+    one, largest, written = chore.open("offsets", settings), 0, 0
+    for hour in range(30 * 24):
+        for turn in range(10):
+            commits = [(f"group {number}", f"{hour}.{turn}" + "m" * 60) for number in range(40)]
+            batch = keyed(*commits)
+            written += len(batch)
+            append(one, batch)
+        while chore.clean():
+            pass
+        chore.directory.collect(one)
+        garbage.unlink(chore.world.disk, chore.directory.garbage.take())
+        largest = max(largest, storage.used_bytes)
+    assert written > 200 * segment_bytes
+    assert largest < 4 * segment_bytes
+    one.close()
+    again = Chore(storage).open("offsets", settings)
+    assert len(again.segments) <= 3
+    assert table(records_of(again)) == {f"group {number}".encode(): b"719.9" + b"m" * 60 for number in range(40)}

@@ -14,10 +14,11 @@ from kpybroker.storage.cleaned_segment import CleanedSegment
 from kpybroker.storage.cleaning import Abandoned, Cleaning
 from kpybroker.storage.compaction import look
 from kpybroker.storage.log import Log
+from kpybroker.storage.producer_loading import snapshot_offsets
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.segment import Segment
 from kpybroker.storage.swapping import swap
-from kpybroker.wire.batch import encode_batch, split
+from kpybroker.wire.batch import encode_batch, put_varint, read_records, sealed, split
 from kpybroker.wire.thinning import delete_horizon_ms
 from tests.storage.compacting import (
     COMPACT,
@@ -351,3 +352,92 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on(delay_ms: int) -> None:
         return [batch.base_offset for batch in found]
 
     assert world.loop.run_until_complete(read_while_swapping()) == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+# what a client may have written before the topic was compacted, and nobody has opened
+
+
+def raw(offsets: list[int], *, base_timestamp: int = 1000, delta: int = 0, last: int | None = None) -> bytearray:
+    """A batch whose records say these offset deltas, and this timestamp delta."""
+    body = bytearray()
+    for offset in offsets:
+        record = bytearray(1)
+        for field in (delta, offset, 1):
+            put_varint(record, field)
+        record += b"k"
+        put_varint(record, -1)
+        put_varint(record, 0)
+        put_varint(body, len(record))
+        body += record
+    count = len(offsets)
+    header = (0, count - 1 if last is None else last, base_timestamp, 1000, -1, -1, -1, count)
+    return sealed(0, 0, header, body)
+
+
+@pytest.mark.parametrize("offsets", [[0, 2], [1, 0], [0, 0], [0, -1], [0, 1 << 40]], ids=str)
+def test_offsets_that_are_not_the_batchs_are_damage(offsets: list[int], tmp_path: Path) -> None:
+    """Else a record of one batch would speak for the others' keys."""
+    log = filled(tmp_path, keyed(("k", "1")), raw(offsets), keyed(("k", "3")))
+    with pytest.raises(Damage, match="the batch at offset 1"):
+        clean(log, 5000)
+    assert log.offline is None
+    assert (0, b"1") in left(log)[:1]
+
+
+@pytest.mark.parametrize("base_timestamp", [(1 << 63) - 1, -(1 << 63), 0])
+@pytest.mark.parametrize("delta", [(1 << 63) - 1, -(1 << 63), 0, 1])
+def test_times_are_added_as_clients_add_them(base_timestamp: int, delta: int, tmp_path: Path) -> None:
+    log = filled(tmp_path, raw([0], base_timestamp=base_timestamp, delta=delta))
+    clean(log, 5000)
+    thin = batches_of(log)[0]
+    assert thin.crc_ok()
+    assert delete_horizon_ms(thin) == 5000 + COMPACT.delete_retention_ms
+    [record] = read_records(thin)
+    assert (record.timestamp - base_timestamp - delta) % (1 << 64) == 0
+
+
+def test_tombstones_may_stay_for_ever(tmp_path: Path) -> None:
+    log = filled(tmp_path, keyed(("a", "1")), keyed(("a", None)))
+    log.settings = replace(log.settings, delete_retention_ms=(1 << 63) - 1)
+    clean(log, 5000)
+    [record, _] = records_of(log)
+    assert (record.offset, record.timestamp, record.value) == (1, 1000, None)
+
+
+# gaps
+
+
+def test_a_cut_in_a_gap_leaves_nothing_behind_it(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log, keyed(("k", "0")), keyed(("a", "1")), keyed(("a", "2")), keyed(("l", "3")))
+    log.roll()
+    append(log, keyed(("a", "4")))
+    log.roll()
+    clean(log, 5000)
+    assert [batch.base_offset for batch in batches_of(log)] == [0, 3, 4]
+    log.truncate_to(2)
+    assert log.end <= 2
+    assert left(log) == [(0, b"0")]
+
+
+def test_a_transaction_that_was_cleaned_away_is_not_open_after_a_crash(tmp_path: Path) -> None:
+    """A producer snapshot within it still shows it as open, and its marker is gone."""
+    log = opened(tmp_path)
+    append(log, keyed(("fills the segment", "x" * 1250)))
+    append(log, keyed(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=1))
+    append(log, keyed(("its last record", "1")))
+    log.roll()
+    append(log, marker(7, commits=True), keyed(("a", "2"), producer_id=7, producer_epoch=0, base_sequence=1))
+    large = "x" * COMPACT.segment_bytes
+    for now_ms in (5000, 6000, 8000):
+        append(log, keyed(("b", large)))
+        log.roll()
+        clean(log, now_ms)
+    assert not any(batch.is_control for batch in batches_of(log))
+    assert 3 in snapshot_offsets(log.world.disk, log.directory)
+    assert log.segments[1].base_offset == 3
+    assert log.last_stable == log.end
+    for point in range(log.end + 1):
+        again = reopened(log, clean=False, recovery_point=point)
+        again.advance(again.end)
+        assert again.last_stable == log.end, f"from {point}"

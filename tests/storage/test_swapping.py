@@ -24,7 +24,6 @@ from tests.storage.compacting import (
     records_of,
     table,
 )
-from tests.storage.workshop import reopened
 
 WHERE = "/data/t-0"
 KNOWN = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)|leader-epoch-checkpoint")
@@ -85,6 +84,7 @@ def test_a_crash_at_any_step_leaves_what_readers_see(loses_power: bool) -> None:
             unlink_all(world.disk, log.take_garbage())
         except Dead:
             died = True
+        world.end()
         if loses_power:
             disk.lose_power(Random(fuse))
         world, log = found_on(disk, clean=False)
@@ -173,17 +173,35 @@ def test_every_state_of_a_swap_is_ended(state: str, tmp_path: Path) -> None:
         assert segment.base_offset == 6 or segment.largest_timestamp() == 1000, "the time index is whole"
 
 
-def test_gaps_of_a_log_that_was_compacted_once_are_no_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_log_that_was_compacted_once_has_no_gap_like_a_lost_tail(is_noted: bool, tmp_path: Path) -> None:
+    """Also where a crash came before it was written down how far it is clean."""
     log = opened(tmp_path)
     for turn in range(12):
         append(log, keyed(("a", str(turn)), ("b", "b" * 100)))
         log.roll()
     append(log, keyed(("z", "1")))
     clean(log, 5000)
-    end, cleaned_end = log.end, log.cleaned_end
+    assert len(log.segments) > 2
+    end, cleaned_end = log.end, log.cleaned_end if is_noted else 0
     log.drop_files()
     deletes = type(COMPACT)(retention_ms=-1)
     again = Log.open(log.world, log.directory, "t", 0, deletes, clean=False, recovery_point=0, cleaned_end=cleaned_end)
     assert again.end == end
     assert len(records_of(again)) == 3
-    assert reopened(again, clean=False, recovery_point=0).end <= end
+
+
+@pytest.mark.parametrize(("cleaned_end", "end"), [(6, 7), (3, 7), (2, 2), (0, 2)])
+def test_gaps_that_kafkas_cleaning_left_are_no_damage(cleaned_end: int, end: int, tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for turn in range(2):
+        append(log, keyed(("a", str(turn)), ("b", "1")), keyed(("a", "1")))
+        log.roll()
+    append(log, keyed(("z", "1")))
+    path = Path(log.segments.first.path + ".log")
+    last = list(log.segments.first.walk())[-1]
+    log.drop_files()
+    path.write_bytes(path.read_bytes()[: last[0]])
+    deletes = type(COMPACT)(retention_ms=-1)
+    again = Log.open(log.world, log.directory, "t", 0, deletes, clean=False, recovery_point=0, cleaned_end=cleaned_end)
+    assert again.end == end

@@ -76,10 +76,10 @@ class Stage:
             self.ask(Tick())
         self.now_ms = end_ms
 
-    def replayed(self) -> TransactionMachine:
-        """Another machine with the same log, as bytes alone tell it."""
+    def replayed(self, log: list[Stored] | None = None) -> TransactionMachine:
+        """Another machine with the same log, or that one, as bytes alone tell it."""
         machine = self.empty()
-        for record in self.log:
+        for record in self.log if log is None else log:
             machine.apply(Stored(record.key, record.value, record.timestamp_ms, record.offset))
         return machine
 

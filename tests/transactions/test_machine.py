@@ -25,6 +25,7 @@ from kpybroker.transactions.commands import (
 )
 from kpybroker.transactions.machine import OVERTAKEN_MS, TransactionSettings
 from kpybroker.transactions.transaction import LAST_EPOCH, V1, V2, State, Transaction
+from tests.compacted import compacted
 from tests.transactions.stage import Stage, hard
 
 PLACES = [("a", 0), ("a", 1), ("b", 0), ("__consumer_offsets", 3)]
@@ -91,6 +92,7 @@ def test_replay_equals_live_and_outcomes_stay(seed: int) -> None:
                 assert now.commits == before_it.commits, "decided once"
             last[now.transactional_id] = now
         assert hard(stage.replayed()) == hard(stage.machine)
+        assert hard(stage.replayed(compacted(stage.log, chance))) == hard(stage.machine)
 
 
 EPOCHS = st.sampled_from([LAST_EPOCH, LAST_EPOCH + 1, LAST_EPOCH, LAST_EPOCH + 1, 0, -1, -(1 << 15)])

@@ -1,0 +1,19 @@
+"""What compaction may leave of a coordinator's log: a replay of it must make the same machine."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kpybroker.machine import Stored
+
+
+def compacted(log: list[Stored], chance: Random) -> list[Stored]:
+    """Up to some offset the newest record of each key; of tombstones there all or none. Offsets are places in `log`."""
+    end = chance.randint(0, len(log))
+    drops = chance.random() < 0.5
+    newest = {record.key: place for place, record in enumerate(log[:end])}
+    return [
+        record
+        for place, record in enumerate(log)
+        if place >= end or (newest[record.key] == place and not (drops and record.value is None))
+    ]
