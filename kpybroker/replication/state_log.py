@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -13,7 +14,9 @@ from kpybroker.wire.batch import Record, encode_batch, read_records, split
 from kpybroker.wire.markers import Marker, encode_marker, read_marker
 from kpybroker.world import World
 
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+RECORDS_A_TURN = 200
+"""A replay lets others have their turn so often: a record costs some 20 us."""
 _transaction_of = attrgetter("transaction")
 
 
@@ -69,13 +72,18 @@ class PartitionLog:
         return partition.log.end
 
     async def replay(self) -> AsyncIterator[Stored]:
-        """Every record from the start to the end, in order; of control batches the markers of transactions."""
+        """Every record from the start to the end, in order; of control batches the markers of transactions.
+
+        Others have their turns meanwhile: a log may be long, and a node that answers nobody is taken for dead.
+        """
         storage = self._partition.log
-        offset, end = storage.start, storage.end
-        while offset < end:
-            found = storage.read(offset, READ_BYTES, upper=end, min_one=True)
+        offset, told = storage.start, 0
+        while offset < storage.end:
+            found = storage.read(offset, READ_BYTES, upper=storage.end, min_one=True)
             if found is None:
-                found = await storage.read_cold(offset, READ_BYTES, upper=end, min_one=True)
+                found = await storage.read_cold(offset, READ_BYTES, upper=storage.end, min_one=True)
+            else:
+                await asyncio.sleep(0)
             if not found:
                 return
             for batch in split(memoryview(found)):
@@ -91,3 +99,6 @@ class PartitionLog:
                         stored = Stored(record.key, record.value, record.timestamp, record.offset)
                         stored.transaction = transaction
                         yield stored
+                        told += 1
+                        if not told % RECORDS_A_TURN:
+                            await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ STALLED_S = 5.0
 """How long half a frame may keep its memory once others wait for some."""
 BUFFERED_LIMIT_BYTES = 512 * 1024 * 1024
 """Receive buffers of all connections together, where queued.max.request.bytes sets no limit."""
+ASKED_A_TURN = 50
+"""How many connections that wait for memory are asked in one turn of the loop whether they can go on."""
 YIELDS_TO = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 23})
 """A parked Fetch gives way to these keys: ListOffsets, Metadata, OffsetForLeaderEpoch and the group APIs."""
 
@@ -50,7 +52,10 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._per_host: dict[str, int] = {}
         self._accepted = 0
-        self._wants_memory: deque[Connection] = deque()
+        self._wants_memory: OrderedDict[Connection, None] = OrderedDict()
+        self._asks = False
+        self._to_ask = 0
+        """Of those that want memory, how many are to be asked again before this round ends."""
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
@@ -168,7 +173,7 @@ class Server:
             self._per_host[connection.host] = left
         else:
             del self._per_host[connection.host]
-        self._loop.call_soon(self._give_memory)
+        self._give_memory()
 
     def _count_bytes(self, connection: Connection) -> bool:
         """Take over what a connection has counted; whether bytes came."""
@@ -198,13 +203,23 @@ class Server:
             limit = BUFFERED_LIMIT_BYTES
         if self.buffered_bytes <= 0 or self.buffered_bytes + size_bytes <= limit:
             return True
-        if connection not in self._wants_memory:
-            self._wants_memory.append(connection)
+        self._wants_memory[connection] = None
         return False
 
     def _give_memory(self) -> None:
-        for _ in range(len(self._wants_memory)):
-            self._wants_memory.popleft().go_on()
+        """Ask all that want memory once more: soon, and in steps, since each connection that closes calls for it."""
+        self._to_ask = len(self._wants_memory)
+        if self._to_ask and not self._asks:
+            self._asks = True
+            self._loop.call_soon(self._ask_again)
+
+    def _ask_again(self) -> None:
+        for _ in range(min(self._to_ask, len(self._wants_memory), ASKED_A_TURN)):
+            self._to_ask -= 1
+            self._wants_memory.popitem(last=False)[0].go_on()
+        self._asks = bool(self._to_ask and self._wants_memory)
+        if self._asks:
+            self._loop.call_soon(self._ask_again)
 
     def _sweep(self) -> None:
         """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, note a stall."""

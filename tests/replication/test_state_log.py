@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.replication.partition import Partition
-from kpybroker.replication.state_log import PartitionLog
+from kpybroker.replication.state_log import RECORDS_A_TURN, PartitionLog
 from kpybroker.wire.batch import encode_batch, split
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NODE, NOW_MS, leading
@@ -52,6 +52,31 @@ def test_replay_gives_what_was_appended(
     assert asyncio.run(replayed(partition)) == wanted, "without the control batches"
     partition.log.drop_files()
     assert asyncio.run(replayed(leading(WORLD, directory, epoch=1))) == wanted
+
+
+@pytest.mark.parametrize("together", [1, 3, 10 * RECORDS_A_TURN])
+def test_others_have_turns_while_a_log_is_replayed(tmp_path: Path, together: int) -> None:
+    partition = leading(WORLD, tmp_path)
+    log = PartitionLog(partition, WORLD)
+    count = 0
+    while count < 20 * RECORDS_A_TURN:
+        log.append([Stored(b"k%d" % n, b"v", NOW_MS) for n in range(count, count + together)])
+        count += together
+    told = [0]
+
+    async def tell() -> None:
+        async for _ in log.replay():
+            told[-1] += 1
+
+    async def watch() -> None:
+        telling = asyncio.ensure_future(tell())
+        while not telling.done():
+            told.append(0)
+            await asyncio.sleep(0)
+
+    asyncio.run(watch())
+    assert sum(told) == count
+    assert max(told) <= RECORDS_A_TURN
 
 
 def test_what_was_deleted_is_not_replayed(tmp_path: Path) -> None:
