@@ -93,7 +93,7 @@ class Broker:
         now = (lambda: self.config, lambda: self.epoch, lambda: self.image)
         context = Context(world.network, self.node_id, *now, self.hosting.following_throttle)
         proposals = Proposals(self.channel, self.node_id, lambda: self.epoch)
-        self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed)
+        self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed, self.fail)
         self._creation = TopicCreation(self.channel.ask, now[0], now[2])
         self._neighbours = Neighbours(world.network, f"broker-{config.node_id}-transactions", self._address_of)
         self.transactions = TransactionCoordinator(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kpybroker.cli import children, early
+from kpybroker.cli.descriptors import keep_some_back
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
 from kpybroker.config import BrokerConfig, parse_properties, parse_setting
 from kpybroker.errors import ConfigError
@@ -155,6 +156,7 @@ def _http(port: int | None) -> dict[str, str]:
 def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
     """Serve to the end. Exits with 1 where the node could not go on."""
     _prepare(lifetime)
+    config = keep_some_back(config)
     _tell_of_the_cluster(config)
     with contextlib.suppress(ImportError):
         import uvloop

@@ -76,6 +76,11 @@ def has_partition(image: Image, name: str, index: int) -> bool:
     return topic is not None and 0 <= index < len(topic.partitions)
 
 
+def is_replicated(image: Image, name: str, index: int) -> bool:
+    """There is such a partition, and more than one broker has it."""
+    return has_partition(image, name, index) and len(image.topics[name].partitions[index].replicas) > 1
+
+
 def leader_of(image: Image, name: str, index: int, listener: str) -> Leader | None:
     """Who leads a partition; None where nobody does, or there is no such partition."""
     topic = image.topic(name)

@@ -55,6 +55,14 @@ class Hosting:
     def now(self) -> int:
         return self.now_ms()
 
+    def lost(self) -> Iterator[str]:
+        """Why partitions that belong here are not served: which log has failed, and how."""
+        yield from (f"{topic}-{index} is offline: {why}" for (topic, index), why in self.offline.items())
+        for partition in self._partitions.values():
+            why = partition.offline or partition.log.offline
+            if why is not None:
+                yield f"{partition.topic}-{partition.index} is offline: {why}"
+
     def limit_replication(self, config: BrokerConfig) -> None:
         """The broker's rates, as they are now (KIP-73)."""
         self.leading_throttle.limit(config.leader_replication_throttled_rate)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
 from kpybroker.metadata.image import PartitionImage, TopicImage
-from kpybroker.metadata.whereabouts import epoch_of, has_partition, may_be_in_sync
+from kpybroker.metadata.whereabouts import epoch_of, has_partition, is_replicated, may_be_in_sync
 from kpybroker.replication.fetcher import Context, Fetchers
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.in_sync import Proposals
@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Replicas:
-    """`host` follows the metadata of a topic. on_reign: a partition's reign here began (True) or ended (False)."""
+    """`host` follows the metadata of a topic. on_reign: a partition's reign here began (True) or ended (False).
+
+    on_lost: the disk has failed under a partition that other brokers have too; this one is to end, so that they lead.
+    """
 
     def __init__(
         self,
@@ -29,12 +32,16 @@ class Replicas:
         context: Context,
         proposals: Proposals,
         on_reign: Callable[[Partition, bool], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         self._hosting = hosting
         self._log_dir = log_dir
         self._fetchers = Fetchers(context)
         self._proposals = proposals
         self._on_reign = on_reign
+        self._on_lost = on_lost
+        self._image = context.image
+        log_dir.on_io_error = self._disk_failed
         self.is_registered = False
         """The metadata shows this incarnation of the broker.
 
@@ -74,6 +81,10 @@ class Replicas:
             self._hosting.offline[topic.name, index] = str(damage)
             return None
         return self._hosting.host(topic.name, topic.id, index, storage)
+
+    def _disk_failed(self, topic: str, index: int, why: str) -> None:
+        if is_replicated(self._image(), topic, index):
+            self._on_lost(f"{why}; the broker ends, so that other replicas of {topic}-{index} lead")
 
     def _follow_metadata(self, partition: Partition, image: PartitionImage) -> None:
         if not self.is_registered and len(image.replicas) > 1:

@@ -1,7 +1,8 @@
 """What `kpybroker.http.port` serves: /metrics for Prometheus, /healthz and /readyz for probes.
 
 There from before the directories are opened to the end. /healthz says that the loop answers; /readyz that clients and
-other brokers may count on this node: registered, not fenced, heard by the controller, and caught up with the metadata.
+other brokers may count on this node: registered, not fenced, heard by the controller, caught up with the metadata, and
+without a log that has failed.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ def why_not_ready(broker: Broker) -> str | None:
         return "the metadata is not current: no leader of the quorum is known, or its log is not read so far"
     if quorum.committed < quorum.state.high_watermark:
         return f"the metadata is applied up to {quorum.committed} of {quorum.state.high_watermark}"
+    for why in broker.hosting.lost():
+        return why
     life = broker.lifecycle
     if life is None:
         return None if "broker" not in broker.config.process_roles else "the broker is not registered"

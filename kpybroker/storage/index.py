@@ -15,6 +15,11 @@ OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
 
 
+def whole(content: bytes, entry_bytes: int) -> bytes:
+    """Without the part of an entry that a crash may have left at the end."""
+    return content[: len(content) - len(content) % entry_bytes]
+
+
 class OffsetIndex:
     """Where to begin reading for an offset."""
 

@@ -16,6 +16,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.admission import batch_time_is_ours, change, changes_batches, check_header
 from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
+from kpybroker.storage.handles import open_active
 from kpybroker.storage.marks import Marks
 from kpybroker.storage.producer_loading import note_end
 from kpybroker.storage.producers import ProducerStates
@@ -104,6 +105,7 @@ class Log(Marks):
         self.cleaned_end = of.cleaned_end
         self.syncing = GroupSync(of.end)
         self.offline = None
+        self.on_io_error = None
         self.on_start_moved: Callable[[], None] | None = None
         """Called when records were deleted from the start, or cleaned ones were cut: somebody writes that down."""
         self.reader = Reader(world.disk, of.segments)
@@ -218,6 +220,8 @@ class Log(Marks):
                 batch = change(batch, settings, now_ms)
                 batches = [batch]
                 stamped = now_ms if batch.log_append_time else -1
+        if not self.segments.active.is_open:
+            open_active(self)
         base_offset = end = self.end
         try:
             for batch in batches:
@@ -226,12 +230,14 @@ class Log(Marks):
                 batch.patch(end, leader_epoch)
                 end = self._queue_batch(batch)
         except (OSError, Damage) as error:
-            raise self.refusal(error) from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.fail(error))) from error
         return _tuple(Appended, (base_offset, end - 1, stamped, False))
 
     def append_replicated(self, batches: list[Batch]) -> None:
         """Queue a leader's batches as they are: offsets and epochs were assigned by it. Raises KafkaError, Damage."""
         self.require_online()
+        if not self.segments.active.is_open:
+            open_active(self)
         for batch in batches:
             if batch.base_offset < self.end or not batch.crc_ok():
                 raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
@@ -257,7 +263,8 @@ class Log(Marks):
 
     def make(self) -> None:
         """Make the directory that is not there yet. Raises OSError."""
-        self.world.disk.mkdir(self.directory)
+        if not self.world.disk.exists(self.directory):  # a try without descriptors may have made it
+            self.world.disk.mkdir(self.directory)
         if self.topic_id is not None:
             write_topic_id(self.world.disk, self.directory, self.topic_id)
         self.made = True

@@ -57,6 +57,8 @@ class LogDirectory:
         self.previous_epoch = -1
         """The broker epoch at the last clean stop (BrokerRegistration), -1 after any other."""
         self.broker_epoch = -1
+        self.on_io_error: Callable[[str, int, str], None] | None = None
+        """Told of topic, partition and why when the disk has failed under a log; what opens next takes it over."""
         self.clean = self._take_clean_mark()
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
@@ -114,9 +116,13 @@ class LogDirectory:
         try:
             opened = self._open(topic, topic_id, partition, settings)
         except (OSError, Damage) as error:
-            self.damaged[key] = str(error)
-            raise error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}") from error
+            damage = error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}")
+            self.damaged[key] = str(damage)
+            if self.on_io_error is not None and (error is not damage or isinstance(error.__cause__, OSError)):
+                self.on_io_error(topic, partition, str(damage))
+            raise damage from error.__cause__ if error is damage else error
         opened.on_start_moved = self._save_marks
+        opened.on_io_error = self.on_io_error
         self.damaged.pop(key, None)
         self.logs[key] = opened
         if opened.cleaned_end < self._cleaned_on_disk.get(key, 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable
 from operator import itemgetter
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -17,11 +18,14 @@ from kpybroker.world import Buffer
 
 log = logging.getLogger(__name__)
 
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""No file could be opened: nothing is wrong with any that is there."""
+
 
 class ReadSide:
     """What answers need of a log."""
 
-    __slots__ = ("offline",)
+    __slots__ = ("offline", "on_io_error")
 
     directory: str
     topic: str
@@ -31,6 +35,8 @@ class ReadSide:
     written_end: int
     offline: str | None
     """Why the log serves nothing any more."""
+    on_io_error: Callable[[str, int, str], None] | None
+    """Told of topic, partition and `offline` when the disk has failed under the log."""
     segments: Segments
     epochs: LeaderEpochs
     reader: Reader
@@ -47,10 +53,15 @@ class ReadSide:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self.offline += "; free space and start the broker again: what was acknowledged is kept"
             log.error("log %s is offline", self.offline)
+            if isinstance(error, OSError) and self.on_io_error is not None:
+                self.on_io_error(self.topic, self.partition, self.offline)
         return Damage(self.offline)
 
     def refusal(self, error: OSError | Damage) -> KafkaError:
-        """Go offline; what to answer to whoever asked."""
+        """What to answer to whoever asked, who has changed nothing yet: the log goes offline, and is as it was where
+        descriptors are short."""
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; ask again when connections have closed")
         self.fail(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 

@@ -8,7 +8,7 @@ from struct import Struct
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.files import FilePool
-from kpybroker.storage.index import OffsetIndex, TimeIndex
+from kpybroker.storage.index import OffsetIndex, TimeIndex, whole
 from kpybroker.storage.txn_index import TxnIndex
 from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch
 from kpybroker.world import Disk
@@ -22,10 +22,6 @@ WALKED = Struct(">qi11xi")
 
 def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
-
-
-def _whole(content: bytes, entry_bytes: int) -> bytes:
-    return content[: len(content) - len(content) % entry_bytes]
 
 
 class SegmentGone(KafkaError):
@@ -110,6 +106,11 @@ class Segment:
                     raise
 
     @property
+    def is_open(self) -> bool:
+        """`handle` needs no descriptor."""
+        return self._handle >= 0
+
+    @property
     def busy(self) -> bool:
         return self._users > 0
 
@@ -155,7 +156,7 @@ class Segment:
             content = self._disk.pread(handle, self._disk.size(handle), 0)
         finally:
             self._disk.close(handle)
-        return _whole(content, entry_bytes)
+        return whole(content, entry_bytes)
 
     @property
     def has_indexes(self) -> bool:
@@ -176,8 +177,8 @@ class Segment:
             contents.append(content)
         if self._index is None:
             self.handle()
-            self._index = OffsetIndex(self.base_offset, _whole(contents[0], OffsetIndex.entry_bytes))
-            self._times = TimeIndex(self.base_offset, _whole(contents[1], TimeIndex.entry_bytes))
+            self._index = OffsetIndex(self.base_offset, whole(contents[0], OffsetIndex.entry_bytes))
+            self._times = TimeIndex(self.base_offset, whole(contents[1], TimeIndex.entry_bytes))
 
     def index(self) -> OffsetIndex:
         """The offset index, from its file when it is not in memory. Raises OSError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log import Log
 from kpybroker.wire.batch import split
+from kpybroker.world.real import RealDisk, RealWorld
 from tests.storage.workshop import SMALL, WORLD, History, plain, reopened
 
 seeds = st.integers(0, 1 << 40)
@@ -164,3 +166,41 @@ def test_a_clean_stop_leaves_what_kafka_leaves(tmp_path: Path) -> None:
     assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
     again = reopened(log, clean=True)
     assert (again.start, again.end, again.epoch_at(0)) == (0, 1, 3)
+
+
+class Short(RealDisk):
+    """A disk whose process has no file descriptor left, while `short`."""
+
+    short = False
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if self.short:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().open(path, create=create)
+
+
+def test_without_descriptors_nothing_happens_and_the_log_goes_on(tmp_path: Path) -> None:
+    disk, world = Short(), RealWorld(seed=0)
+    world.disk = disk
+    log = Log.open(world, str(tmp_path / "t-0"), "t", 0, SMALL, clean=True, lazy=True)
+    log.topic_id = bytes(range(16))
+    batch = plain()
+    disk.short = True
+    for _ in range(2):
+        with pytest.raises(KafkaError) as refusal:
+            log.append([batch], 0, 1000)
+        assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(KafkaError):
+            log.append_replicated([batch])
+    assert (log.offline, log.end) == (None, 0)
+    disk.short = False
+    log.append([batch], 0, 1000)
+    log.flush()
+    log.segments.active.close_files()
+    disk.short = True
+    with pytest.raises(KafkaError) as refusal:
+        log.read(0, 1000, upper=1, min_one=True)
+    assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.short = False
+    assert log.read(0, 1000, upper=1, min_one=True)
+    assert (log.offline, log.written_end) == (None, 1)
