@@ -2,12 +2,13 @@
 
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql import SparkSession
 
 from compat_tests.conftest import MakeTopic
@@ -19,6 +20,7 @@ from kpybroker.cli.client import CommandFailed
 from oracle.target import Target
 
 PARTITIONS = 3
+PATIENCE_S = 60.0
 DAY_MS = 86_400_000
 FIRST_MS = 1_700_000_000_000
 
@@ -53,6 +55,22 @@ class Workshop:
                 self.sent.append((partition, ms, key, value, headers))
         assert self._producer.flush(30) == 0
         self._producer.abort_transaction(30) if aborted else self._producer.commit_transaction(30)
+        self._await_the_end()
+
+    def _await_the_end(self) -> None:
+        """A transaction has ended for its producer before every partition knows."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        asked = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            stable, end = (
+                [one.result(30).offset for one in admin.list_offsets(asked, isolation_level=level).values()]
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+            if stable == end:
+                return
+            assert time.monotonic() < deadline, f"{stable} of {end} are decided"
+            time.sleep(0.02)
 
     def copy(self, **options: int) -> None:
         job.copy(lambda: self.spark, self.bootstrap, str(self.where), [self.topic], **options)

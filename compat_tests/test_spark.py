@@ -39,7 +39,8 @@ def send(bootstrap: str, topic: str, count: int = COUNT, first: int = 0) -> list
     """Send records number first, first + 1, ...: one second and one partition after the other, in batches."""
     refused: list[KafkaError] = []
     rows: list[Row] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.num.messages": 40})
+    in_order = {"enable.idempotence": True, "linger.ms": 50, "batch.num.messages": 40}
+    producer = Producer({"bootstrap.servers": bootstrap, **in_order})
     for number in range(first, first + count):
         key = None if number % 7 == 0 else f"k{number}".encode()
         value = None if number % 11 == 0 else f"v{number}".encode()
