@@ -40,14 +40,21 @@ class ModernHeartbeat:
         request = command.request
         self._check(request)
         if request.member_epoch == JOIN:
-            if request.subscribed_topic_regex:
-                compiled(request.subscribed_topic_regex)
-            group = self._find_or_make(request.group_id, turn)
+            group = self._group_to_join(request, turn)
         else:
             group = self._find(request.group_id)
         if request.member_epoch < JOIN:
             return self._leave(group, request, turn)
         return self._stay(group, command, turn)
+
+    def _group_to_join(self, request: Request, turn: Turn) -> ModernGroup:
+        """None is made or migrated for an expression that is refused; in one that is, other faults count first."""
+        if request.subscribed_topic_regex:
+            try:
+                return self._find(request.group_id)
+            except KafkaError:
+                compiled(request.subscribed_topic_regex)
+        return self._find_or_make(request.group_id, turn)
 
     # -- what is wrong with a request whatever the group ----------------------------------------------------------
 
@@ -69,10 +76,11 @@ class ModernHeartbeat:
         request = command.request
         owned = _places(request)
         known = self._known(group, request, owned)
+        if known is None:
+            self._check_room(group)
         if request.subscribed_topic_regex:
             compiled(request.subscribed_topic_regex)
         if known is None:
-            self._check_room(group)
             member = ModernMember(request.member_id, request.instance_id)
         elif known.member_id != request.member_id:
             member = self._steps.replace(group, known, request.member_id, turn)

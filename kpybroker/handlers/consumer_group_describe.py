@@ -10,6 +10,7 @@ from kpybroker.errors import KafkaError
 from kpybroker.groups.commands import DescribeConsumerGroup
 from kpybroker.handlers.consumer_group_heartbeat import check_served
 from kpybroker.handlers.describe_groups import GROUP_OPERATIONS
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.consumer_group_describe import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     groups = []
-    for group_id in request.group_ids:
+    async for group_id in Turns().over(request.group_ids):
         described = await _describe(broker, group_id)
         if request.include_authorized_operations and not described.error_code:
             described.authorized_operations = GROUP_OPERATIONS

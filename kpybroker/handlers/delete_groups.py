@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import DeleteGroup
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.delete_groups import DeletableGroupResult, Request, Response
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A code per group; one named twice is deleted, and answered, once."""
     results = []
-    for group_id in dict.fromkeys(request.groups_names):
+    async for group_id in Turns().over(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE
         try:
             runner = broker.groups.runner(group_id, may_be_empty=True)

@@ -24,6 +24,7 @@ from kpybroker.config.log_levels import log_levels
 from kpybroker.controller.commands import ResourceType
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    return Response(results=[_answer(broker, resource, request) for resource in request.resources])
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    resources = Turns().over(request.resources)
+    return Response(results=[_answer(broker, resource, request) async for resource in resources])
 
 
 def layers(broker: Broker) -> BrokerLayers:

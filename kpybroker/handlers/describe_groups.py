@@ -12,6 +12,7 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic import State
 from kpybroker.groups.commands import DescribeGroup
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     groups = []
-    for group_id in request.groups:
+    async for group_id in Turns().over(request.groups):
         described = await _describe(broker, call, group_id)
         described.authorized_operations = NOT_ASKED if described.error_code else operations
         groups.append(described)

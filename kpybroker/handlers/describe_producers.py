@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.describe_producers import PartitionResponse, ProducerState, Request, Response, TopicResponse
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Response:
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per partition asked; refusals are per partition."""
+    turns = Turns()
     return Response(
         topics=[
             TopicResponse(
-                name=topic.name, partitions=[_answer(broker, topic.name, index) for index in topic.partition_indexes]
+                name=topic.name,
+                partitions=[_answer(broker, topic.name, index) async for index in turns.over(topic.partition_indexes)],
             )
-            for topic in request.topics
+            async for topic in turns.over(request.topics)
         ]
     )
 

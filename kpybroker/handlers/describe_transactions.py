@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.describe_transactions import Request, Response, TopicData, TransactionState
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """One state, or one refusal, for each id."""
-    return Response(transaction_states=[await _describe(broker, each) for each in request.transactional_ids])
+    asked = Turns().over(request.transactional_ids)
+    return Response(transaction_states=[await _describe(broker, each) async for each in asked])
 
 
 async def _describe(broker: Broker, transactional_id: str) -> TransactionState:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ KEPT_IN = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per key."""
     if call.version >= MANY_KEYS_SINCE:
-        return Response(
-            coordinators=[await _find(broker, call, request.key_type, key) for key in request.coordinator_keys]
-        )
+        keys = Turns().over(request.coordinator_keys)
+        return Response(coordinators=[await _find(broker, call, request.key_type, key) async for key in keys])
     found = await _find(broker, call, request.key_type, request.key)
     return Response(
         error_code=found.error_code,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -27,15 +28,18 @@ _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDIN
 READ_COMMITTED = 1
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Response:
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per partition asked; refusals are per partition."""
+    turns = Turns()
     return Response(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_answer(broker, call, request, topic.name, ask) for ask in topic.partitions],
+                partitions=[
+                    _answer(broker, call, request, topic.name, ask) async for ask in turns.over(topic.partitions)
+                ],
             )
-            for topic in request.topics
+            async for topic in turns.over(request.topics)
         ]
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import FetchOffsets
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -40,7 +41,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     if call.version >= MANY_GROUPS_SINCE:
         by_id = call.version >= TOPIC_IDS_SINCE
-        groups = [await _group(broker, group, by_id, request.require_stable) for group in request.groups]
+        asked_groups = Turns().over(request.groups)
+        groups = [await _group(broker, group, by_id, request.require_stable) async for group in asked_groups]
         for group in groups:
             if group.error_code:
                 group.topics = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderPartition,
@@ -21,15 +22,18 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Response:
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per partition asked; refusals are per partition."""
+    turns = Turns()
     return Response(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_answer(broker, topic.topic, ask, request.replica_id) for ask in topic.partitions],
+                partitions=[
+                    _answer(broker, topic.topic, ask, request.replica_id) async for ask in turns.over(topic.partitions)
+                ],
             )
-            for topic in request.topics
+            async for topic in turns.over(request.topics)
         ]
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import CommitOffsets, PartitionCommit
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.replication.txn_markers import OFFSETS_TOPIC
 from kpybroker.storage.transactions import NOT_NEEDED
 from kpybroker.wire.rpc.txn_offset_commit import (
@@ -34,13 +35,14 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     known: list[tuple[str, bytes, list[PartitionCommit]]] = []
     answers: list[TxnOffsetCommitResponsePartition] = []
     response = Response()
-    for topic in request.topics:
+    turns = Turns()
+    async for topic in turns.over(request.topics):
         image = broker.image.topic(topic.name)
         partitions = 0 if image is None else len(image.partitions)
         told = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
         response.topics.append(told)
         commits = []
-        for each in topic.partitions:
+        async for each in turns.over(topic.partitions):
             answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
             told.partitions.append(answer)
             if 0 <= each.partition_index < partitions:

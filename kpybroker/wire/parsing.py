@@ -12,6 +12,9 @@ from kpybroker.wire.lowering import Emitter, finish, has_view, min_bytes
 
 COPY_BYTES = 16384
 """Up to this size a frame with records is copied for its other fields: indexing bytes is cheaper than a view."""
+ELEMENTS_MAX = 1_000_000
+"""A request has at most so many elements in all its arrays together, tagged fields included: it is read in one go, and
+others wait. Five for each partition that a cluster may have by default."""
 
 
 def lower_parser(cls: Any, version: int, *, prefix: bool = False) -> Callable[[Any, int], Any]:
@@ -47,12 +50,14 @@ def _lower(tree: Struct, title: str, prefix: bool, *opening: str, large: Any = N
         "large": large,
         "title": title,
     }
-    emitter = ParserEmitter(namespace, direct="data = view" in opening[0])
+    emitter = ParserEmitter(namespace, direct="data = view" in opening[0], counted=is_request(tree.cls))
     for each in opening:
         emitter.line(each)
     emitter.line("try:")
     emitter.depth += 1
     emitter.line("limit = len(data)")
+    if emitter.counted:
+        emitter.line(f"room = {ELEMENTS_MAX}")
     found = emitter.struct_fields(tree)
     emitter.flush()
     emitter.line("if pos > limit: refuse(f'{pos - limit} bytes missing')")
@@ -65,11 +70,21 @@ def _lower(tree: Struct, title: str, prefix: bool, *opening: str, large: Any = N
 
 
 class ParserEmitter(Emitter):
-    """Emits statements that read at `pos` in `data`. direct: data is a view of the frame, not bytes."""
+    """Emits statements that read at `pos` in `data`.
 
-    def __init__(self, namespace: dict[str, Any], direct: bool) -> None:
+    direct: data is a view of the frame, not bytes. counted: the message may have `ELEMENTS_MAX` elements.
+    """
+
+    def __init__(self, namespace: dict[str, Any], direct: bool, counted: bool) -> None:
         super().__init__(namespace)
         self.direct = direct
+        self.counted = counted
+
+    def count(self, size: str) -> None:
+        """Emit taking so many elements from what a request may have."""
+        if self.counted:
+            self.line(f"room -= {size}")
+            self.line(f"if room < 0: refuse('more than {ELEMENTS_MAX} elements')")
 
     def fixed(self, code: str, target: str) -> None:
         self.run.append((code, target))
@@ -154,6 +169,7 @@ class ParserEmitter(Emitter):
             self.line(f"if {size} < 0: {target} = None")
             self.line("else:")
             self.depth += 1
+        self.count(size)
         if isinstance(piece.element, Fixed):
             self.fixed_array(piece.element.code, size, target)
         else:
@@ -208,11 +224,16 @@ class ParserEmitter(Emitter):
         self.fixed("B", count)
         self.flush()
         if not tagged:
-            self.line(f"if {count}: pos = skip_tagged(data, pos - 1)")
+            self.line(f"if {count}:")
+            self.depth += 1
+            self.count(count)
+            self.line("pos = skip_tagged(data, pos - 1)")
+            self.depth -= 1
             return
         self.line(f"if {count}:")
         self.depth += 1
         self.line(f"if {count} > 127: {count}, pos = read_uvarint(data, pos - 1)")
+        self.count(count)
         self.line(f"for _ in range({count}):")
         self.depth += 1
         self.line(f"{tag}, pos = read_uvarint(data, pos)")

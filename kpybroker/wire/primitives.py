@@ -57,10 +57,14 @@ def read_uvarint(data: Any, pos: int) -> tuple[int, int]:
     return value, pos
 
 
+UNKNOWN_TAGS_MAX = 127
+"""Of one structure: a sender that is newer than we are has a few."""
+
+
 def skip_tagged(data: Any, pos: int) -> int:
     """The position behind the tagged fields at pos, none of which is known. IndexError, MalformedFrame past the end."""
     count, pos = read_uvarint(data, pos)
-    if count > len(data) - pos:
+    if count > min(len(data) - pos, UNKNOWN_TAGS_MAX):
         refuse(f"{count} tagged fields")
     for _ in range(count):
         _, pos = read_uvarint(data, pos)

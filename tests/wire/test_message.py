@@ -15,8 +15,9 @@ from kpybroker.wire.message import (
     parse_prefix,
     part,
 )
+from kpybroker.wire.parsing import ELEMENTS_MAX
 from kpybroker.wire.primitives import Int8, Int32, read_uvarint, skip_tagged, write_uvarint
-from kpybroker.wire.rpc import fetch, metadata, offset_delete, produce
+from kpybroker.wire.rpc import alter_partition_reassignments, fetch, metadata, offset_delete, produce
 from kpybroker.wire.stored import group, prefixed
 from kpybroker.wire.stored.metadata import RECORDS, TopicRecord, by_key, frame_record, unframe_record
 
@@ -93,6 +94,24 @@ def test_counts_are_compared_with_the_bytes_left() -> None:
         parse(offset_delete.Request, 0, b"\x00\x01g\x00\x00\x00\x02" + bytes(4))
 
 
+def test_a_request_has_so_many_elements_in_all_its_lists_together() -> None:
+    head, request = bytes(4), alter_partition_reassignments.Request
+    partition = bytes(4) + b"\0" + b"\0"  # its replicas are null, which gives nothing back
+    partitions = b"\1" + write_uvarint(ELEMENTS_MAX // 2 + 1) + partition * (ELEMENTS_MAX // 2) + b"\0"
+    tags = b"\1\1" + b"\x64" + b"\7\0" * 100
+    topics = {
+        "as many as may be": write_uvarint(2) + partitions,
+        "too many of one list": write_uvarint(ELEMENTS_MAX + 2) + b"\1\1\0" * (ELEMENTS_MAX + 1),
+        "of two lists": write_uvarint(3) + partitions * 2,
+        "of tagged fields": write_uvarint(ELEMENTS_MAX // 100 + 1) + tags * (ELEMENTS_MAX // 100),
+    }
+    found = parse(request, 0, head + topics.pop("as many as may be") + b"\0")
+    assert len(found.topics[0].partitions) == ELEMENTS_MAX // 2
+    for name, frame in topics.items():
+        with pytest.raises(MalformedFrame, match=f"more than {ELEMENTS_MAX} elements"):
+            pytest.fail(f"{name}: {len(parse(request, 0, head + frame).topics)}")
+
+
 def test_bytes_behind_a_request_are_ignored_and_behind_a_response_refused() -> None:
     data = build(metadata.Request(), 1)
     assert parse(metadata.Request, 1, data + b"more") == metadata.Request()
@@ -144,6 +163,12 @@ def test_tags_end() -> None:
     for broken in (b"\xff\xff\xff\xff\x0f", b"\x01\x00\x05a", b"\x03\x00\x00"):
         with pytest.raises((MalformedFrame, IndexError)):
             skip_tagged(broken, 0)
+
+
+def test_unknown_tags_have_a_limit() -> None:
+    assert skip_tagged(b"\x7f" + b"\7\0" * 127, 0) == 255
+    with pytest.raises(MalformedFrame, match="128 tagged fields"):
+        skip_tagged(b"\x80\1" + b"\7\0" * 128, 0)
 
 
 def test_metadata_records_are_framed() -> None:
