@@ -68,7 +68,7 @@ class Broker:
         self._departed = whereabouts.Departed()
         self.supported_features = SUPPORTED_FEATURES
         self.hosting = Hosting(config.node_id)
-        self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots)
+        self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots, self.hosting.now)
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.quorum = Quorum(world, config, directories[0])
         self.controller = Controller(

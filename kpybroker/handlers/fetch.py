@@ -346,7 +346,7 @@ def resume(
     broker: Broker, request: Request, by_id: bool, make: Callable[..., Want]
 ) -> tuple[Session | None, list[Want]]:
     """The session, if the fetch has one, and what this request names, each made by `make`."""
-    sessions = broker.sessions
+    sessions, is_replica = broker.sessions, make is ReplicaWant
     session_id, epoch = request.session_id, request.session_epoch
     wants: OrderedDict[Wanted, Want] = OrderedDict()
     for topic in request.topics:
@@ -366,9 +366,9 @@ def resume(
     if epoch == INITIAL_EPOCH:
         if session_id:
             sessions.close(session_id)
-        session = sessions.open(wants, by_id=by_id) if wants else None
+        session = sessions.open(wants, by_id=by_id, is_replica=is_replica) if wants else None
         return session, list(wants.values())
-    session = sessions.resume(session_id, epoch, by_id=by_id)
+    session = sessions.resume(session_id, epoch, by_id=by_id, is_replica=is_replica)
     forgotten: list[Wanted] = []
     for gone in request.forgotten_topics_data:
         forgotten += [(gone.topic_id if by_id else gone.topic, index) for index in gone.partitions]

@@ -234,9 +234,7 @@ def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int)
     broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
     session, named = resume(broker, request, call.version >= 13, ReplicaWant)
     news = News() if session is None else session.news
-    if news is None:
-        assert session is not None
-        news = session.news = News()
+    assert news is not None, "the session is a replica's"
     reply = ReplicaFetchReply(broker, call, request, session, news, replica_id, broker_epoch)
     reply.count(named, broker_epoch)
     is_empty = not (named if session is None else session.wants)

@@ -6,7 +6,9 @@ broker: there the partitions say of which of them there is news, and only these 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,8 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 NEVER_MS = -(1 << 62)
+EVICTION_MS = 120_000
+"""KIP-227's min.incremental.fetch.session.eviction.ms, which Apache Kafka has as a constant."""
 
 
 class Want:
@@ -105,19 +109,32 @@ class ReplicaWant(Want):
 
 Wanted = tuple[str | bytes, int]
 """A topic's name, or its id from Fetch 13 on, and a partition's index."""
+Rank = tuple[bool, int, int]
+"""Whether a session is a replica's, its partitions, its id: the lower one is given up for the higher one."""
 
 
 class Session:
     """One session: its wants in the order in which they get their turn; `news` where it is a follower's."""
 
-    __slots__ = ("by_id", "epoch", "id", "news", "wants")
+    __slots__ = ("begun_ms", "by_id", "epoch", "id", "news", "rank", "used_ms", "wants")
 
-    def __init__(self, session_id: int, *, by_id: bool, wants: OrderedDict[Wanted, Want]) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        *,
+        by_id: bool,
+        wants: OrderedDict[Wanted, Want],
+        is_replica: bool = False,
+        now_ms: int = 0,
+    ) -> None:
         self.id = session_id
         self.epoch = 1
         self.by_id = by_id
         self.wants = wants
-        self.news: News | None = None
+        self.news: News | None = News() if is_replica else None
+        self.begun_ms = self.used_ms = now_ms
+        self.rank: Rank = (is_replica, len(wants), session_id)
+        """As it was when the session was used last."""
 
     def update(self, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
         """Take over what a Fetch says; returned is what it names."""
@@ -140,43 +157,92 @@ class Session:
 
 
 class Sessions:
-    """All sessions of a broker, at most `limit`; the one unused for longest gives way to a new one."""
+    """All sessions of a broker, at most `limit`. Where there is no slot left, one is given up for a newcomer (KIP-227):
 
-    def __init__(self, random: Random, limit: int) -> None:
+    - one that nobody has used for EVICTION_MS, or else
+    - a consumer's for a replica's, or
+    - one that has lasted for EVICTION_MS, for one of the same kind with more partitions.
+    """
+
+    def __init__(self, random: Random, limit: int, now_ms: Callable[[], int]) -> None:
         self._random = random
         self._limit = limit
+        self._now_ms = now_ms
         self._sessions: OrderedDict[int, Session] = OrderedDict()
+        """By id, the one unused for longest first."""
+        self._young: dict[int, Session] = {}
+        """By id, as they have begun: what had not lasted for EVICTION_MS when a slot was last looked for."""
+        self._old: list[Rank] = []
+        """All others, sorted, so that a newcomer in vain costs no look at each of them."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, wants: OrderedDict[Wanted, Want], *, by_id: bool) -> Session | None:
-        """A new session; None where the limit allows none, and the fetch is then answered without one."""
-        if self._limit <= 0:
+    def open(self, wants: OrderedDict[Wanted, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
+        """A new session; None where no slot is left for it, and the fetch is then answered without one."""
+        now_ms = self._now_ms()
+        if len(self._sessions) >= self._limit and not self._make_room((is_replica, len(wants), 0), now_ms):
             return None
-        while len(self._sessions) >= self._limit:
-            self._sessions.popitem(last=False)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._random.randrange(1, 2**31)
-        session = self._sessions[session_id] = Session(session_id, by_id=by_id, wants=wants)
+        session = Session(session_id, by_id=by_id, wants=wants, is_replica=is_replica, now_ms=now_ms)
+        self._sessions[session_id] = self._young[session_id] = session
         return session
 
-    def resume(self, session_id: int, epoch: int, *, by_id: bool) -> Session:
+    def _make_room(self, newcomer: Rank, now_ms: int) -> bool:
+        """Give up one session for a newcomer; False where none has to."""
+        unused = next(iter(self._sessions.values()), None)
+        if unused is None:
+            return False
+        if now_ms - unused.used_ms > EVICTION_MS:
+            self.close(unused.id)
+            return True
+        while self._young:
+            session = next(iter(self._young.values()))
+            if now_ms - session.begun_ms <= EVICTION_MS:
+                break
+            del self._young[session.id]
+            insort(self._old, session.rank)
+        lowest = self._old[0] if self._old else newcomer
+        is_replica = newcomer[0]
+        if is_replica and lowest[0]:
+            consumers = (session.rank for session in self._young.values() if session.news is None)
+            lowest = min(consumers, default=lowest)
+        if lowest >= newcomer:
+            return False
+        self.close(lowest[2])
+        return True
+
+    def resume(self, session_id: int, epoch: int, *, by_id: bool, is_replica: bool = False) -> Session:
         """The session for its next epoch.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        Raises FETCH_SESSION_ID_NOT_FOUND, for one of the other kind too, INVALID_FETCH_SESSION_EPOCH,
+        FETCH_SESSION_TOPIC_ID_ERROR.
         """
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or is_replica is not (session.news is not None):
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        session.used_ms = self._now_ms()
         self._sessions.move_to_end(session_id)
+        if session.rank[1] != len(session.wants):
+            self._rank_again(session)
         return session
 
+    def _rank_again(self, session: Session) -> None:
+        is_old = session.id not in self._young
+        if is_old:
+            del self._old[bisect_left(self._old, session.rank)]
+        session.rank = (session.news is not None, len(session.wants), session.id)
+        if is_old:
+            insort(self._old, session.rank)
+
     def close(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None and self._young.pop(session_id, None) is None:
+            del self._old[bisect_left(self._old, session.rank)]

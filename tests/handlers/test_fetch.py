@@ -262,20 +262,38 @@ def test_a_session_does_not_change_between_names_and_ids(with_broker: WithBroker
     with_broker(scenario)
 
 
-def test_sessions_are_limited(with_broker: WithBroker) -> None:
+def test_who_comes_when_all_slots_are_taken_fetches_without_a_session(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await make(peer, "t")
-        opened = [
-            (await peer.ask("Fetch", asking("t", topic_id, want(0, 0), session_epoch=0), version=18)).session_id
-            for _ in range(3)
-        ]
-        codes = [
-            (await peer.ask("Fetch", asking("t", topic_id, session_id=one, session_epoch=1), version=18)).error_code
-            for one in opened
-        ]
-        assert codes == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, 0]
+        ids = []
+        for _ in range(3):
+            opened = await peer.ask("Fetch", asking("t", topic_id, want(0, 0), session_epoch=0), version=18)
+            assert (opened.error_code, len(opened.responses)) == (0, 1)
+            ids.append(opened.session_id)
+        assert [one > 0 for one in ids] == [True, True, False]
+        for epoch in (1, 2):
+            for one in ids[:2]:
+                goes_on = asking("t", topic_id, session_id=one, session_epoch=epoch)
+                assert (await peer.ask("Fetch", goes_on, version=18)).error_code == 0
 
     with_broker(scenario, {"max.incremental.fetch.session.cache.slots": "2"})
+
+
+def test_a_replicas_session_is_no_consumers(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await make(peer, "t")
+        for replica_id, other_id in ((-1, 2), (2, -1)):
+            asked = asking("t", topic_id, want(0, 0), session_epoch=0)
+            asked.replica_id = replica_id
+            opened = await peer.ask("Fetch", asked, version=12)
+            goes_on = asking("t", topic_id, session_id=opened.session_id, session_epoch=1)
+            goes_on.replica_id = other_id
+            told = await peer.ask("Fetch", goes_on, version=12)
+            assert told.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            goes_on.replica_id = replica_id
+            assert (await peer.ask("Fetch", goes_on, version=12)).error_code == 0
+
+    with_broker(scenario)
 
 
 def test_every_partition_gets_its_turn_under_a_small_limit(with_broker: WithBroker) -> None:
@@ -300,14 +318,14 @@ ACTIONS = st.one_of(
     st.tuples(st.just("fetch"), st.sampled_from([1, 200, 5000]), st.integers(1, 3)),
     st.tuples(st.just("subscribe"), st.integers(0, 3), st.just(0)),
     st.tuples(st.just("unsubscribe"), st.integers(0, 3), st.just(0)),
-    st.tuples(st.just("others come"), st.just(0), st.just(0)),
+    st.tuples(st.just("the session ends"), st.just(0), st.just(0)),
 )
 
 
 def test_who_follows_the_protocol_gets_every_record_once_and_in_order(tmp_path: Path) -> None:
     """Whatever is produced, fetched, subscribed to and forgotten, and however often the session is lost."""
     numbers = iter(range(1_000_000))
-    with held(tmp_path / "data", {"max.incremental.fetch.session.cache.slots": "2"}) as broker:
+    with held(tmp_path / "data") as broker:
 
         @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
         @given(history=st.lists(ACTIONS, max_size=25), version=st.sampled_from([7, 12, 13, 18]))
@@ -335,8 +353,8 @@ async def live(broker: Held, topic: str, history: list[tuple[str, int, int]], ve
         elif action == "unsubscribe":
             consumer.unsubscribe(what)
         else:
-            for _ in range(2):
-                await peer.ask("Fetch", asking(topic, topic_id, want(0, 0), session_epoch=0), version=version)
+            ends = asking(topic, topic_id, want(0, 0), session_id=consumer.session_id, session_epoch=-1)
+            await peer.ask("Fetch", ends, version=version)
     for index in range(4):
         consumer.subscribe(index)
     while any(len(consumer.delivered[index]) < len(produced[index]) for index in range(4)):

@@ -26,7 +26,7 @@ class Leader:
     """The leader's side, as `handlers.fetch.resolve` drives it."""
 
     def __init__(self, limit: int) -> None:
-        self.sessions = Sessions(Random(1), limit)
+        self.sessions = Sessions(Random(1), limit, lambda: 0)
         self.held: dict[Wanted, int] = {}
 
     def fetch(self, follower: FetchSession, wanted: dict[Key, Asked]) -> None:

@@ -42,7 +42,7 @@ class Leader:
         self.now_ms = 0
         self.hosting = Hosting(LEADER)
         self.hosting.now_ms = lambda: self.now_ms
-        self.sessions = Sessions(Random(1), 10)
+        self.sessions = Sessions(Random(1), 10, self.hosting.now)
         self.partitions = [self._lead(world, directory / f"t-{index}", index) for index in range(COUNT)]
 
     def _lead(self, world: RealWorld, directory: Path, index: int) -> Partition:

@@ -6,11 +6,11 @@ from collections import OrderedDict
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.sessions import EPOCH_MAX, Session, Sessions, Want, Wanted
+from kpybroker.replication.sessions import EPOCH_MAX, EVICTION_MS, Session, Sessions, Want, Wanted
 
 ID = bytes(range(16))
 
@@ -25,16 +25,16 @@ def opened(sessions: Sessions) -> Session:
     return session
 
 
-def code_of(sessions: Sessions, session_id: int, epoch: int, *, by_id: bool = False) -> int:
+def code_of(sessions: Sessions, session_id: int, epoch: int, *, by_id: bool = False, is_replica: bool = False) -> int:
     try:
-        sessions.resume(session_id, epoch, by_id=by_id)
+        sessions.resume(session_id, epoch, by_id=by_id, is_replica=is_replica)
     except KafkaError as refusal:
         return refusal.code
     return ErrorCode.NONE
 
 
 def test_an_epoch_is_good_once() -> None:
-    sessions = Sessions(Random(1), 10)
+    sessions = Sessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     assert [code_of(sessions, one.id, epoch) for epoch in (0, 2, 1, 1, 2)] == [
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -48,7 +48,7 @@ def test_an_epoch_is_good_once() -> None:
 
 
 def test_epochs_wrap_past_those_with_a_meaning() -> None:
-    sessions = Sessions(Random(1), 10)
+    sessions = Sessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     one.epoch = EPOCH_MAX
     assert code_of(sessions, one.id, EPOCH_MAX) == ErrorCode.NONE
@@ -56,7 +56,7 @@ def test_epochs_wrap_past_those_with_a_meaning() -> None:
 
 
 def test_a_closed_session_is_unknown() -> None:
-    sessions = Sessions(Random(1), 10)
+    sessions = Sessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     sessions.close(one.id)
     sessions.close(one.id)
@@ -65,29 +65,89 @@ def test_a_closed_session_is_unknown() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_without_room_there_are_no_sessions(limit: int) -> None:
-    assert Sessions(Random(1), limit).open(wants(0), by_id=False) is None
+    assert Sessions(Random(1), limit, lambda: 0).open(wants(0), by_id=False) is None
 
 
-@given(limit=st.integers(1, 4), uses=st.lists(st.integers(0, 7), max_size=30))
-def test_the_one_unused_for_longest_gives_way(limit: int, uses: list[int]) -> None:
-    """Against a plain list, least recently used first."""
-    sessions = Sessions(Random(1), limit)
-    alive: list[Session] = []
-    every: list[Session] = []
-    for use in uses:
-        if use < len(every):
-            one = every[use]
-            code = code_of(sessions, one.id, one.epoch)
-            assert code == (ErrorCode.NONE if one in alive else ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            if one in alive:
-                alive.remove(one)
-                alive.append(one)
-        else:
-            one = opened(sessions)
-            assert one.id not in {0, *(other.id for other in alive)}
-            every.append(one)
-            alive = [*alive, one][-limit:]
-        assert len(sessions) == len(alive) <= limit
+class Model:
+    """What KIP-227 says of slots, over a plain list."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.now_ms = 0
+        self.every: list[Known] = []
+        self.alive: list[Known] = []
+
+    def given_up(self, is_replica: bool, size: int) -> Known | None:
+        """For such a newcomer, where there is no slot left."""
+        unused = min(self.alive, key=lambda one: one.used)
+        if self.now_ms - unused.used_ms > EVICTION_MS:
+            return unused
+        rank = (is_replica, size, 0)
+        lower = [
+            one
+            for one in self.alive
+            if one.rank < rank and (self.now_ms - one.begun_ms > EVICTION_MS or (is_replica and not one.session.news))
+        ]
+        return min(lower, key=lambda one: one.rank, default=None)
+
+
+class Known:
+    def __init__(self, session: Session, now_ms: int, uses: int) -> None:
+        self.session = session
+        self.begun_ms = self.used_ms = now_ms
+        self.used = uses
+        self.rank = (session.news is not None, len(session.wants), session.id)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("open"), st.booleans(), st.integers(1, 3)),
+    st.tuples(st.just("use"), st.integers(0, 7), st.integers(1, 4)),
+    st.tuples(st.just("close"), st.integers(0, 7), st.just(0)),
+    st.tuples(st.just("wait"), st.just(0), st.sampled_from([1, EVICTION_MS // 2, EVICTION_MS, EVICTION_MS + 1])),
+)
+
+
+@settings(max_examples=300)
+@given(limit=st.integers(1, 3), steps=st.lists(STEPS, max_size=30))
+def test_a_newcomer_gets_a_slot_only_from_who_has_to_give_it_up(limit: int, steps: list[tuple[str, int, int]]) -> None:
+    model = Model(limit)
+    sessions = Sessions(Random(1), limit, lambda: model.now_ms)
+    for number, (what, which, much) in enumerate(steps):
+        known = model.every[which] if what in ("use", "close") and which < len(model.every) else None
+        if what == "wait":
+            model.now_ms += much
+        elif what == "open":
+            gone = model.given_up(bool(which), much) if len(model.alive) >= limit else None
+            session = sessions.open(wants(*range(much)), by_id=False, is_replica=bool(which))
+            assert (session is None) is (len(model.alive) >= limit and gone is None)
+            if gone is not None:
+                model.alive.remove(gone)
+            if session is not None:
+                model.every.append(Known(session, model.now_ms, number))
+                model.alive.append(model.every[-1])
+        elif known is not None and what == "close":
+            sessions.close(known.session.id)
+            model.alive = [one for one in model.alive if one is not known]
+        elif known is not None:
+            session = known.session
+            told = code_of(sessions, session.id, session.epoch, is_replica=known.rank[0])
+            assert told == (ErrorCode.NONE if known in model.alive else ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            known.used_ms, known.used, known.rank = (
+                model.now_ms,
+                number,
+                (*known.rank[:1], len(session.wants), session.id),
+            )
+            session.wants = wants(*range(much))
+        assert len(sessions) == len(model.alive) <= limit
+
+
+@pytest.mark.parametrize("is_replica", [False, True])
+def test_a_session_is_not_found_by_the_other_kind(is_replica: bool) -> None:
+    sessions = Sessions(Random(1), 10, lambda: 0)
+    one = sessions.open(wants(0), by_id=False, is_replica=is_replica)
+    assert one is not None
+    told = [code_of(sessions, one.id, 1, is_replica=kind) for kind in (not is_replica, is_replica)]
+    assert told == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.NONE]
 
 
 def test_updates_change_positions_and_keep_what_was_told() -> None:
