@@ -23,6 +23,7 @@ from kpybroker.raft.leading import (
     synced,
 )
 from kpybroker.raft.state import (
+    EPOCH_MAX,
     NOBODY,
     AnswerVote,
     AskVote,
@@ -111,7 +112,9 @@ def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Vote for oneself in a new epoch; where one's own vote is a majority, lead at once."""
+    """Vote for oneself in a new epoch, if there is one; where one's own vote is a majority, lead at once."""
+    if state.epoch >= EPOCH_MAX:
+        return _give_up(state, now_ms, chance)
     epoch = state.epoch + 1
     candidate = state._replace(
         voted=Voted(epoch, NOBODY, state.node_id),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from kpybroker.errors import Damage
-from kpybroker.raft.state import Voted
+from kpybroker.raft.state import EPOCH_MAX, Voted
 from kpybroker.raft.voter_set import NO_DIRECTORY
 from kpybroker.storage.directory import decode_id, encode_id, read_whole, write_whole
 from kpybroker.world import World
@@ -29,6 +29,8 @@ def read_quorum_state(world: World, directory: str) -> tuple[Voted, tuple[int, .
         raise Damage(f"{path} cannot be read: {error!r}") from error
     if version not in (0, 1):
         raise Damage(f"{path} has data_version {version}, and 0 and 1 are known here")
+    if voted.epoch > EPOCH_MAX:
+        raise Damage(f"{path} has leaderEpoch {voted.epoch}, and the last one there can be is {EPOCH_MAX}")
     return voted, voters
 
 

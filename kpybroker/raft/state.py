@@ -7,6 +7,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 NOBODY: Final = -1
+EPOCH_MAX: Final = 2**31 - 1
+"""Epochs are int32: after this one nobody can be elected any more."""
 
 
 class Voted(NamedTuple):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from kpybroker.errors import ErrorCode
+from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.storage.formatting import METADATA_DIRECTORY, METADATA_TOPIC, NEW_VOTER
 from kpybroker.wire.rpc import vote
 from tests.handlers.quorums import Voter, with_voter
@@ -81,6 +82,51 @@ def test_who_cannot_be_elected_is_not(tmp_path: Path, facts: dict[str, int], err
         assert voter.node.broker.quorum.epoch == 0
 
     with_voter(tmp_path / "data", play)
+
+
+def test_epochs_are_not_used_up_in_large_steps(tmp_path: Path) -> None:
+    """Far steps lead no further than half of all epochs; elections, which are steps of one, go on."""
+    half, last = 2**30, 2**31 - 1
+
+    async def near(voter: Voter) -> None:
+        assert (await voter.vote(half - 5)).error_code == 0
+        assert (await voter.vote(half + 1)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await voter.vote(half, candidate=3)).error_code == 0
+
+    async def beyond(voter: Voter) -> None:
+        for far in (half + 3, half + 1000, last):
+            assert (await voter.vote(far)).error_code == ErrorCode.INVALID_REQUEST
+            assert (await voter.vote(far, pre_vote=True)).error_code == ErrorCode.INVALID_REQUEST
+            assert (await voter.begin(far)).error_code == ErrorCode.INVALID_REQUEST
+            assert (await voter.end(far)).error_code == ErrorCode.INVALID_REQUEST
+        assert voter.stored["leaderEpoch"] == half
+        assert (await voter.vote(half + 1)).vote_granted
+        assert (await voter.begin(half + 2)).error_code == 0
+        assert voter.stored["leaderEpoch"] == half + 2
+
+    async def at_the_end(voter: Voter) -> None:
+        assert (await voter.vote(last)).vote_granted
+        assert voter.stored["leaderEpoch"] == last
+
+    async def nothing(voter: Voter) -> None:
+        pass
+
+    directory = tmp_path / "data"
+    with_voter(directory, nothing)
+    stands_at(directory, half - 1000)
+    with_voter(directory, near)
+    with_voter(directory, beyond)
+    stands_at(directory, last - 1)
+    with_voter(directory, at_the_end)
+    stands_at(directory, last + 1)
+    with pytest.raises(ConfigError, match="leaderEpoch 2147483648"):
+        with_voter(directory, nothing)
+
+
+def stands_at(directory: Path, epoch: int) -> None:
+    path = directory / METADATA_DIRECTORY / "quorum-state"
+    told = json.loads(path.read_text()) if path.exists() else {"data_version": 0}
+    path.write_text(json.dumps({**told, "leaderEpoch": epoch, "leaderId": -1, "votedId": -1}))
 
 
 def test_a_voter_on_an_empty_directory_elects_nobody_who_has_a_log(tmp_path: Path) -> None:

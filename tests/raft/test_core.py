@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kpybroker.raft import state as raft
 from kpybroker.raft.core import step
-from kpybroker.raft.state import NOBODY, Role, State, Tail, Voted
+from kpybroker.raft.state import EPOCH_MAX, NOBODY, Role, State, Tail, Voted
 
 NOW_MS = 1000
 
@@ -262,3 +262,25 @@ def test_a_majority_has_what_is_committed_and_it_never_recedes(voters: int, data
         assert have > voters // 2
         beyond = sum(synced > max(state.high_watermark, start) for synced in state.synced.values())
         assert beyond <= voters // 2
+
+
+@pytest.mark.parametrize("voters", [(1,), (1, 2, 3)])
+@pytest.mark.parametrize("leader", [NOBODY, 1, 2])
+def test_after_the_last_epoch_nobody_stands(voters: tuple[int, ...], leader: int) -> None:
+    """However long it waits, and whoever would vote for it: nothing is written down or asked for that is no int32."""
+    state = State(1, voters, Voted(EPOCH_MAX, leader), Tail(3, 9))
+    state, lines = play(state, raft.Start())
+    for round_ in range(1, 20):
+        now_ms = round_ * 100_000
+        grants = [granted(voter, EPOCH_MAX, pre=True) for voter in voters[1:]]
+        state, more = play(state, raft.Tick(), *grants, now_ms=now_ms)
+        lines += more
+        assert state.epoch == EPOCH_MAX
+        assert state.role in (Role.UNATTACHED, Role.FOLLOWER, Role.PROSPECTIVE)
+    assert not any("persist" in line or "lead" in line or "; vote" in line for line in lines)
+
+
+def test_the_last_epoch_is_one_like_all_others() -> None:
+    state, lines = play(State(1, (1,), Voted(EPOCH_MAX - 1), Tail(3, 9)), raft.Start())
+    assert state.is_leader
+    assert f"lead epoch={EPOCH_MAX} " in lines[0]
