@@ -6,6 +6,7 @@ The refusals are in the order in which Kafka finds them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups import modern_records as records
@@ -14,8 +15,12 @@ from kpybroker.groups.commands import ConsumerHeartbeat
 from kpybroker.groups.modern import JOIN, LEAVE, LEAVE_STATIC, ModernGroup, ModernMember
 from kpybroker.groups.modern_steps import ModernSteps
 from kpybroker.groups.subscription_regex import compiled
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.turn import Turn, record_bytes
 from kpybroker.wire.rpc.consumer_group_heartbeat import Assignment, Request, Response, TopicPartitions
+
+RECORDS_BESIDE, RECORD_BESIDE_BYTES = 4, 64
+"""What is written with a member's record: epoch and target of the group, target and state of the member. The size is
+that of such a value while little is assigned."""
 
 
 class ModernHeartbeat:
@@ -40,20 +45,22 @@ class ModernHeartbeat:
         request = command.request
         self._check(request)
         if request.member_epoch == JOIN:
-            group = self._group_to_join(request, turn)
+            group = self._group_to_join(command, turn)
         else:
             group = self._find(request.group_id)
         if request.member_epoch < JOIN:
             return self._leave(group, request, turn)
         return self._stay(group, command, turn)
 
-    def _group_to_join(self, request: Request, turn: Turn) -> ModernGroup:
-        """None is made or migrated for an expression that is refused; in one that is, other faults count first."""
-        if request.subscribed_topic_regex:
-            try:
-                return self._find(request.group_id)
-            except KafkaError:
+    def _group_to_join(self, command: ConsumerHeartbeat, turn: Turn) -> ModernGroup:
+        """None is made or migrated for a member that is refused; in one that is, other faults count first."""
+        request = command.request
+        try:
+            return self._find(request.group_id)
+        except KafkaError:
+            if request.subscribed_topic_regex:
                 compiled(request.subscribed_topic_regex)
+            self._check_size(ModernMember(request.member_id, request.instance_id), command)
         return self._find_or_make(request.group_id, turn)
 
     # -- what is wrong with a request whatever the group ----------------------------------------------------------
@@ -70,6 +77,27 @@ class ModernHeartbeat:
                 f"Supported assignors: {', '.join(supported)}.",
             )
 
+    def _check_size(self, member: ModernMember, command: ConsumerHeartbeat) -> None:
+        """Raises UNKNOWN_SERVER_ERROR, as Kafka does, for what makes a member too large for a batch of the log."""
+        request = command.request
+        names = request.subscribed_topic_names
+        if names is None and request.subscribed_topic_regex is None:
+            return
+        limit_bytes = self._steps.settings.max_batch_bytes
+        size_bytes = 0 if names is None else len(names) + sum(map(len, names))
+        if size_bytes <= limit_bytes:
+            said = copy(member)
+            _take_over(said, command)
+            record = records.member_record(request.group_id, said)
+            beside_bytes = RECORDS_BESIDE * (len(record.key or b"") + RECORD_BESIDE_BYTES)
+            size_bytes = record_bytes(record) + beside_bytes
+        if size_bytes > limit_bytes:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"The member's subscription takes {size_bytes} bytes, and a batch of the log at most {limit_bytes} "
+                "(message.max.bytes).",
+            )
+
     # -- members --------------------------------------------------------------------------------------------------
 
     def _stay(self, group: ModernGroup, command: ConsumerHeartbeat, turn: Turn) -> Response:
@@ -80,6 +108,7 @@ class ModernHeartbeat:
             self._check_room(group)
         if request.subscribed_topic_regex:
             compiled(request.subscribed_topic_regex)
+        self._check_size(known or ModernMember(request.member_id, request.instance_id), command)
         if known is None:
             member = ModernMember(request.member_id, request.instance_id)
         elif known.member_id != request.member_id:
@@ -138,17 +167,7 @@ class ModernHeartbeat:
         before, regex_before, names_before = member.said(), member.regex, set(member.names)
         if request.instance_id is not None:
             group.name_instance(member, request.instance_id)
-        if request.rack_id is not None:
-            member.rack_id = request.rack_id
-        if request.rebalance_timeout_ms != -1:
-            member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        if request.server_assignor is not None:
-            member.server_assignor = request.server_assignor
-        if request.subscribed_topic_names is not None:
-            member.names = tuple(dict.fromkeys(request.subscribed_topic_names))
-        if request.subscribed_topic_regex is not None:
-            member.regex = request.subscribed_topic_regex
-        member.client_id, member.client_host, member.classic = command.client_id, command.client_host, None
+        _take_over(member, command)
         if member.member_id not in group.members:
             group.add(member)
         elif member.said() == before:
@@ -174,6 +193,22 @@ class ModernHeartbeat:
         else:
             self._steps.leave_for_a_while(group, member, turn)
         return Response(member_id=request.member_id, member_epoch=request.member_epoch)
+
+
+def _take_over(member: ModernMember, command: ConsumerHeartbeat) -> None:
+    """What a member says of itself; null is what it has said before."""
+    request = command.request
+    if request.rack_id is not None:
+        member.rack_id = request.rack_id
+    if request.rebalance_timeout_ms != -1:
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    if request.server_assignor is not None:
+        member.server_assignor = request.server_assignor
+    if request.subscribed_topic_names is not None:
+        member.names = tuple(dict.fromkeys(request.subscribed_topic_names))
+    if request.subscribed_topic_regex is not None:
+        member.regex = request.subscribed_topic_regex
+    member.client_id, member.client_host, member.classic = command.client_id, command.client_host, None
 
 
 def _malformed(request: Request) -> str | None:

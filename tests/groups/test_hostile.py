@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.errors import KafkaError
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups import modern_classic
 from kpybroker.groups.commands import (
     CommitOffsets,
@@ -22,6 +22,7 @@ from kpybroker.groups.commands import (
     Sync,
 )
 from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.turn import record_bytes
 from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, sync_group
 from tests.compacted import compacted
 from tests.groups.stage import Stage
@@ -151,6 +152,39 @@ def test_a_member_that_says_it_is_another_instance_is_no_longer_the_first() -> N
     with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
         played.answer(beat("m", -2, instance_id="first"))
     assert same_after_replay(played)
+
+
+@pytest.mark.parametrize("count", [20, 49, 50, 51, 60, 1000])
+def test_a_member_that_does_not_fit_into_a_batch_is_refused_and_has_changed_nothing(count: int) -> None:
+    """Over every border: what is written fits, and what is refused leaves no group, no member and no epoch behind."""
+    room = 50 * 100
+    names = [f"{number:099}" for number in range(count)]
+    played = Stage(GroupSettings(max_batch_bytes=room))
+    played.topic("t", 3)
+    answers = [played.ask(beat("big", 0, subscribed_topic_names=names))[1:] for _ in range(2)]
+    ((_, answer),), written = answers[0]
+    size = sum(record_bytes(record) for record in written)
+    assert size <= room
+    assert bool(written) is (size > 0) is (count < 49)
+    if not written:
+        assert answer.code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert (played.machine.modern.groups, played.machine.modern.stored) == ({}, {})
+    told = played.answer(beat("small", 0))
+    before = shown(played)
+    with pytest.raises(KafkaError) as refused:
+        played.answer(beat("other", 0, subscribed_topic_names=[*names, "more" * 1000]))
+    assert (refused.value.code, shown(played)) == (ErrorCode.UNKNOWN_SERVER_ERROR, before)
+    with pytest.raises(KafkaError) as refused:
+        played.answer(beat("small", told.member_epoch, subscribed_topic_names=[*names, "more" * 1000]))
+    assert (refused.value.code, shown(played)) == (ErrorCode.UNKNOWN_SERVER_ERROR, before)
+    assert same_after_replay(played)
+
+
+def shown(played: Stage) -> Any:
+    return [
+        (group.epoch, [one.said() for one in group.members.values()], group.instances)
+        for group in played.machine.modern.groups.values()
+    ]
 
 
 def hostile(chance: Random, played: Stage) -> Any:
