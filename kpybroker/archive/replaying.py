@@ -8,13 +8,14 @@ id has ended what was open, and goes on from there.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
 from kpybroker.archive import facts
@@ -32,6 +33,11 @@ RECORDS_MAX = 10_000
 Headers = list[tuple[str, str | bytes | None]]
 SENT = "partition int, records bigint"
 TIMEOUT_S = 60.0
+COORDINATOR_IS_AWAY = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 MESSAGE_BYTES_MAX = 1_000_000_000
 """librdkafka's own greatest: the topic's max.message.bytes decides."""
 BUFFER_KB = 65_536
@@ -100,6 +106,19 @@ def sizes_of(records: DataFrame) -> dict[int, Size]:
     return {row[0]: Size(*row[1:]) for row in found.collect()}
 
 
+def committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+    """The group's offsets; unlike librdkafka, wait for a coordinator that moves or loads. Raises KafkaException."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            found: list[TopicPartition] = consumer.committed(places, timeout=TIMEOUT_S)
+            return found
+        except KafkaException as refused:
+            if refused.args[0].code() not in COORDINATOR_IS_AWAY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 class Replay:
     """Records on their way to the topic `target`, each to the partition of its number; `group` keeps how far it is."""
 
@@ -112,8 +131,8 @@ class Replay:
 
     def run(self, records: DataFrame) -> dict[int, int]:
         """Send; how many were sent now, by partition."""
-        time = F.unix_millis("timestamp").alias("ms")
-        parted = records.select("partition", "offset", time, "key", "value", "headers").repartition(
+        millis = F.unix_millis("timestamp").alias("ms")
+        parted = records.select("partition", "offset", millis, "key", "value", "headers").repartition(
             len(self._sizes), "partition"
         )
         ordered = parted.sortWithinPartitions("partition", "offset")
@@ -126,7 +145,7 @@ class Replay:
         try:
             places = [TopicPartition(self._target, partition) for partition in self._sizes]
             done = 0
-            for found in consumer.committed(places, timeout=TIMEOUT_S):
+            for found in committed(consumer, places):
                 records, first, last = self._sizes[found.partition]
                 done += records * max(0, found.offset - first) // (last + 1 - first)
             return done
@@ -175,8 +194,7 @@ class _Sending:
         )
         self._producer.init_transactions(TIMEOUT_S)
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
-        found = self._consumer.committed([TopicPartition(target, partition)], timeout=TIMEOUT_S)
-        self._from = found[0].offset
+        self._from = committed(self._consumer, [TopicPartition(target, partition)])[0].offset
 
     def send(self, rows: Iterable[Row]) -> int:
         """Send what was not sent before; how many records that were."""
