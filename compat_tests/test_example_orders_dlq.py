@@ -4,33 +4,14 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from pyspark.sql import SparkSession
 
+from compat_tests.reading import stored
 from oracle.target import Target
 from spark_examples import orders_dlq
 from spark_examples.orders_dlq import COUNT, orders
 
 SOURCE = ["dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp", "dlq.reason"]
-PARTITIONS = 3
-
-
-def stored(bootstrap: str, topic: str) -> list[Message]:
-    """Everything in a topic."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found = []
-    left = PARTITIONS
-    while left:
-        message = consumer.poll(30)
-        assert message is not None, f"silence; {left} partitions of {topic} not read to the end"
-        if message.error() is None:
-            found.append(message)
-            continue
-        assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-        left -= 1
-    consumer.close()
-    return found
 
 
 def is_fit(value: bytes | None) -> bool:
