@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from kpybroker.errors import ErrorCode
+from kpybroker.metadata.image import TOPIC_RESOURCE
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Fate
 from kpybroker.sim.setup import TopicSetup
-from kpybroker.wire.rpc import create_topics, delete_topics
+from kpybroker.wire.rpc import create_topics, delete_topics, incremental_alter_configs
 
 EXISTS = int(ErrorCode.TOPIC_ALREADY_EXISTS)
 ADMIN_LIMIT_S = 10.0
+INTERNAL_SEGMENT_BYTES = "3000"
 
 
 async def create_topic(client: Client, topic: TopicSetup) -> None:
@@ -30,6 +32,20 @@ async def delete_topic(client: Client, name: str) -> None:
     was made, and does not know it yet."""
     request = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)], timeout_ms=5000)
     told = await client.ask(client.any_broker(), "DeleteTopics", request, limit_s=ADMIN_LIMIT_S)
+    code = told.responses[0].error_code
+    if code:
+        raise Refused(code)
+
+
+async def cut_small(client: Client, name: str, kind: int) -> None:
+    """Let the topic of a kind of coordinator be made, and have small segments. Raises Unanswered, Refused."""
+    await client.coordinator("anybody", kind)
+    small = incremental_alter_configs.AlterableConfig(name="internal.segment.bytes", value=INTERNAL_SEGMENT_BYTES)
+    row = incremental_alter_configs.AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=name, configs=[small]
+    )
+    request = incremental_alter_configs.Request(resources=[row])
+    told = await client.ask(client.any_broker(), "IncrementalAlterConfigs", request, limit_s=ADMIN_LIMIT_S)
     code = told.responses[0].error_code
     if code:
         raise Refused(code)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kpybroker.sim.atomicity import check_transactions, check_transformed
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.consuming import Consumer, latest_offset
 from kpybroker.sim.grouping import Membership
 from kpybroker.sim.history import History, Ledger, Place, Sent
+from kpybroker.sim.keeping import read_table
 from kpybroker.sim.setup import OUTPUTS
+from kpybroker.sim.tables import check_table, is_settled
 from kpybroker.sim.transforming import TEAM, TWINS
-from kpybroker.wire.batch import split
+from kpybroker.wire.batch import Batch, read_records, split
 
 if TYPE_CHECKING:
     from kpybroker.replication.partition import Partition
@@ -59,6 +61,8 @@ async def _read_all(simulation: Simulation, auditor: Client) -> None:
         consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0)
         await _patiently(auditor, f"reading {place[0]}-{place[1]}", consumer.read_to_the_end)
         check_ledger(simulation, ledger, consumer.got[place])
+    for place in simulation.tables:
+        await _patiently(auditor, f"the table {place[0]}-{place[1]}", partial(_read_table, simulation, auditor, place))
     if simulation.setup.transactors:
         await _read_committed(simulation, auditor)
     for group, place in list(simulation.history.commits):
@@ -87,6 +91,20 @@ async def _read_committed(simulation: Simulation, auditor: Client) -> None:
     if simulation.setup.transformers:
         for group in (TWINS, TEAM):
             await _patiently(auditor, f"the commits of {group}", partial(_read_positions, auditor, group, found))
+
+
+async def _read_table(simulation: Simulation, auditor: Client, place: Place) -> None:
+    """Raises Unanswered, Refused."""
+    history, forgetting = simulation.history, simulation.setup.forgetting
+    assert forgetting is not None, "there is a table"
+    await _ends(auditor, place)
+    found, end = await read_table(auditor, place)
+    check_table(history, place, found, forgetting, end=end)
+    ledger, offsets = history.ledger(place), {value: offset for offset, value in found}
+    for producer, sents in ledger.by_producer.items():
+        if sents[0].idempotent:
+            _check_order(simulation, producer, sents, offsets)
+    history.count("records compacted away", sum(is_settled(sent) for sent in ledger.sent.values()) - len(found))
 
 
 async def _ends(auditor: Client, place: Place) -> None:
@@ -167,7 +185,8 @@ def batches_of(partition: Partition, upper: int) -> Iterator[tuple[int, bytes]]:
 
 
 def logs_agree(history: History, one: SimMachine, other: SimMachine) -> None:
-    """Replicas of a partition have the same batches below the lower of their high watermarks."""
+    """Replicas of a partition have the same batches below the lower of their high watermarks; of a compacted one, the
+    same record wherever both have one."""
     assert one.node is not None
     assert other.node is not None
     for partition in one.node.broker.hosting:
@@ -176,11 +195,19 @@ def logs_agree(history: History, one: SimMachine, other: SimMachine) -> None:
             continue
         upper = min(partition.log.high_watermark, replica.log.high_watermark)
         lower = max(partition.log.start, replica.log.start)
-        of_one = {base: batch for base, batch in batches_of(partition, upper) if base >= lower}
-        of_other = {base: batch for base, batch in batches_of(replica, upper) if base >= lower}
+        of_one: dict[int, object] = {base: batch for base, batch in batches_of(partition, upper) if base >= lower}
+        of_other: dict[int, object] = {base: batch for base, batch in batches_of(replica, upper) if base >= lower}
+        if of_one != of_other and partition.log.settings.compacted:
+            of_one, of_other = _records_of(of_one), _records_of(of_other)
+            of_one = {offset: record for offset, record in of_one.items() if offset in of_other}
+            of_other = {offset: record for offset, record in of_other.items() if offset in of_one}
         if of_one != of_other:
             differing = min(base for base in of_one.keys() | of_other.keys() if of_one.get(base) != of_other.get(base))
             history.breach(
                 f"{one.name} and {other.name} differ at offset {differing} of {partition.topic}-{partition.index}, "
                 f"below their high watermarks"
             )
+
+
+def _records_of(batches: dict[int, Any]) -> dict[int, object]:
+    return {record.offset: record for batch in batches.values() for record in read_records(Batch(memoryview(batch)))}

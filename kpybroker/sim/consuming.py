@@ -7,7 +7,7 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.history import Place
+from kpybroker.sim.history import Place, value_of
 from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.rpc import fetch, list_offsets
 
@@ -15,6 +15,8 @@ LATEST = -1
 EARLIEST = -2
 FETCHED_BYTES: tuple[int, ...] = (1, 300, 100_000)
 """What a fetch asks for at most: one batch, a few, everything."""
+TABLE_BYTES = (2000, 100_000)
+"""Tables are read whole again and again."""
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
@@ -31,6 +33,21 @@ async def latest_offset(client: Client, place: Place, *, stable: bool = False) -
     if answer.error_code:
         raise Refused(answer.error_code)
     client.history.latest(place, least_end, leader.epoch, answer.offset, stable=stable)
+    return int(answer.offset)
+
+
+async def earliest_offset(client: Client, place: Place) -> int:
+    """Where a partition begins. Raises Unanswered, Refused."""
+    name, index = place
+    leader = await client.leader(name, index)
+    row = list_offsets.ListOffsetsPartition(
+        partition_index=index, timestamp=EARLIEST, current_leader_epoch=leader.epoch
+    )
+    topic = list_offsets.ListOffsetsTopic(name=name, partitions=[row])
+    told = await client.ask(leader.node_id, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]))
+    answer = told.topics[0].partitions[0]
+    if answer.error_code:
+        raise Refused(answer.error_code)
     return int(answer.offset)
 
 
@@ -52,13 +69,24 @@ class Running:
 
 
 class Consumer:
-    """Follows some partitions, one fetch after the other; all records, or those of `committed` transactions alone."""
+    """Follows some partitions, one fetch after the other; all records, or those of `committed` transactions alone.
+
+    `has_gaps`: they are compacted, or lose their oldest records.
+    """
 
     def __init__(
-        self, client: Client, places: list[Place], *, max_wait_ms: int, pace_s: float, committed: bool = False
+        self,
+        client: Client,
+        places: list[Place],
+        *,
+        max_wait_ms: int,
+        pace_s: float,
+        committed: bool = False,
+        has_gaps: bool = False,
     ) -> None:
         self._client = client
         self._committed = committed
+        self._has_gaps = has_gaps
         self.positions = dict.fromkeys(places, 0)
         self.got: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
         """Offsets and values, as they were read."""
@@ -84,7 +112,7 @@ class Consumer:
 
     async def read_to_the_end(self) -> None:
         """Read every partition up to what is latest now, in large pieces. Raises Unanswered, Refused."""
-        self._bytes = FETCHED_BYTES[1:]
+        self._bytes = TABLE_BYTES if self._has_gaps else FETCHED_BYTES[1:]
         for place in self.positions:
             end = await latest_offset(self._client, place, stable=self._committed)
             while self.positions[place] < end:
@@ -112,7 +140,7 @@ class Consumer:
         if not told.responses:
             return
         answer = told.responses[0].partitions[0]
-        if answer.error_code == OUT_OF_RANGE:
+        if answer.error_code == OUT_OF_RANGE and not self._has_gaps:
             client.history.breach(f"{client.name} read {name}-{index} up to {position}, which is now out of range")
         if answer.error_code:
             raise Refused(answer.error_code)
@@ -148,9 +176,9 @@ class Consumer:
                 for record in read_records(batch):
                     if record.offset < position:
                         continue
-                    if record.offset != position:
+                    if record.offset != position and not self._has_gaps:
                         client.history.breach(f"{client.name} read {place} from {position} and got {record.offset}")
-                    value = record.value or b""
+                    value = value_of(record)
                     client.history.read(client.name, place, record.offset, batch.leader_epoch, value, leader_epoch)
                     if self._committed:
                         client.history.ledger(place).seen_committed[record.offset] = value

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+from kpybroker.wire.batch import Keyed, Record
+
 Place = tuple[str, int]
 """A topic and a partition."""
 BREACHES_KEPT = 20
@@ -23,12 +25,24 @@ class Sent:
     """A record that a producer has sent: what is known of its fate."""
 
     value: bytes
+    """No other record has it."""
     place: Place
     acks: int
     idempotent: bool
     is_acked: bool = False
     offset: int = -1
     """Where it is, says its acknowledgement."""
+    key: bytes | None = None
+    is_tombstone: bool = False
+    """Its value is then a header."""
+    at_s: float = 0.0
+    """When it was made, where that counts."""
+    transaction: Transaction | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def stored(self) -> Keyed:
+        """As it is in a batch."""
+        return (self.key, None, (("value", self.value),)) if self.is_tombstone else (self.key, self.value)
 
 
 @dataclass(slots=True)
@@ -220,6 +234,13 @@ class History:
             what = "last stable" if stable else "latest"
             self.breach(f"the {what} offset of {place[0]}-{place[1]} went back from {least_end} to {offset}")
         self.ledger(place).told(stable=stable).reached(epoch, offset)
+
+
+def value_of(record: Record) -> bytes:
+    """Of a record that was read, the value that no other has."""
+    if record.value is not None:
+        return record.value
+    return record.headers[0][1] or b"" if record.headers else b""
 
 
 def _at(place: Place, offset: int) -> str:

@@ -24,6 +24,7 @@ class Mutant(NamedTuple):
     faults: tuple[str, ...] = ()
     brokers: int = 1
     transacts: bool = False
+    compacts: bool = False
 
     @contextmanager
     def alive(self) -> Iterator[None]:

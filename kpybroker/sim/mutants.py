@@ -14,6 +14,7 @@ from kpybroker.handlers import list_offsets
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
 from kpybroker.runner import Runner
+from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
 from kpybroker.sim.mutant import Mutant, Patch
@@ -102,7 +103,7 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
@@ -110,7 +111,8 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
     with mutant.alive():
         for seed in range(first, first + seeds_max):
             faults = mutant.faults or None
-            setup = setup_of(seed, brokers=mutant.brokers, faults=faults, transacts=mutant.transacts)
+            drawn = {"transacts": mutant.transacts, "compacts": mutant.compacts}
+            setup = setup_of(seed, brokers=mutant.brokers, faults=faults, **drawn)
             outcome = Simulation(setup).run()
             if outcome.breaches:
                 return outcome

@@ -69,14 +69,18 @@ class Producer:
             # where nothing stands in its way it would write most, and find least
             await self._client.nap(self._pace_s * (1 + self._number / self._tires_after))
 
+    def _new_sent(self) -> Sent:
+        """One more record, of any length."""
+        client = self._client
+        value = b"%s/%d" % (client.name.encode(), self._number)
+        value += b"." * client.random.choice((0, 10, 200))
+        self._number += 1
+        return Sent(value, self._place, self._acks, self._idempotent)
+
     def _new_parcel(self) -> Parcel:
-        client, records = self._client, []
-        for _ in range(client.random.choice((1, 1, 1, 3))):
-            value = b"%s/%d" % (client.name.encode(), self._number)
-            value += b"." * client.random.choice((0, 10, 200))
-            records.append(Sent(value, self._place, self._acks, self._idempotent))
-            self._number += 1
-        stored = [(None, sent.value) for sent in records]
+        client = self._client
+        records = [self._new_sent() for _ in range(client.random.choice((1, 1, 1, 3)))]
+        stored = [sent.stored for sent in records]
         for sent in records:
             client.history.sends(client.name, sent)
         now_ms = client.wall_ms()

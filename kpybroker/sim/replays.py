@@ -9,6 +9,7 @@ from kpybroker.broker import Broker
 from kpybroker.config import BrokerConfig
 from kpybroker.sim.checks import batches_of
 from kpybroker.sim.cluster import Process
+from kpybroker.storage.producers import BATCHES_KEPT
 
 if TYPE_CHECKING:
     from kpybroker.metadata.image import Image
@@ -36,6 +37,7 @@ class Held(NamedTuple):
     batches: dict[Place, dict[int, bytes]]
     producers: dict[Place, dict[int, Known]]
     groups: dict[int, tuple[dict[str, bytes], dict[str, Any]]]
+    compacted: frozenset[Place]
 
 
 def held_by(broker: Broker) -> Held:
@@ -51,7 +53,8 @@ def held_by(broker: Broker) -> Held:
         if led.refusal is None:
             offsets = {group: dict(led.machine.offsets.of(group)) for group in led.machine.offsets.groups()}
             groups[index] = dict(led.machine.stored), offsets
-    return Held(broker.quorum.image, batches, producers, groups)
+    compacted = frozenset((one.topic, one.index) for one in broker.hosting if one.log.settings.compacted)
+    return Held(broker.quorum.image, batches, producers, groups, compacted)
 
 
 def _producers(states: ProducerStates) -> dict[int, Known]:
@@ -98,21 +101,22 @@ def _compare(name: str, live: Held, replayed: Held, history: History) -> None:
         if again != batches:
             differing = min(base for base in batches.keys() | again.keys() if batches.get(base) != again.get(base))
             history.breach(f"{place[0]}-{place[1]} of {name} differs from its files at offset {differing}")
-        _compare_producers(name, place, live.producers[place], replayed.producers.get(place, {}), history)
+        kept = 1 if place in live.compacted else BATCHES_KEPT
+        _compare_producers(name, place, live.producers[place], replayed.producers.get(place, {}), kept, history)
     for index, group_state in live.groups.items():
         if replayed.groups.get(index) != group_state:
             history.breach(f"groups in __consumer_offsets-{index} of {name} are not what a replay makes")
 
 
 def _compare_producers(
-    name: str, place: Place, live: dict[int, Known], replayed: dict[int, Known], history: History
+    name: str, place: Place, live: dict[int, Known], replayed: dict[int, Known], kept: int, history: History
 ) -> None:
-    """Of the last five batches a replay may know fewer, but never others, and always the last."""
+    """Of the last batches (five; in a compacted log one) a replay may know fewer, but never others, and always the
+    last."""
     for producer_id, known in live.items():
         again = replayed.get(producer_id, Known(-1, [], -1))
+        last, replayed_last = known.batches[-kept:], again.batches[-kept:]
         if (again.epoch, again.open_since) != (known.epoch, known.open_since):
             history.breach(f"{place[0]}-{place[1]} of {name} has {known} of producer {producer_id}, a replay {again}")
-        elif known.batches and (
-            not again.batches or known.batches[-len(again.batches) :] != again.batches[-len(known.batches) :]
-        ):
+        elif last and (not replayed_last or last[-len(replayed_last) :] != replayed_last[-len(last) :]):
             history.breach(f"{place[0]}-{place[1]} of {name} has forgotten what producer {producer_id} wrote last")

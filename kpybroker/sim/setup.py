@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from kpybroker.sim.network import Weather
+from kpybroker.sim.tables import Forgetting
 from kpybroker.storage.formatting import encode_id
 
 CLIENT_PORT = 9092
@@ -33,12 +34,16 @@ ONE_BROKER_FAULTS = (
 )
 MANY_BROKERS_FAULTS = (*ONE_BROKER_FAULTS, "partition", "one_way", "isolate", "slow_node", "deaf")
 REPLICAS_MAX = 3
+RETENTION_MS = 8000
 VOTERS_ODDS = 0.3
 SYNCS_S = ((0.0005, 0.004), (0.0005, 0.004), (0.01, 0.06))
 """Two quick disks and a slow one, on which what is not synced yet is seldom nothing."""
 SHARERS_ODDS = 0.6
 SHARERS_SESSION_MS = 6000
 TRANSACTIONS_ODDS = 0.4
+TABLE = "table"
+"""The topic that is compacted."""
+TABLE_ODDS = 0.3
 OUTPUTS = "outputs"
 """The topic that transformers write to."""
 LOSES_UNSYNCED = ("power_loss",)
@@ -89,6 +94,13 @@ class Setup:
     """How many nodes may be down or unreachable at once."""
     voters_change: bool
     """The log names the voters, and an operator removes and adds them."""
+    table: TopicSetup | None = None
+    """A topic with keys that is compacted; the logs of the coordinators are too, where there is one."""
+    keepers: int = 0
+    """Who writes to it."""
+    bookkeepers: int = 0
+    """Who does in transactions."""
+    forgetting: Forgetting | None = None
 
 
 @dataclass(frozen=True)
@@ -108,9 +120,11 @@ def setup_of(
     replicas: int | None = None,
     faults: tuple[str, ...] | None = None,
     transacts: bool = False,
+    compacts: bool = False,
 ) -> Setup:
     """Draw the setup of a seed. `replicas` is what topics have at most (3); `faults` limits which may be chosen;
-    `transacts` says that there are transactions, and those who consume, transform and produce."""
+    `transacts` says that there are transactions, and those who consume, transform and produce; `compacts` that there is
+    a compacted topic."""
     most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))
@@ -132,7 +146,7 @@ def setup_of(
     sharing = Random(f"sharing {seed} {brokers}")
     shared.update(_sharing_properties(sharing))
     sharers = sharing.choice((2, 3)) if sharing.random() < SHARERS_ODDS and not transactors else 0
-    return Setup(
+    setup = Setup(
         seed=seed,
         nodes=_nodes(brokers, shared, changing=changing),
         trouble_s=random.uniform(15, 35) * (1.0 if brokers == 1 else 0.6 if transactors else 0.8),
@@ -156,6 +170,7 @@ def setup_of(
         spare=(brokers - 1) // 2 if brokers > 1 else 1,
         voters_change=changing,
     )
+    return _with_table(setup, brokers, compacts=compacts)
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
@@ -236,6 +251,46 @@ def _topic(random: Random, number: int, fewest: int, most: int) -> TopicSetup:
     if replicas == REPLICAS_MAX:
         configs["min.insync.replicas"] = "2"
     return TopicSetup(f"topic{number}", random.randint(1, 3), replicas, configs)
+
+
+def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
+    """A chance of its own, so that all other draws of a seed are what they were without a table."""
+    random = Random(f"cleaning {setup.seed} {brokers}")
+    if random.random() >= TABLE_ODDS and not compacts:
+        return setup
+    deletes = random.random() < 0.25
+    tombstones_ms = random.choice((500, 86_400_000))
+    configs = {
+        "cleanup.policy": "compact,delete" if deletes else "compact",
+        "internal.segment.bytes": random.choice(("900", "900", "3000")),
+        "min.cleanable.dirty.ratio": random.choice(("0.0", "0.2")),
+        "delete.retention.ms": str(tombstones_ms),
+        "min.compaction.lag.ms": random.choice(("0", "0", "1000")),
+        "max.compaction.lag.ms": random.choice(("9223372036854775807", "1500")),
+        "retention.ms": str(RETENTION_MS) if deletes else "-1",
+    }
+    if setup.replicas == REPLICAS_MAX:
+        configs["min.insync.replicas"] = "2"
+    properties = {
+        "log.cleaner.backoff.ms": random.choice(("300", "1500")),
+        "log.cleaner.dedupe.buffer.size": random.choice(("1000", "134217728")),
+        "log.cleaner.min.cleanable.ratio": "0.1",
+        "log.initial.task.delay.ms": "500",
+        "log.retention.check.interval.ms": "1000",
+    }
+    is_timely = "clock_skew" not in setup.faults  # else the brokers may think it much later
+    forgetting = Forgetting(tombstones_ms / 1000 if is_timely else 0.0)
+    if deletes:
+        forgetting = replace(forgetting, records_s=RETENTION_MS / 1000 if is_timely else 0.0)
+    return replace(
+        setup,
+        nodes=tuple(replace(node, properties={**node.properties, **properties}) for node in setup.nodes),
+        table=TopicSetup(TABLE, random.randint(1, 2), setup.replicas, configs),
+        producers=1,
+        keepers=random.choice((1, 2)),
+        bookkeepers=random.choice((0, 1)),
+        forgetting=forgetting,
+    )
 
 
 def directory_of(node_id: int) -> bytes:

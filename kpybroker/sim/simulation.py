@@ -9,19 +9,23 @@ import signal
 import traceback
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from time import process_time
 from types import FrameType
 
+from kpybroker.broker import OFFSETS_TOPIC
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.sim import checks
-from kpybroker.sim.administering import Operator, create_topic
+from kpybroker.sim.administering import Operator, create_topic, cut_small
 from kpybroker.sim.caretaking import Caretaker
-from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.client import GROUP as GROUP_COORDINATOR
+from kpybroker.sim.client import TRANSACTION, Client, Refused, Unanswered
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.consuming import Consumer
 from kpybroker.sim.grouping import Committer, Member
 from kpybroker.sim.history import History, Place
+from kpybroker.sim.keeping import Bookkeeper, Keeper, TableReader
 from kpybroker.sim.loop import Dead, Owner, Stuck, VirtualLoop
 from kpybroker.sim.nemesis import Nemesis
 from kpybroker.sim.network import Fabric
@@ -34,6 +38,7 @@ from kpybroker.sim.transacting import Transactor
 from kpybroker.sim.transforming import TEAM, TWINS, Transformer
 from kpybroker.sim.voting import Registrar
 from kpybroker.sim.watch import Watch
+from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
 
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0
@@ -98,6 +103,9 @@ class Simulation:
         self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
         self.worked = [place for place in self.places if place[0] != OUTPUTS]
         """Those that anybody may write to."""
+        table = setup.table
+        self.tables: list[Place] = [(table.name, index) for index in range(table.partitions)] if table else []
+        """Those that are compacted."""
         session_s = 0.0 if "clock_skew" in setup.faults else SHARERS_SESSION_MS / 1000
         self.shares = Shares(self.history, SHARERS, session_s)
 
@@ -213,14 +221,19 @@ class Simulation:
         """The topics of the workload are made before anything breaks."""
         client = self._client("founder")
         deadline = self.loop.time() + BEGIN_LIMIT_S
-        for topic in self.setup.topics:
+        to_do = [(topic.name, partial(create_topic, client, topic)) for topic in self.setup.topics]
+        if self.setup.table is not None:
+            to_do.append((self.setup.table.name, partial(create_topic, client, self.setup.table)))
+            for name, kind in ((OFFSETS_TOPIC, GROUP_COORDINATOR), (TRANSACTION_TOPIC, TRANSACTION)):
+                to_do.append((name, partial(cut_small, client, name, kind)))
+        for name, work in to_do:
             while True:
                 try:
-                    await create_topic(client, topic)
+                    await work()
                     break
                 except (Unanswered, Refused) as failed:
                     if self.loop.time() > deadline:
-                        self.history.breach(f"{topic.name} could not be made in {BEGIN_LIMIT_S:.0f} s: {failed}")
+                        self.history.breach(f"{name} could not be made in {BEGIN_LIMIT_S:.0f} s: {failed}")
                         return False
                     await asyncio.sleep(0.2)
         return True
@@ -267,6 +280,7 @@ class Simulation:
         self._start(client, Operator(client, setup.replicas, pace_s=6.0))
         self._employ_sharers()
         self._employ_transactors(pace_s)
+        self._employ_keepers(pace_s, tires_after)
         if setup.voters_change:
             client = self._client("registrar")
             addresses = {node.node_id: node.address for node in setup.nodes}
@@ -292,6 +306,24 @@ class Simulation:
             pace_s = min(pace_s, 1.0)
             worker = Transformer(client, group, sources, (OUTPUTS, 0), is_member=is_team, pace_s=2 * pace_s)
             self._start(client, worker)
+
+    def _employ_keepers(self, pace_s: float, tires_after: int) -> None:
+        setup, places = self.setup, self.tables
+        if setup.forgetting is None:
+            return
+        random = Random(f"keepers {setup.seed}")
+        for number in range(setup.keepers):
+            client, is_idempotent = self._client(f"w{number}"), random.random() < 0.7
+            place = random.choice(places)
+            self._start(
+                client,
+                Keeper(client, place, idempotent=is_idempotent, pace_s=pace_s, tires_after=tires_after),
+            )
+        for number in range(setup.bookkeepers):
+            client = self._client(f"b{number}")
+            self._start(client, Bookkeeper(client, places, pace_s=pace_s))
+        client = self._client("table reader")
+        self._start(client, TableReader(client, places, setup.forgetting, pace_s=4.0))
 
     async def _everybody_goes_on(self) -> bool:
         """Liveness: with everything mended, every client soon has a success."""

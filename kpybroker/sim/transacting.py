@@ -97,19 +97,19 @@ class Session:
         self._go_on_as(told.producer_id, told.producer_epoch)
         client.note(f"is producer {told.producer_id} in epoch {told.producer_epoch}")
 
-    async def write(self, place: Place, values: list[bytes]) -> None:
+    async def write(self, place: Place, sents: list[Sent]) -> None:
         """One batch, sent again until it is there."""
         client = self._client
-        sents = [Sent(value, place, -1, True) for value in values]
         self.transaction.records += sents
         for sent in sents:
+            sent.transaction = self.transaction
             client.history.sends(client.name, sent)
         if self._generation.announces and place not in self._announced:
             await self._announce(place)
         sequence = self._sequences.get(place, 0)
-        self._sequences[place] = sequence + len(values)
+        self._sequences[place] = sequence + len(sents)
         batch = encode_batch(
-            [(None, value) for value in values],
+            [sent.stored for sent in sents],
             timestamp_ms=client.wall_ms(),
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
@@ -296,7 +296,8 @@ class Transactor:
         client.history.transactions.append(session.transaction)
         for _ in range(client.random.randint(1, 4)):
             values = [self._value() for _ in range(client.random.choice((1, 1, 3)))]
-            await session.write(client.random.choice(self._places), values)
+            place = client.random.choice(self._places)
+            await session.write(place, [Sent(value, place, -1, True) for value in values])
             if client.random.random() < 0.2:
                 await asyncio.sleep(client.random.random() * 2)
         await session.end(commit=client.random.random() >= ABORT_ODDS)

@@ -6,7 +6,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.consuming import Consumer
 from kpybroker.sim.grouping import Membership
-from kpybroker.sim.history import Place
+from kpybroker.sim.history import Place, Sent
 from kpybroker.sim.transacting import ABORT_ODDS, FIRST, GONE_S, SECOND, TIRES_AFTER, Ended, Session
 
 TWINS, TEAM = "twin transformers", "team"
@@ -108,7 +108,8 @@ class Transformer:
         self._attempts += 1
         client.history.transactions.append(session.transaction)
         attempt = f"{client.name}.{self._attempts}"
-        await session.write(self._target, [output_of(self._group, value, attempt) for value in values])
+        outputs = [output_of(self._group, value, attempt) for value in values]
+        await session.write(self._target, [Sent(output, self._target, -1, True) for output in outputs])
         commits = client.history.committed(self._group, place)
         commits.sent = max(commits.sent, position)
         await session.commit_offset(self._membership, place, position)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from kpybroker.errors import Damage
 from kpybroker.storage.index import OffsetIndex, TimeIndex
 from kpybroker.storage.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, Segment
 from kpybroker.storage.swapping import CLEANED
@@ -13,6 +14,8 @@ from kpybroker.wire.batch import Batch
 from kpybroker.world import Buffer, Disk
 
 _WRITE_BYTES = 1 << 20
+SIZE_LIMIT_BYTES = (1 << 31) - 1
+"""Positions in the index have 32 bits. Batches may grow where they get a delete horizon."""
 
 
 class CleanedSegment:
@@ -31,8 +34,10 @@ class CleanedSegment:
         self._since_entry_bytes = 0
 
     async def add(self, view: Buffer) -> None:
-        """Take a whole batch; its bytes stay as they are until the segment is finished. Raises OSError."""
+        """Take a whole batch; its bytes stay as they are until the segment is finished. Raises OSError, Damage."""
         batch, target = Batch(memoryview(view)), self.target
+        if self._size_bytes + batch.size_bytes > SIZE_LIMIT_BYTES:
+            raise Damage(f"{target.path}: cleaned, it would have more than {SIZE_LIMIT_BYTES} bytes")
         if batch.max_timestamp > target.max_timestamp:
             target.max_timestamp, target.max_timestamp_offset = batch.max_timestamp, batch.last_offset
         if target.first_timestamp is None:

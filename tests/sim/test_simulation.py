@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
+from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
 from kpybroker.sim.mutant import Mutant
@@ -46,6 +47,15 @@ def test_three_brokers_lose_nothing(seed: int) -> None:
     assert outcome.counts.get("acked acks=-1", 0) > 0
 
 
+@pytest.mark.parametrize("brokers", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_has_the_newest_record_of_each_key(seed: int, brokers: int) -> None:
+    """Cleaning, and retention, while all else goes wrong; the coordinators' logs are cleaned too."""
+    outcome = Simulation(setup_of(seed, brokers=brokers, compacts=True)).run()
+    assert outcome.breaches == []
+    assert outcome.counts["records compacted away"] > 0
+
+
 @pytest.mark.slow
 def test_a_seed_is_one_run_under_any_hash_seed() -> None:
     here = f"{run_seed(3, ONE).digest:08x}"
@@ -68,7 +78,7 @@ def test_mutants_are_caught(mutant: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [*THREE_BROKERS, *COORDINATORS], ids=lambda mutant: mutant.says)
+@pytest.mark.parametrize("mutant", [*THREE_BROKERS, *COORDINATORS, *CLEANERS], ids=lambda mutant: mutant.says)
 def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     """The seed is noted, and is caught for the mutant's sake: it passes without."""
     finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"

@@ -10,6 +10,7 @@ import pytest
 
 from kpybroker.errors import Damage
 from kpybroker.sim.storage import Storage
+from kpybroker.storage import cleaned_segment
 from kpybroker.storage.cleaned_segment import CleanedSegment
 from kpybroker.storage.cleaning import Abandoned, Cleaning
 from kpybroker.storage.compaction import look
@@ -441,3 +442,15 @@ def test_a_transaction_that_was_cleaned_away_is_not_open_after_a_crash(tmp_path:
         again = reopened(log, clean=False, recovery_point=point)
         again.advance(again.end)
         assert again.last_stable == log.end, f"from {point}"
+
+
+def test_tombstones_that_outgrow_a_segment_are_left_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their times take more bytes from the delete horizon on."""
+    log = filled(tmp_path, keyed(*[(f"{number}", None) for number in range(50)]))
+    before = log.segments.first.size_bytes
+    monkeypatch.setattr(cleaned_segment, "SIZE_LIMIT_BYTES", before)
+    with pytest.raises(Damage, match=f"more than {before} bytes"):
+        clean(log, 1 << 40)
+    assert (log.offline, len(left(log)), log.segments.first.size_bytes) == (None, 51, before)

@@ -1,0 +1,114 @@
+"""The law of a table notices what a compacted topic must not forget, and lets it forget what it may."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kpybroker.sim.history import History, Sent, Transaction
+from kpybroker.sim.tables import Forgetting, check_table
+
+PLACE = ("table", 0)
+NEVER = Forgetting(tombstones_s=math.inf)
+OLD, FRESH = 0.0, 95.0
+NOW_S = 100.0
+
+
+class Table:
+    """Records of one key, one offset after the other."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.history = History(lambda: self.now_s)
+        self.now_s = NOW_S
+        self.sents: list[Sent] = []
+
+    def write(
+        self,
+        *,
+        at_s: float = OLD,
+        is_tombstone: bool = False,
+        acked: bool = True,
+        transaction: Transaction | None = None,
+    ) -> int:
+        number = len(self.sents)
+        sent = Sent(b"%d" % number, PLACE, -1, True, key=b"k", is_tombstone=is_tombstone, at_s=at_s)
+        sent.transaction = transaction
+        self.sents.append(sent)
+        self.history.sends("w", sent)
+        if acked:
+            self.history.acked(sent, number)
+        return number
+
+    def breaches(self, *found: int, forgetting: Forgetting = NEVER, since_s: float = math.inf) -> int:
+        self.history.breaches.clear()
+        shown = [(number, b"%d" % number) for number in found]
+        check_table(self.history, PLACE, shown, forgetting, end=len(self.sents), since_s=since_s)
+        return len(self.history.breaches)
+
+
+def test_the_newest_is_there_or_a_newer_one() -> None:
+    table = Table()
+    for _ in range(3):
+        table.write()
+    table.write(acked=False)
+    assert table.breaches(0, 1, 2) == table.breaches(2) == table.breaches(2, 3) == table.breaches(3) == 0
+    assert table.breaches() == table.breaches(1) == table.breaches(0, 1) == 1
+
+
+def test_a_record_is_where_it_was_acknowledged_and_once() -> None:
+    table = Table()
+    table.write()
+    table.history.acked(table.sents[0], 7)
+    assert table.breaches(0) == 1
+    table.history.acked(table.sents[0], 0)
+    table.history.breaches.clear()
+    check_table(table.history, PLACE, [(0, b"0"), (1, b"0")], NEVER, end=2)
+    assert "twice" in table.history.breaches[0]
+
+
+@pytest.mark.parametrize(("at_s", "acked", "may_go"), [(OLD, True, True), (OLD, False, True), (FRESH, True, False)])
+def test_an_old_tombstone_may_be_forgotten_with_what_it_deleted(at_s: float, acked: bool, may_go: bool) -> None:
+    table = Table()
+    table.write()
+    table.write()
+    table.write(is_tombstone=True, at_s=at_s, acked=acked)
+    forgetting = Forgetting(tombstones_s=10.0)
+    assert table.breaches(2, forgetting=forgetting) == 0
+    assert table.breaches(forgetting=forgetting) == table.breaches(0, forgetting=forgetting) == (not may_go)
+    table.write()
+    assert table.breaches(2, forgetting=forgetting) == acked, "a newer record is not the tombstone's, if it is newer"
+
+
+def test_retention_may_take_what_is_old() -> None:
+    table = Table()
+    table.write()
+    forgetting = Forgetting(tombstones_s=math.inf, records_s=10.0)
+    assert table.breaches(forgetting=forgetting) == 0
+    table.write(at_s=FRESH)
+    assert table.breaches(0, forgetting=forgetting) == 1
+
+
+def test_what_was_not_committed_counts_for_nothing_and_is_not_shown() -> None:
+    table = Table()
+    table.write()
+    table.write(transaction=Transaction("w", commit_asked=True, is_committed=False))
+    table.write(transaction=Transaction("w"))
+    assert table.breaches(0) == 0
+    assert table.breaches(0, 1) == table.breaches(0, 2) == 1
+    table.write(transaction=Transaction("w", commit_asked=True))
+    assert table.breaches(0) == table.breaches(3) == 0, "nobody knows"
+    table.write(transaction=Transaction("w", commit_asked=True, is_committed=True))
+    assert table.breaches(0) == 1
+
+
+def test_while_a_run_goes_on_keys_at_rest_are_looked_at() -> None:
+    table = Table()
+    table.write()
+    assert table.breaches(since_s=50.0) == 1
+    table.write(at_s=60.0)
+    assert table.breaches(since_s=50.0) == 0
+    assert table.breaches(since_s=70.0) == 1
+    table.write(acked=False)
+    assert table.breaches(since_s=70.0) == 0
