@@ -6,7 +6,7 @@ The marker of a partition of `__consumer_offsets` is written by the coordinator 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.hosting import Hosting
@@ -44,7 +44,7 @@ class TxnMarkers:
         hosting: Hosting,
         world: World,
         timeout_ms: int,
-        in_groups: Callable[[int, Marker, int], Awaitable[None]],
+        in_groups: Callable[[int, Marker, int], asyncio.Future[None]],
     ) -> None:
         self._hosting = hosting
         self._world = world
@@ -53,7 +53,14 @@ class TxnMarkers:
 
     async def write(self, request: Request) -> Response:
         """Write all, and return when each is committed or refused; a code for every partition."""
-        waiting: list[tuple[Result, Awaitable[None]]] = []
+        waiting: list[tuple[Result, asyncio.Future[None]]] = []
+        try:
+            return await self._write(request, waiting)
+        finally:
+            for _, committed in waiting:
+                _let_go(committed)
+
+    async def _write(self, request: Request, waiting: list[tuple[Result, asyncio.Future[None]]]) -> Response:
         response = Response(markers=[_unwritten(asked) for asked in request.markers])
         for number, (marker, version, topic, result) in enumerate(_each(request, response), 1):
             try:
@@ -71,7 +78,7 @@ class TxnMarkers:
                 result.error_code = _in_a_logs_words(refusal.code)
         return response
 
-    def _append(self, topic: str, index: int, marker: Marker, transaction_version: int) -> Awaitable[None]:
+    def _append(self, topic: str, index: int, marker: Marker, transaction_version: int) -> asyncio.Future[None]:
         """Raises KafkaError; what is returned waits for the marker's commit."""
         partition = self._hosting.leads(topic, index)
         if min(marker.producer_id, marker.producer_epoch, transaction_version) < 0:
@@ -83,6 +90,12 @@ class TxnMarkers:
         committed = Committed(partition, end)
         partition.when_committed(end, committed)
         return committed.within(self._timeout_ms)
+
+
+def _let_go(committed: asyncio.Future[None]) -> None:
+    """Nobody waits any more: the broker ends, and a refusal that came first is not left for the loop to complain of."""
+    if not committed.cancel() and not committed.cancelled():
+        committed.exception()
 
 
 def _unwritten(asked: WritableTxnMarker) -> WritableTxnMarkerResult:
