@@ -67,6 +67,14 @@ class LogDirectory:
         self._cleaned_on_disk = dict(self._cleaned)
         self._is_saving_cleaned = False
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
+        self._stale: set[tuple[str, int]] = set()
+        """Whose rows are in checkpoints on disk, and who are not there any more."""
+        self._discards = 0
+        self._is_checkpointing = False
+        for offsets in (self._recovery_points, self._high_watermarks, self._starts):
+            self._stale |= {key for key in offsets if f"{key[0]}-{key[1]}" not in self._present}
+        for key in self._stale:
+            self._drop_rows(key)
         self.is_recovered = self.clean or self._present <= {METADATA_LOG}
         """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
         self.garbage = Garbage(world)
@@ -142,6 +150,8 @@ class LogDirectory:
             elif found is None:
                 write_topic_id(disk, directory, topic_id)
         is_new = name not in self._present
+        if is_new and key in self._stale and not self._is_checkpointing:  # who is at the files writes them once more
+            self._write_without_stale()
         opened = Log.open(
             self._world,
             directory,
@@ -182,10 +192,22 @@ class LogDirectory:
         self._world.disk.rename(f"{self.path}/{name}", new)
         self._present.discard(name)
         key = (topic, int(partition))
-        for offsets in (self._recovery_points, self._high_watermarks, self._starts, self._cleaned):
-            offsets.pop(key, None)
+        self._drop_rows(key)
+        self._cleaned.pop(key, None)
+        self._stale.add(key)
+        self._discards += 1
         if suffix == DIRECTORY:
             self.garbage.add(self._world.wall_ms() + delay_ms, new)
+
+    def _drop_rows(self, key: tuple[str, int]) -> None:
+        for offsets in (self._recovery_points, self._high_watermarks, self._starts):
+            offsets.pop(key, None)
+
+    def _write_without_stale(self) -> None:
+        """Rows of who was deleted must not speak for a new one of the name, should a crash come. Raises OSError."""
+        self.save_starts()
+        self._write_checkpoints(self._recovery_points, self._high_watermarks)
+        self._stale.clear()
 
     def collect(self, one: Log) -> None:
         """Take over the files that a log has renamed away; each is unlinked when it is due."""
@@ -262,13 +284,18 @@ class LogDirectory:
                 except Damage:
                     continue  # logged, and offline, by the log itself
         self._update_offsets()
-        rows = self._recovery_points, self._high_watermarks
+        rows, discards = (self._recovery_points, self._high_watermarks), self._discards
+        self._is_checkpointing = True
         try:
             # on the loop, as DeleteRecords does: written elsewhere, older starts could replace newer ones
             self.save_starts()
             await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)))
+            if discards != self._discards:  # what was written has their rows, and newcomers may have come
+                self._write_without_stale()
+            self._stale.clear()
         except OSError as error:
             log.error("%s: checkpoints cannot be written: %s", self.path, error)
+        self._is_checkpointing = False  # and not after a cancellation: a thread may still be at it
 
     def _update_offsets(self) -> None:
         self._recovery_points = self._offsets(self._recovery_points, _synced_end_of)

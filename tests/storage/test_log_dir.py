@@ -189,6 +189,39 @@ def test_a_topic_made_again_does_not_inherit(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("when", ["at once", "after a crash", "after two", "during a checkpoint"])
+def test_what_a_deleted_topic_left_in_checkpoints_does_not_speak_for_a_new_one(tmp_path: Path, when: str) -> None:
+    """Not its start, nor how much was synced or committed."""
+
+    async def scenario() -> None:
+        directory = opened(tmp_path)
+        log = filled(directory, "a", 40)
+        await log.sync()
+        log.advance_start(30)
+        await directory.checkpoint()
+        checkpoint = asyncio.ensure_future(directory.checkpoint()) if when == "during a checkpoint" else None
+        await asyncio.sleep(0)
+        directory.delete_log(log)
+        if when.startswith("after"):
+            directory = opened(tmp_path)
+        if when == "after two":
+            directory.open_log("b", IDS["b"], 0, SMALL)
+            directory = opened(tmp_path)
+        new = directory.open_log("a", b"n" * 16, 0, SMALL)
+        for _ in range(35):
+            new.append([plain()], 0, 1000)
+        new.flush()
+        wanted = everything(new)
+        if checkpoint is not None:
+            await checkpoint
+        found = opened(tmp_path).open_log("a", b"n" * 16, 0, SMALL)
+        assert (found.start, found.end, everything(found)) == (0, 35, wanted)
+        assert found.synced_end <= new.synced_end
+        assert found.high_watermark <= new.high_watermark
+
+    run(scenario)
+
+
 def test_partitions_of_no_topic_are_set_aside(tmp_path: Path) -> None:
     first = opened(tmp_path)
     for topic in IDS:
