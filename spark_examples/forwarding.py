@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import Row
 
+from kpybroker.archive.replaying import committed
 from spark_examples.feeding import Record
 
 TIMEOUT_S = 30
@@ -33,7 +34,7 @@ class Forwarder:
 
         Rows have the columns of Spark's Kafka source, and ascend by offset within a partition.
         """
-        settled = [place.offset for place in self._consumer.committed(self._places, timeout=TIMEOUT_S)]
+        settled = [place.offset for place in committed(self._consumer, self._places)]
         new = [row for row in rows if row.offset >= settled[row.partition]]
         if not new:
             return []
