@@ -16,7 +16,7 @@ NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
 SPARK_TESTS := $(wildcard compat_tests/test_spark*.py compat_tests/test_example_*.py)
 ARCHIVE_TESTS := $(wildcard compat_tests/test_archive*.py)
 
-.PHONY: run test check lint compat spark-full demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
+.PHONY: run test check lint compat spark-full takeover demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -41,6 +41,9 @@ spark-full: prerequisites $(NEXT_SPARK)/ready   ## every Spark test with two PyS
 	$(BIN)/python -m pytest $(SPARK_TESTS) $(ARCHIVE_TESTS) --target kafka
 	KPYBROKER_SPARK_JARS=$$($(BIN)/python -m oracle.jars) $(NEXT_SPARK)/bin/python -m pytest $(SPARK_TESTS) --target kpybroker
 	KPYBROKER_SPARK_JARS=$$($(BIN)/python -m oracle.jars) $(NEXT_SPARK)/bin/python -m pytest $(SPARK_TESTS) --target kafka
+
+takeover: prerequisites                   ## kpybroker and Apache Kafka in turn on the same directories, twice round
+	$(BIN)/python -m pytest compat_tests/test_takeover.py compat_tests/test_takeover_page.py
 
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
 	$(BIN)/python -m spark_examples.flights_demo

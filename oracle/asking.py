@@ -11,6 +11,8 @@ from kpybroker.wire.rpc import describe_quorum, metadata
 
 CLIENT_ID = b"oracle"
 TIMEOUT_S = 2.0
+OLD_HEADER = "ApiVersions"
+"""Its answers have a header without tagged fields, in every version."""
 METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -26,7 +28,7 @@ class Conversation:
         body = build(request, version)
         self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
         size = struct.unpack(">i", _exactly(self._socket, 4))[0]
-        return parse(response, version, _exactly(self._socket, size), 5)
+        return parse(response, version, _exactly(self._socket, size), 4 if name == OLD_HEADER else 5)
 
     def partitions_of(self, topics: list[str]) -> dict[tuple[str, int], Any]:
         """(topic, partition) -> its row of Metadata, as the node there knows it."""

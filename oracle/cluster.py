@@ -185,13 +185,20 @@ class Cluster:
         ids = [*range(1, brokers + 1), *range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)]
         self.seats = [_seat(node_id, controllers > 0) for node_id in ids]
         self.told = {(at.node_id, at.name): told(at) for seat in self.seats for at in seat.listeners}
-        given = dict(properties or {})
+        self._given = dict(properties or {})
+        self._heap, self._jvm = heap, jvm
         self.nodes: dict[int, KafkaNode | KPyBrokerNode] = {}
+        self.become(kind)
+
+    def become(self, kind: str) -> None:
+        """From now on the nodes are of this kind, on the same directories and ports. None of them may run."""
+        assert not any(node.running for node in self.nodes.values()), "still running"
+        self.kind = kind
         for seat in self.seats:
             where = self.directory / str(seat.node_id)
-            settings = self._settings(seat, where / "data", given)
+            settings = self._settings(seat, where / "data", self._given)
             if kind == "kafka":
-                self.nodes[seat.node_id] = KafkaNode(seat, where, settings, heap, jvm)
+                self.nodes[seat.node_id] = KafkaNode(seat, where, settings, self._heap, self._jvm)
             else:
                 self.nodes[seat.node_id] = KPyBrokerNode(seat, where, settings)
 

@@ -1,0 +1,194 @@
+"""A life of topics, groups and producers that goes on while the broker below is changed for another one.
+
+A `Life` makes everything there is under a name of its own (`begin`), and does, on whichever broker, what its clients
+would do next (`go_on`). It speaks in single requests, so that it says exactly what was sent again, and what must be
+refused.
+"""
+
+from __future__ import annotations
+
+from compat_tests.changing import Source, alter, commit, send, until
+from compat_tests.takeover_clients import Classic, Idempotent, Modern, Transacting
+from compat_tests.visible import BROKER, CLIENT_GROUP, TOPIC, WITHOUT_NAME, Eyes, Place, read
+from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.compression import Codec
+from kpybroker.wire.rpc import create_partitions, create_topics, delete_records, delete_topics
+
+EXPIRES_MS = 2_000
+
+
+class Life:
+    """Everything that `name` stands before. It is begun once, and goes on as often as one likes."""
+
+    def __init__(self, name: str, source: Source, replicas: int) -> None:
+        self.name = name
+        self.replicas = replicas
+        self.source = source
+        self.times = 0
+        plain, places = (self.topic("plain"), 0), [(self.topic("transacted"), at) for at in (0, 1)]
+        self.idempotent = Idempotent(self.source, self.topic("idempotent"))
+        self.transacting = [
+            Transacting(self.source, self.topic("commits"), places, plain, commits=True),
+            Transacting(self.source, self.topic("aborts"), places, plain),
+        ]
+        self.expiring = Transacting(self.source, self.topic("expiring"), [(self.topic("expiring"), 0)], plain)
+        self.classic = Classic(self.topic("classic"), self.topic("plain"))
+        self.modern = Modern(self.topic("modern"), self.topic("grown"))
+
+    @property
+    def unsteady(self) -> tuple[str, ...]:
+        """Topics, groups and transactional ids that change by themselves."""
+        return self.topic("expiring"), self.expiring.group, self.compacted[0]
+
+    @property
+    def compacted(self) -> Place:
+        """A partition that is cleaned now and then."""
+        return self.topic("compacted"), 0
+
+    def topic(self, name: str) -> str:
+        """One of this life's names."""
+        return f"{self.name}-{name}"
+
+    # ---- the beginning
+
+    def begin(self, eyes: Eyes) -> None:
+        """Make all there is."""
+        keeps = {"retention.ms": "-1"}
+        self._create(eyes, "plain", 2, **keeps)
+        self._create(eyes, "codecs", 1, **keeps)
+        self._create(eyes, "rolled", 1, **keeps, **{"segment.bytes": str(1 << 20), "index.interval.bytes": "1024"})
+        self._create(eyes, "cut", 1, **keeps)
+        self._create(eyes, "stamped", 1, **{"message.timestamp.type": "LogAppendTime"})
+        self._create(eyes, "repacked", 1, **keeps, **{"compression.type": "zstd"})
+        self._create(eyes, "grown", 1, **keeps)
+        self._create(eyes, "gone", 1)
+        self._create(eyes, "again", 1)
+        self._create(eyes, "transacted", 2, **keeps)
+        self._create(eyes, "expiring", 1, **keeps)
+        self._create(eyes, "idempotent", 1, **keeps)
+        cleaned = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "50"}
+        self._create(eyes, "compacted", 1, **cleaned)
+        grown = create_partitions.CreatePartitionsTopic(name=self.topic("grown"), count=3, assignments=None)
+        request = create_partitions.Request(topics=[grown], timeout_ms=9000)
+        assert eyes.ask("CreatePartitions", request, create_partitions.Response).results[0].error_code == 0
+        self._write(eyes)
+        self._delete(eyes, "gone")
+        self._delete(eyes, "again")
+        self._create(eyes, "again", 1, **keeps)
+        self.send(eyes, "again", encode_batch(self.source.records(3)))
+        self._settle_settings(eyes)
+        self._commit_offsets(eyes)
+        self.classic.join(eyes)
+        self.modern.join(eyes)
+        self.idempotent.begin(eyes)
+        self.expiring.begin(eyes, EXPIRES_MS)
+        for one in self.transacting:
+            one.begin(eyes)
+            one.leave_open(eyes)
+            one.end(eyes)
+
+    def _write(self, eyes: Eyes) -> None:
+        for at in (0, 1):
+            self.send(eyes, "plain", encode_batch(self.source.records(40)), at)
+        for name in ("gone", "again", "cut", "stamped", "repacked"):
+            self.send(eyes, name, encode_batch(self.source.records(20)))
+        for codec in Codec:
+            for count in (1, 50):
+                self.send(eyes, "codecs", encode_batch(self.source.records(count, b"x" * 100), codec=codec))
+        for _ in range(40):
+            self.send(eyes, "rolled", encode_batch(self.source.records(30, b"x" * 3000)))
+        for at in range(3):
+            self.send(eyes, "grown", encode_batch(self.source.records(5)), at)
+        cut = delete_records.DeleteRecordsPartition(partition_index=0, offset=7)
+        topic = delete_records.DeleteRecordsTopic(name=self.topic("cut"), partitions=[cut])
+        request = delete_records.Request(topics=[topic], timeout_ms=9000)
+        told = eyes.ask_leader((self.topic("cut"), 0), "DeleteRecords", request, delete_records.Response)
+        assert told.topics[0].partitions[0].error_code == 0
+        self.compact(eyes)
+
+    def compact(self, eyes: Eyes) -> None:
+        """Records of few keys, in several segments."""
+        for _ in range(4):
+            self.source.now_ms += 1000
+            keyed = [record for record in self.source.records(20, keys=7) if record.key is not None]
+            self.send(eyes, "compacted", encode_batch(keyed))
+
+    def _settle_settings(self, eyes: Eyes) -> None:
+        alter(eyes, BROKER, WITHOUT_NAME, {"producer.id.expiration.ms": str(86_400_000 + eyes.nodes[0])})
+        alter(eyes, BROKER, str(eyes.nodes[0]), {"leader.replication.throttled.rate": "1000000000"})
+        alter(eyes, TOPIC, self.topic("plain"), {"max.message.bytes": "2000012", "retention.bytes": "123456789"})
+        alter(eyes, CLIENT_GROUP, self.topic("modern"), {"consumer.session.timeout.ms": "60000"})
+
+    def _commit_offsets(self, eyes: Eyes) -> None:
+        self.commit(eyes, "offsets", (self.topic("plain"), 0), 17, "a note")
+        self.commit(eyes, "offsets", (self.topic("plain"), 1), 0, "")
+        self.commit(eyes, "offsets", (self.topic("codecs"), 0), 5, "x" * 1000)
+
+    def _create(self, eyes: Eyes, name: str, partitions: int, **configs: str) -> None:
+        settings = [create_topics.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
+        topic = create_topics.CreatableTopic(
+            name=self.topic(name), num_partitions=partitions, replication_factor=self.replicas, configs=settings
+        )
+        told = eyes.ask("CreateTopics", create_topics.Request(topics=[topic]), create_topics.Response)
+        assert told.topics[0].error_code == 0, told.topics[0].error_message
+        topic_id = told.topics[0].topic_id
+        until(lambda: eyes.see() or eyes.ids.get(self.topic(name)) == topic_id, f"{name} is known")
+
+    def _delete(self, eyes: Eyes, name: str) -> None:
+        topic = delete_topics.DeleteTopicState(name=self.topic(name))
+        told = eyes.ask("DeleteTopics", delete_topics.Request(topics=[topic], timeout_ms=9000), delete_topics.Response)
+        assert told.responses[0].error_code == 0
+        until(lambda: eyes.see() or self.topic(name) not in eyes.ids, f"{name} is gone")
+
+    def send(self, eyes: Eyes, name: str, batch: bytes | bytearray, partition: int = 0) -> int:
+        """Produce; the offset."""
+        return send(eyes, (self.topic(name), partition), batch)
+
+    def commit(self, eyes: Eyes, group: str, place: Place, offset: int, note: str = "") -> None:
+        """Commit for a group without members."""
+        commit(eyes, self.topic(group), place, offset, note)
+
+    # ---- and how it goes on
+
+    def go_on(self, eyes: Eyes) -> None:
+        """Whatever was begun goes on on this broker, as if nothing had happened."""
+        self.times += 1
+        for at in (0, 1):
+            self.send(eyes, "plain", encode_batch(self.source.records(10, b"time %d" % self.times)), at)
+        for name in ("cut", "stamped", "repacked", "again", "grown"):
+            self.send(eyes, name, encode_batch(self.source.records(2)))
+        self.send(eyes, "rolled", encode_batch(self.source.records(300, b"x" * 3000)))
+        self.compact(eyes)
+        self.idempotent.go_on(eyes)
+        for one in self.transacting:
+            one.go_on(eyes)
+        self.expiring.has_expired(eyes, EXPIRES_MS)
+        self.commit(eyes, "offsets", (self.topic("plain"), 1), self.times, f"time {self.times}")
+        self.classic.go_on(eyes)
+        self.modern.go_on(eyes)
+        alter(eyes, TOPIC, self.topic("plain"), {"retention.bytes": str(10**9 + self.times)})
+
+    def leave_open(self, eyes: Eyes) -> None:
+        """The last before the broker changes: transactions are under way."""
+        for one in self.transacting:
+            one.leave_open(eyes)
+
+    def let_expire(self, eyes: Eyes) -> None:
+        """One more, that nobody will end."""
+        self.expiring.leave_open(eyes)
+
+    def table(self, eyes: Eyes) -> dict[bytes, bytes]:
+        """What a reader of the compacted topic ends with."""
+        return table(eyes, self.compacted)
+
+
+def table(eyes: Eyes, place: Place) -> dict[bytes, bytes]:
+    """Newest value by key."""
+    found: dict[bytes, bytes] = {}
+    for _, _, _, key, value, _, kind in read(eyes, place, 0, 1 << 60)[0]:
+        assert key is not None, kind
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = value
+    return found

@@ -1,0 +1,154 @@
+"""Directories that kpybroker and Apache Kafka run on in turn: what a client could see before, it sees after.
+
+A life begins on each of them and goes on on all that follow, beside stock clients that never go (`docs/` has the page
+"moving to Apache Kafka, and back").
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from compat_tests.changing import LONG_MS, Source, until
+from compat_tests.dumps import METADATA, dump_everything
+from compat_tests.taken_over import Life
+from compat_tests.takeover_company import Company
+from compat_tests.test_cluster_tools import grow
+from compat_tests.transactors import JAVA
+from compat_tests.visible import Eyes, Facts, difference, is_served, look
+from oracle.takeover import KAFKA, KPYBROKER, Home
+from oracle.tools import tool
+
+ONCE = (KPYBROKER, KAFKA, KPYBROKER)
+TWICE = (*ONCE, KAFKA, KPYBROKER)
+LIBRDKAFKA = "confluent-kafka"
+
+
+def lower_features(home: Home) -> None:
+    """Take back what `kafka-storage format` finalizes and kpybroker does not serve."""
+    unserved = ("--feature", "share.version=0", "--feature", "streams.version=0")
+    tool("kafka-features", "downgrade", *unserved, bootstrap=home.bootstrap).ok()
+
+
+class Story:
+    """The lives on one home, and their company."""
+
+    def __init__(
+        self, home: Home, kinds: tuple[str, ...], clients: tuple[str, ...], voters: tuple[int, ...] = ()
+    ) -> None:
+        self._home = home
+        self._lives: list[Life] = []
+        self._source = Source(int(time.time() * 1000) - LONG_MS)
+        home.start(kinds[0])
+        if kinds[0] == KAFKA:
+            lower_features(home)
+        for node_id in voters:
+            assert home.cluster is not None
+            grow(home.cluster, node_id)
+        with Company(home.bootstrap, clients, home.node_count) as self._company:
+            self._begin(kinds[0])
+            for kind in kinds[1:]:
+                self._change(kind)
+                self._go_on()
+                if kind is not kinds[-1]:
+                    self._begin(kind)
+
+    def _go_on(self) -> None:
+        """All that was there goes on here."""
+        with Eyes(self._home.address) as eyes:
+            for life in self._lives:
+                life.go_on(eyes)
+        self._company.go_on()
+
+    def _begin(self, kind: str) -> None:
+        """Something new begins, and then much is left open."""
+        with Eyes(self._home.address) as eyes:
+            self._lives.append(Life(f"{len(self._lives)}-{kind}", self._source, self._home.node_count))
+            self._lives[-1].begin(eyes)
+            for life in self._lives:
+                life.leave_open(eyes)
+        for life in self._lives:
+            until(lambda life=life: self._home.has_cleaned(*life.compacted), f"{life.name} is compacted")
+
+    def _change(self, kind: str) -> None:
+        """End the broker, start the other kind, and compare what is to be seen."""
+        before = self._look()
+        with Eyes(self._home.address) as eyes:
+            for life in self._lives:
+                life.let_expire(eyes)
+        self._home.end()
+        self._home.start(kind)
+        until(lambda: is_served(self._home.address, before), f"{kind} serves all there was")
+        changed = difference(before, self._look())
+        assert not changed, "\n".join(changed)
+
+    def _look(self) -> Facts:
+        """All there is to be seen, but for what changes by itself; of that, what must not."""
+        unsteady = (name for life in self._lives for name in life.unsteady)
+        facts = look(self._home.address, (*unsteady, *self._company.names))
+        with Eyes(self._home.address) as eyes:
+            return facts | {f"{life.name} compacted": life.table(eyes) for life in self._lives}
+
+
+def test_there_and_back() -> None:
+    with Home() as home:
+        Story(home, ONCE, ())
+        home.stop()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", ["stop", "kill9"])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_there_and_back_twice(nodes: int, how: str) -> None:
+    with Home(nodes, how=how) as home:
+        Story(home, TWICE, (LIBRDKAFKA, JAVA))
+        home.stop()
+        for data in home.data:
+            dump_everything(data)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_what_apache_kafka_has_made() -> None:
+    with Home() as home:
+        Story(home, (KAFKA, KPYBROKER, KAFKA), (LIBRDKAFKA, JAVA))
+        home.stop()
+
+
+@pytest.mark.full
+def test_what_is_not_served_is_kept() -> None:
+    """Quotas and credentials that Apache Kafka has stored outlive a snapshot that kpybroker makes."""
+    user = ("--entity-type", "users", "--entity-name", "alice")
+    given = ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=secret]")
+
+    def snapshots() -> set[str]:
+        return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
+
+    with Home() as home:
+        home.start(KAFKA)
+        lower_features(home)
+        for one in given:
+            tool("kafka-configs", "--alter", *user, "--add-config", one, bootstrap=home.bootstrap).ok()
+        described = tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok()
+        assert "producer_byte_rate=1024" in described
+        assert "SCRAM-SHA-256=iterations=8192" in described
+        home.stop()
+        home.start(KPYBROKER)
+        before = snapshots()
+        tool("kafka-topics", "--create", "--topic", "wide", "--partitions", "500", bootstrap=home.bootstrap).ok()
+        until(lambda: snapshots() - before, "kpybroker has made a snapshot")
+        home.stop()
+        home.start(KAFKA)
+        assert tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok() == described
+        home.stop()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_voters_of_the_metadata_log() -> None:
+    """Three voters that were added (KIP-853) are those of the other broker, too."""
+    with Home(3, grows=True) as home:
+        Story(home, ONCE, (LIBRDKAFKA,), voters=(2, 3))
+        home.stop()

@@ -1,0 +1,135 @@
+"""One data directory, or those of a cluster, and either broker on it: kpybroker and Apache Kafka in turn.
+
+    with Home() as home:
+        home.start("kpybroker")
+        home.stop()
+        home.start("kafka")
+
+A home of one node is made by `kpybroker dev --data-dir`, a larger one by `kpybroker serve` with static voters, or, if
+it `grows`, with voters that are added (KIP-853). Node ids, ports and directories stay.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from oracle.broker import KPyBroker
+from oracle.cluster import Cluster
+from oracle.kafka import Kafka
+from oracle.target import steady_port
+
+KPYBROKER, KAFKA = "kpybroker", "kafka"
+EXIT_CODES = {KPYBROKER: 0, KAFKA: 143}
+ALIKE = {
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""For both. What tests wait for is quick, and the metadata has snapshots."""
+CLEANED = "cleaner-offset-checkpoint"
+QUICK_JVM = ("-XX:TieredStopAtLevel=1",)
+
+
+class Home:
+    """`nodes` directories below `directory`; one broker at a time, started by its name, ended by "stop" or "kill9"."""
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        how: str = "stop",
+        grows: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._how = how
+        self.directory = Path(tempfile.mkdtemp(prefix="takeover-"))
+        self.node_count = nodes
+        self._settings = {**ALIKE, **(properties or {})}
+        self._port = steady_port()
+        self._running: KPyBroker | Kafka | Cluster | None = None
+        self.cluster: Cluster | None = None
+        """Those of several nodes."""
+        if nodes > 1:
+            self.cluster = Cluster(
+                KPYBROKER,
+                brokers=nodes,
+                grows=grows,
+                directory=self.directory,
+                properties=self._settings,
+                jvm=QUICK_JVM,
+            )
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}" if self.cluster is None else self.cluster.bootstrap
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """One node for clients."""
+        return ("127.0.0.1", self._port) if self.cluster is None else self.cluster.brokers[0].address
+
+    @property
+    def data(self) -> list[Path]:
+        """The data directory of each node."""
+        if self.cluster is None:
+            return [self.directory / "data"]
+        return [node.data for node in self.cluster.nodes.values()]
+
+    def start(self, kind: str) -> None:
+        """Start this kind of broker, and return when each node answers. Raises NotStarted."""
+        assert self._running is None, "one at a time"
+        if self.cluster is not None:
+            self.cluster.become(kind)
+            self._running = self.cluster.start()
+        elif kind == KAFKA:
+            self._running = Kafka(self.directory, self._settings, port=self._port, jvm=QUICK_JVM).start()
+        else:
+            self._running = KPyBroker(self.directory, self._settings, port=self._port).start()
+
+    def stop(self) -> None:
+        """SIGTERM to every node. Raises AssertionError: one has not ended by itself."""
+        running, self._running = self._running, None
+        if isinstance(running, Cluster):
+            codes, name = running.stop(), running.kind
+        else:
+            assert running is not None, "not started"
+            codes, name = [running.stop()], running.name
+        assert set(codes) == {EXIT_CODES[name]}, f"{name} ended with {codes}"
+
+    def kill9(self) -> None:
+        """SIGKILL to every node."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.kill9()
+
+    def end(self) -> None:
+        """The way this home's brokers end."""
+        (self.kill9 if self._how == "kill9" else self.stop)()
+
+    def has_cleaned(self, topic: str, partition: int) -> bool:
+        """Whether some node has compacted this partition once."""
+        row = f"\n{topic} {partition} "
+        files = (data / CLEANED for data in self.data)
+        return any(row in file.read_text() for file in files if file.exists())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What failed is left for a look."""
+        self.kill9()
+        if error is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
