@@ -14,7 +14,6 @@ from compat_tests.changing import LONG_MS, Source, until
 from compat_tests.dumps import METADATA, dump_everything
 from compat_tests.taken_over import Life
 from compat_tests.takeover_company import Company
-from compat_tests.test_cluster_tools import grow
 from compat_tests.transactors import JAVA
 from compat_tests.visible import Eyes, Facts, difference, is_served, look
 from oracle.takeover import KAFKA, KPYBROKER, Home
@@ -34,18 +33,13 @@ def lower_features(home: Home) -> None:
 class Story:
     """The lives on one home, and their company."""
 
-    def __init__(
-        self, home: Home, kinds: tuple[str, ...], clients: tuple[str, ...], voters: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, home: Home, kinds: tuple[str, ...], clients: tuple[str, ...]) -> None:
         self._home = home
         self._lives: list[Life] = []
         self._source = Source(int(time.time() * 1000) - LONG_MS)
         home.start(kinds[0])
         if kinds[0] == KAFKA:
             lower_features(home)
-        for node_id in voters:
-            assert home.cluster is not None
-            grow(home.cluster, node_id)
         with Company(home.bootstrap, clients, home.node_count) as self._company:
             self._begin(kinds[0])
             for kind in kinds[1:]:
@@ -142,13 +136,4 @@ def test_what_is_not_served_is_kept() -> None:
         home.stop()
         home.start(KAFKA)
         assert tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok() == described
-        home.stop()
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-def test_voters_of_the_metadata_log() -> None:
-    """Three voters that were added (KIP-853) are those of the other broker, too."""
-    with Home(3, grows=True) as home:
-        Story(home, ONCE, (LIBRDKAFKA,), voters=(2, 3))
         home.stop()

@@ -5,8 +5,8 @@
         home.stop()
         home.start("kafka")
 
-A home of one node is made by `kpybroker dev --data-dir`, a larger one by `kpybroker serve` with static voters, or, if
-it `grows`, with voters that are added (KIP-853). Node ids, ports and directories stay.
+A home of one node is made by `kpybroker dev --data-dir`, a larger one by `kpybroker serve` with static voters. Node ids,
+ports and directories stay.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class Home:
         nodes: int = 1,
         *,
         how: str = "stop",
-        grows: bool = False,
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self._how = how
@@ -64,7 +63,6 @@ class Home:
             self.cluster = Cluster(
                 KPYBROKER,
                 brokers=nodes,
-                grows=grows,
                 directory=self.directory,
                 properties=self._settings,
                 jvm=QUICK_JVM,
