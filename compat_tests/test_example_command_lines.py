@@ -2,17 +2,22 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kpybroker.spark.prerequisites import spark_version
 from oracle.target import Target, steady_port
+from spark_examples import realtime_alerts
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted(file.stem.removeprefix("test_example_") for file in Path(__file__).parent.glob("test_example_*.py"))
 EXAMPLES.remove("command_lines")
+if spark_version() < realtime_alerts.OLDEST_SPARK:
+    EXAMPLES.remove("realtime_alerts")
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -65,3 +70,20 @@ def test_no_broker(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert ran.stderr.count("\n") == 1
     assert "no broker answers" in ran.stderr
+
+
+def test_a_folder_that_cannot_be_made(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", target.bootstrap]
+    ran = run(command, "--workdir", str(tmp_path / "file" / "folder"))
+    assert ran.returncode == 1
+    assert ran.stderr == f"--workdir {tmp_path / 'file' / 'folder'} cannot be made: Not a directory\n"
+
+
+def test_a_port_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        ran = run([sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", address])
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == f"the broker at {address} does not answer: is it one?"
+    assert "Traceback" not in ran.stderr

@@ -5,8 +5,8 @@
         home.stop()
         home.start("kafka")
 
-A home of one node is made by `kpybroker dev --data-dir`, a larger one by `kpybroker serve` with static voters. Node ids,
-ports and directories stay.
+A home of one node is made by `kpybroker dev --data-dir`, a larger one by `kpybroker serve` with static voters. Node
+ids, ports and directories stay.
 """
 
 from __future__ import annotations

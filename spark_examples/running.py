@@ -1,6 +1,7 @@
 """The command line that every example has."""
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -8,9 +9,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from kpybroker.cli.client import CommandFailed
 from kpybroker.errors import ConfigError
 from kpybroker.spark import explained
 from kpybroker.spark.prerequisites import require_broker
@@ -26,8 +29,7 @@ def command_line(main: Callable[[str, Path], object], description: str | None) -
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `with`, and nothing stays behind
     try:
         with ExitStack() as stack:
-            workdir = given.workdir or Path(tempfile.mkdtemp(prefix="spark-example-"))
-            workdir.mkdir(parents=True, exist_ok=True)
+            workdir = folder_at(given.workdir) if given.workdir else Path(tempfile.mkdtemp(prefix="spark-example-"))
             bootstrap = given.bootstrap
             if bootstrap:
                 require_broker(bootstrap)
@@ -36,9 +38,24 @@ def command_line(main: Callable[[str, Path], object], description: str | None) -
                 bootstrap = stack.enter_context(local_broker(data, workdir / "broker.log"))
             print(main(bootstrap, workdir))
             print(f"what it left is in {workdir}")
-    except ConfigError as error:
+    except (ConfigError, CommandFailed) as error:
         sys.exit(str(error))
+    except KafkaException as error:
+        sys.exit(f"the broker at {bootstrap} does not do what it was asked: {error.args[0].str()}")
+    except TimeoutError:
+        sys.exit(f"the broker at {bootstrap} does not answer: is it one?")
     except (PySparkException, Py4JJavaError) as error:
         sys.exit(explained(error))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def folder_at(path: Path) -> Path:
+    """The folder, made where it is not there. Raises ConfigError where it cannot be used."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--workdir {path} cannot be made: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"--workdir {path} may not be written to")
+    return path.resolve()

@@ -1,0 +1,135 @@
+"""An alert within milliseconds of its payment: Spark's real-time mode, which writes on each record as it comes.
+
+    python -m spark_examples.realtime_alerts [--bootstrap 127.0.0.1:9092] [--workdir DIR]
+
+Needs PySpark 4.1 or later. The trigger's time is not how long a record waits but how often the checkpoint is written:
+so long a batch lasts, in which one task for each partition reads and needs a core. A batch that is not over is read
+again after a stop or a failure, and its alerts are written again: the payment's id, their key, tells such twins apart.
+Payments come here at an even pace; what is measured is the time from the payment until a consumer has its alert.
+"""
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pyspark
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
+from pyspark.sql.streaming import StreamingQuery
+
+from kpybroker.errors import ConfigError
+from kpybroker.spark import QUICK_JVM, checkpoint, session
+from kpybroker.spark.prerequisites import spark_version
+from spark_examples.feeding import create_topics
+from spark_examples.running import command_line
+
+OLDEST_SPARK = (4, 1, 0)
+SEED = 2013
+COUNT = 2_000
+EACH_SECOND = 200
+PARTITIONS = 2
+LIMIT_CENTS = 100_000
+CHECKPOINT_EVERY = "5 minutes"
+PATIENCE_S = 60
+PAYMENT = "id string, cents long"
+
+
+class Payment(NamedTuple):
+    id: str
+    cents: int
+
+
+def main(bootstrap: str, workdir: Path) -> pd.DataFrame:
+    """Start the stream, pay, and wait for the alerts; one row for each, columns id and ms, in the order they came."""
+    if spark_version() < OLDEST_SPARK:
+        found = pyspark.__version__
+        raise ConfigError(f"real-time mode needs PySpark 4.1 or later, this is {found}: pip install --upgrade pyspark")
+    spark = session(bootstrap, cores=PARTITIONS, settings=QUICK_JVM)
+    run = uuid.uuid4().hex[:6]
+    paid, alerts = f"payments-{run}", f"alerts-{run}"
+    create_topics(bootstrap, paid, alerts, partitions=PARTITIONS)
+    query = watch(spark, bootstrap, paid, alerts, workdir / "checkpoint")
+    customer = Customer(bootstrap, paid, alerts, query)
+    for number in range(PARTITIONS):
+        customer.pay(Payment(f"first {number}", LIMIT_CENTS + 1), number)
+    customer.listen(PATIENCE_S, PARTITIONS)  # by then both tasks are there, and the clients have met
+    started = time.perf_counter()
+    for number, payment in enumerate(payments(), 1):
+        customer.pay(payment)
+        customer.listen(started + number / EACH_SECOND - time.perf_counter())
+    customer.listen(PATIENCE_S, PARTITIONS + sum(payment.cents > LIMIT_CENTS for payment in payments()))
+    spark.sparkContext.setLogLevel("OFF")  # the tasks of a batch that is stopped end with stack traces
+    query.stop()
+    spark.sparkContext.setLogLevel("WARN")
+    found = pd.DataFrame(list(customer.waited_ms.items())[PARTITIONS:], columns=["id", "ms"])
+    median, p99, worst = found["ms"].quantile([0.5, 0.99, 1.0])
+    print(f"{len(found)} alerts on {COUNT} payments: median {median:.1f}, p99 {p99:.1f}, at most {worst:.1f} ms")
+    return found
+
+
+def watch(spark: SparkSession, bootstrap: str, paid: str, alerts: str, folder: Path) -> StreamingQuery:
+    """Start the stream: what is above the limit goes on, as it is."""
+    kafka = {"kafka.bootstrap.servers": bootstrap}
+    records = spark.readStream.format("kafka").options(**kafka, subscribe=paid, startingOffsets="earliest").load()
+    payment = F.from_json(F.col("value").cast("string"), PAYMENT)
+    return (
+        records.where(payment["cents"] > LIMIT_CENTS)
+        .select("key", "value")
+        .writeStream.format("kafka")
+        .options(**kafka, topic=alerts, checkpointLocation=checkpoint(folder, bootstrap, paid))
+        .outputMode("update")
+        .trigger(realTime=CHECKPOINT_EVERY)
+        .start()
+    )
+
+
+class Customer:
+    """Who pays, and waits for alerts."""
+
+    def __init__(self, bootstrap: str, paid: str, alerts: str, query: StreamingQuery) -> None:
+        self.waited_ms: dict[str, float] = {}
+        """By the payment's id, in the order of the alerts."""
+        self._paid_at: dict[str, float] = {}
+        self._topic = paid
+        self._query = query
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": alerts})
+        self._consumer.assign([TopicPartition(alerts, partition, 0) for partition in range(PARTITIONS)])
+
+    def pay(self, payment: Payment, partition: int = -1) -> None:
+        self._paid_at[payment.id] = time.perf_counter()
+        self._producer.produce(self._topic, json.dumps(payment._asdict()), payment.id, partition)
+        self._producer.poll(0)
+
+    def listen(self, seconds: float, count: int | None = None) -> None:
+        """Take alerts for that long; or until there are `count` in all, and then it is an error if there are not."""
+        if count is not None:
+            self._producer.flush(seconds)
+        end = time.perf_counter() + seconds
+        while (count is None or len(self.waited_ms) < count) and (left := end - time.perf_counter()) > 0:
+            message = self._consumer.poll(left if count is None else 1)
+            if message is not None and message.error() is None:
+                payment = message.key().decode()
+                self.waited_ms.setdefault(payment, 1000 * (time.perf_counter() - self._paid_at[payment]))
+            elif error := self._query.exception():
+                raise error
+        if count is not None and len(self.waited_ms) < count:
+            raise ConfigError(f"only {len(self.waited_ms)} of {count} alerts have come; what Spark said is above")
+
+
+def payments() -> Iterator[Payment]:
+    """COUNT of them, the same every time; one in ten is above the limit."""
+    chance = random.Random(SEED)
+    for number in range(COUNT):
+        is_high = chance.random() < 0.1
+        yield Payment(f"p{number}", chance.randint(LIMIT_CENTS + 1, 10 * LIMIT_CENTS) if is_high else LIMIT_CENTS)
+
+
+if __name__ == "__main__":
+    command_line(main, __doc__)
