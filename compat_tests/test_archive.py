@@ -132,7 +132,7 @@ def by_partition(records: list[Record]) -> list[Record]:
 
 @pytest.fixture
 def shop(spark: SparkSession, target: Target, make_topic: MakeTopic, tmp_path: Path) -> Workshop:
-    return Workshop(spark, target.bootstrap, make_topic(PARTITIONS), tmp_path / "archive")
+    return Workshop(spark, target.bootstrap, make_topic(PARTITIONS), tmp_path / "an archive, 100%")
 
 
 def test_archive_and_topic_are_the_topics_history(shop: Workshop, admin: AdminClient, make_topic: MakeTopic) -> None:

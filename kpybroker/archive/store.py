@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from kpybroker.cli.client import CommandFailed
 from kpybroker.errors import ConfigError
@@ -43,16 +43,26 @@ class Store(Protocol):
         """A folder and what is in it; none is fine too."""
 
 
+GLOB = "*?[]{}\\"
+"""What Spark would take for a pattern."""
+
+
 def absolute(where: str) -> str:
-    """The URI of a folder, which may be given as a path. Raises ConfigError."""
-    parts = urlsplit(where)
-    if len(parts.scheme) < 2:
-        if not where:
-            raise ConfigError("the archive's folder is empty; give a path or a URI, such as s3a://bucket/orders")
-        return Path(where).resolve().as_uri()
-    if parts.scheme == "file":
-        return Path(unquote(parts.path)).resolve().as_uri()
+    """The URI of a folder, which may be given as a path; without escapes, as Hadoop has it. Raises ConfigError."""
+    if not where:
+        raise ConfigError("the archive's folder is empty; give a path or a URI, such as s3a://bucket/orders")
+    if set(where) & set(GLOB):
+        raise ConfigError(f"{where!r} has one of {GLOB} in it, which Spark takes for a pattern: name another folder")
+    scheme = urlsplit(where).scheme
+    if len(scheme) < 2 or scheme == "file":
+        return f"file://{Path(_path_of(where)).resolve()}"
     return where.rstrip("/")
+
+
+def _path_of(where: str) -> str:
+    """Of a path, file:/path or file:///path."""
+    path = where.removeprefix("file:")
+    return path.removeprefix("//") if path != where else where
 
 
 def open_store(where: str, spark: Callable[[], SparkSession]) -> Store:
@@ -66,7 +76,7 @@ class LocalStore:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._root = Path(unquote(urlsplit(uri).path))
+        self._root = Path(_path_of(uri))
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -175,10 +185,9 @@ class HadoopStore:
             stream.write(data)
             stream.hsync()
             stream.close()
-            if self._fs.rename(written, final):
-                return True
-            self._fs.delete(written, False)
-            return False
+            if not self._fs.rename(written, final):
+                self._fs.delete(written, False)
+            return self.read(path) == data
         try:
             builder = self._fs.createFile(final).overwrite(False).recursive()
             if self._fs.hasPathCapability(final, CONDITIONAL):
@@ -187,8 +196,9 @@ class HadoopStore:
             stream.write(data)
             stream.close()  # an object store shows a file from here on, and all of it
         except self._java_error as error:
+            # it may be ours all the same, where only the answer was lost
             if self._fs.exists(final):
-                return False
+                return self.read(path) == data
             raise CommandFailed(f"cannot write {self.uri}/{path}: {first_line(error)}") from error
         return self.read(path) == data  # a store that looks and then writes may have been overtaken in between
 

@@ -63,6 +63,19 @@ def test_a_folder_with_something_else_is_refused(store: LocalStore, root: Path) 
         load(store)
 
 
+@pytest.mark.parametrize("where", ["", "/data/*", "a[1]", "s3a://bucket/{a,b}", "what?"])
+def test_folders_that_spark_would_not_take_for_one_are_refused(where: str) -> None:
+    with pytest.raises(ConfigError, match="folder"):
+        absolute(where)
+
+
+def test_a_folder_has_one_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for where in "a b%20c", f"{tmp_path}/a b%20c/", f"file:{tmp_path}/a b%20c", f"file://{tmp_path}/x/../a b%20c":
+        assert absolute(where) == f"file://{tmp_path}/a b%20c"
+    assert absolute("s3a://bucket/orders/") == "s3a://bucket/orders"
+
+
 def test_every_cut_and_every_changed_byte_is_seen(three: History) -> None:
     data, _ = encode(three.manifests[1])
     assert decode(data)[0] == three.manifests[1]
