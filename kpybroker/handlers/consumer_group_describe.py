@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
+    turns = Turns()
     groups = []
-    async for group_id in Turns().over(request.group_ids):
+    async for group_id in turns.over(request.group_ids, str):
         described = await _describe(broker, group_id)
+        turns.add(len(described.members))
         if request.include_authorized_operations and not described.error_code:
             described.authorized_operations = GROUP_OPERATIONS
         groups.append(described)

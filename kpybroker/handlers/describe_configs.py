@@ -39,8 +39,12 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    resources = Turns().over(request.resources)
-    return Response(results=[_answer(broker, resource, request) async for resource in resources])
+    turns = Turns()
+    results = []
+    async for resource in turns.over(request.resources, lambda each: (each.resource_type, each.resource_name)):
+        results.append(_answer(broker, resource, request))
+        turns.add(len(results[-1].configs))
+    return Response(results=results)
 
 
 def layers(broker: Broker) -> BrokerLayers:

@@ -27,9 +27,11 @@ GROUP_OPERATIONS = 3400
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    turns = Turns()
     groups = []
-    async for group_id in Turns().over(request.groups):
+    async for group_id in turns.over(request.groups, str):
         described = await _describe(broker, call, group_id)
+        turns.add(len(described.members))
         described.authorized_operations = NOT_ASKED if described.error_code else operations
         groups.append(described)
     return Response(groups=groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
@@ -16,15 +17,14 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per partition asked; refusals are per partition."""
     turns = Turns()
-    return Response(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_answer(broker, topic.name, index) async for index in turns.over(topic.partition_indexes)],
-            )
-            async for topic in turns.over(request.topics)
-        ]
-    )
+    topics = []
+    async for topic in turns.over(request.topics):
+        partitions = []
+        async for name, index in turns.over(zip(repeat(topic.name), topic.partition_indexes, strict=False), tuple):
+            partitions.append(_answer(broker, name, index))
+            turns.add(len(partitions[-1].active_producers))
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return Response(topics=topics)
 
 
 def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:

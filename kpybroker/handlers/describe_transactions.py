@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """One state, or one refusal, for each id."""
-    asked = Turns().over(request.transactional_ids)
-    return Response(transaction_states=[await _describe(broker, each) async for each in asked])
+    turns = Turns()
+    states = []
+    async for each in turns.over(request.transactional_ids, str):
+        states.append(await _describe(broker, each))
+        turns.add(sum(len(topic.partitions) for topic in states[-1].topics))
+    return Response(transaction_states=states)
 
 
 async def _describe(broker: Broker, transactional_id: str) -> TransactionState:

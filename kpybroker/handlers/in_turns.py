@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from typing import TypeVar
 
 from kpybroker.errors import MalformedFrame
@@ -11,7 +11,7 @@ from kpybroker.errors import MalformedFrame
 T = TypeVar("T")
 
 ENTRIES_A_TURN = 100
-"""So many are looked at before others have their turn: about a millisecond."""
+"""So many are looked at, or answered with, before others have their turn: about a millisecond."""
 ENTRIES_MAX = 100_000
 """Of one request: what they are answered with is encoded in one go."""
 
@@ -21,13 +21,29 @@ class Turns:
 
     def __init__(self) -> None:
         self._seen = 0
+        self._since_turn = 0
+        self._named: set[Hashable] = set()
 
-    async def over(self, asked: Iterable[T]) -> AsyncIterator[T]:
-        """What is asked, one by one; waits for others now and then. Raises MalformedFrame where there are too many."""
+    def add(self, count: int) -> None:
+        """One entry is answered with that many things."""
+        self._since_turn += count
+
+    async def over(self, asked: Iterable[T], name: Callable[[T], Hashable] | None = None) -> AsyncIterator[T]:
+        """What is asked, one by one; waits for others now and then. Raises MalformedFrame where there are too many.
+
+        With `name`, what has a name that was there before in this request is left out: Kafka answers a name as often as
+        it stands there, so that a small request may want more than fits into memory. Its own clients name things once.
+        """
         for each in asked:
             self._seen += 1
             if self._seen > ENTRIES_MAX:
                 raise MalformedFrame(f"more than {ENTRIES_MAX} entries in one request")
-            if self._seen % ENTRIES_A_TURN == 0:
+            self._since_turn += 1
+            if self._since_turn >= ENTRIES_A_TURN:
+                self._since_turn = 0
                 await asyncio.sleep(0)
+            if name is not None:
+                if name(each) in self._named:
+                    continue
+                self._named.add(name(each))
             yield each

@@ -8,6 +8,8 @@ has been deleted is not shown, also where one of the same name was made again.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
@@ -41,7 +43,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     if call.version >= MANY_GROUPS_SINCE:
         by_id = call.version >= TOPIC_IDS_SINCE
-        asked_groups = Turns().over(request.groups)
+        asked_groups = Turns().over(request.groups, lambda each: each.group_id)
         groups = [await _group(broker, group, by_id, request.require_stable) async for group in asked_groups]
         for group in groups:
             if group.error_code:
@@ -59,6 +61,7 @@ async def _group(
     broker: Broker, asked: OffsetFetchRequestGroup, by_id: bool, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    _name_once(asked.topics or ())
     wanted = None if asked.topics is None else [(_name(broker, each, by_id), each) for each in asked.topics]
     known = None if wanted is None else [(name, each.partition_indexes) for name, each in wanted if name is not None]
     try:
@@ -82,6 +85,15 @@ async def _group(
                 topic.topic_id = NO_TOPIC_ID
             answer.topics.append(topic)
     return answer
+
+
+def _name_once(topics: Iterable[OffsetFetchRequestTopics]) -> None:
+    """Leave out partitions that stood there before: a commit has up to 4 KB of metadata (see `in_turns.py`)."""
+    named: defaultdict[tuple[str, bytes], set[int]] = defaultdict(set)
+    for topic in topics:
+        before = named[topic.name, topic.topic_id]
+        topic.partition_indexes = [each for each in dict.fromkeys(topic.partition_indexes) if each not in before]
+        before.update(topic.partition_indexes)
 
 
 def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str | None:

@@ -31,6 +31,7 @@ from tests.asking import turns_while
 from tests.conftest import WithBroker
 
 NOBODYS_KEY_TYPE = 9
+BROKER = 4
 ASK: dict[str, Callable[[range], Any]] = {
     "ConsumerGroupDescribe": lambda n: consumer_group_describe.Request(group_ids=[str(i) for i in n]),
     "DeleteGroups": lambda n: delete_groups.Request(groups_names=[str(i) for i in n]),
@@ -81,6 +82,45 @@ def test_many_entries_in_a_request_leave_others_their_turns(with_broker: WithBro
         handle = handler_of(api).handle
         asked = ASK[name](range(10 * ENTRIES_A_TURN))
         assert await turns_while(handle(node.broker, call, asked)) >= 10
+
+    with_broker(scenario)
+
+
+AMPLE: dict[str, Callable[[range], Any]] = {
+    "ConsumerGroupDescribe": lambda n: consumer_group_describe.Request(group_ids=["g" for _ in n]),
+    "DescribeConfigs": lambda n: describe_configs.Request(
+        resources=[describe_configs.DescribeConfigsResource(resource_type=BROKER, resource_name="1") for _ in n],
+        include_documentation=True,
+    ),
+    "DescribeGroups": lambda n: describe_groups.Request(groups=["g" for _ in n]),
+    "DescribeProducers": lambda n: describe_producers.Request(
+        topics=[describe_producers.TopicRequest(name="t", partition_indexes=[0, 0]) for _ in n]
+    ),
+    "DescribeTransactions": lambda n: describe_transactions.Request(transactional_ids=["x" for _ in n]),
+    "OffsetFetch": lambda n: offset_fetch.Request(
+        groups=[
+            offset_fetch.OffsetFetchRequestGroup(
+                group_id="g",
+                topics=[offset_fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0, 0]) for _ in n],
+            )
+            for _ in n
+        ]
+    ),
+}
+"""Each answers a name with much more than the name."""
+
+
+@pytest.mark.parametrize("name", AMPLE)
+def test_a_name_that_is_repeated_is_answered_once(with_broker: WithBroker, name: str) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        api = api_table.by_name[name]
+        version = 9 if name == "OffsetFetch" else api.max  # the last one that asks by name
+        answered = []
+        for times in 1, 50:
+            call = Call(api.key, version, None, "127.0.0.1", 0)
+            answer = await handler_of(api).handle(node.broker, call, AMPLE[name](range(times)))
+            answered.append(str(answer).count("error_code="))
+        assert answered[0] == answered[1] > 0
 
     with_broker(scenario)
 

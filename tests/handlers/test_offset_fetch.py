@@ -79,13 +79,13 @@ def test_unknown_topics_have_no_offsets_and_unknown_ids_are_refused(with_broker:
     with_broker(scenario)
 
 
-def test_many_groups_are_answered_each_for_itself(with_broker: WithBroker) -> None:
+def test_many_groups_are_answered_each_for_itself_and_once(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await coordinator(peer, "t")
         await commit(peer, "g")
         groups = [rpc.OffsetFetchRequestGroup(group_id=group, topics=None) for group in ("g", "h", "g")]
         reply = await peer.ask("OffsetFetch", rpc.Request(groups=groups, require_stable=True))
-        assert [(each.group_id, len(each.topics)) for each in reply.groups] == [("g", 1), ("h", 0), ("g", 1)]
+        assert [(each.group_id, len(each.topics)) for each in reply.groups] == [("g", 1), ("h", 0)]
 
     with_broker(scenario)
 
