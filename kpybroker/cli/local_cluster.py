@@ -113,6 +113,7 @@ def plan(directory: Path, wanted: Wanted, defaults: Mapping[str, str], ports: Po
     clients = [ports.hold(wanted.port + place if wanted.port else 0) for place in range(count)]
     controllers = [ports.hold(_controller_port(wanted.port, place)) for place in range(votes)]
     every = {
+        "controller.listener.names": "CONTROLLER",  # the default here, and what Apache Kafka wants to be told
         **defaults,
         **replication(count),
         **wanted.settings,
