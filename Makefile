@@ -14,7 +14,7 @@ TARGET ?= kpybroker
 NEXT_PYSPARK := 4.3.0
 NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
 SPARK_TESTS := $(wildcard compat_tests/test_spark*.py compat_tests/test_example_*.py)
-ARCHIVE_TESTS := $(wildcard compat_tests/test_archive*.py)
+ARCHIVE_TESTS := $(wildcard compat_tests/test_*archive*.py)
 
 .PHONY: run test check lint compat spark-full takeover demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
