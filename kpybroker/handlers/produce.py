@@ -99,10 +99,13 @@ class ProduceReply(Reply):
                 self._wait_at(partition, end)
 
     def _wait_at(self, partition: Partition, end: int) -> None:
-        if self.request.acks == ACKS_ALL:
-            partition.when_committed(end, self)
-        else:
-            partition.when_written(end, self)
+        try:
+            if self.request.acks == ACKS_ALL:
+                partition.when_committed(end, self)
+            else:
+                partition.when_written(end, self)
+        except KafkaError:  # there are too many of us: it is the asker's to hear of that, not the flush's
+            self._time_out()
 
     def _start_timer(self) -> None:
         timeout_s = max(self.request.timeout_ms, 0) / 1000

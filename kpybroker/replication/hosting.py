@@ -119,17 +119,24 @@ class Hosting:
         return partition
 
     def flush(self) -> None:
-        """Write what was appended, then settle whoever was woken: a read event ends, a sync finished."""
+        """Write what was appended, then settle whoever was woken: a read event ends, a sync finished.
+
+        A bug in one of them is not the others': they are there for the next flush.
+        """
         if self.flushing or not (self.dirty or self.woken):
             return
         self.flushing = True
+        dirty: Iterator[Partition] = iter(())
+        woken: Iterator[Waiter] = iter(())
         try:
             while self.dirty or self.woken:
-                dirty, self.dirty = self.dirty, []
+                dirty, self.dirty = iter(self.dirty), []
                 for partition in dirty:
                     partition.flush()
-                woken, self.woken = self.woken, []
-                for waiter in dict.fromkeys(woken):
+                woken, self.woken = iter(dict.fromkeys(self.woken)), []
+                for waiter in woken:
                     waiter.settle()
         finally:
+            self.dirty.extend(dirty)
+            self.woken.extend(woken)
             self.flushing = False

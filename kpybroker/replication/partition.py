@@ -310,11 +310,11 @@ class Partition:
             self._hosting.propose(self)
 
     def when_committed(self, end: int, waiter: Waiter) -> None:
-        """Settle the waiter once the high watermark reaches `end`."""
+        """Settle the waiter once the high watermark reaches `end`. Raises KafkaError where too many wait."""
         self._wait(self._produces, end, waiter)
 
     def when_written(self, end: int, waiter: Waiter) -> None:
-        """Settle the waiter once this log is as far, and as durable as the settings demand."""
+        """Settle the waiter once this log is as far, and as durable as the settings demand. Raises as above."""
         self._wait(self._produces if self.followers is None else self._produces_here, end, waiter)
 
     def _wait(self, waiting: deque[tuple[int, Waiter]], end: int, waiter: Waiter) -> None:

@@ -141,7 +141,10 @@ class Committed:
         elif refusal is not None:
             self._reached.set_exception(refusal)
         else:
-            self._partition.when_committed(self._end, self)
+            try:
+                self._partition.when_committed(self._end, self)
+            except KafkaError as too_many:
+                self._reached.set_exception(too_many)
 
     def within(self, timeout_ms: int) -> asyncio.Future[None]:
         """Refused with REQUEST_TIMED_OUT, or with why this broker does not lead any more."""

@@ -135,9 +135,9 @@ class Server:
             return
         self._flush_is_due = False
         waited, self._unflushed = self._unflushed, []
-        self.flush()
         rest = iter(waited)
         try:
+            self.flush()
             for connection in rest:
                 connection.finish_event()
         finally:

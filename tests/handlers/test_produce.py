@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kpybroker.errors import ErrorCode
@@ -29,6 +31,27 @@ def test_every_version_appends_and_says_where(version: int, with_broker: WithBro
         assert bytes((await get(peer, "t", 0)).records).count(b"a") >= 2
 
     with_broker(scenario)
+
+
+def test_more_produces_than_may_wait_for_a_partition_are_told_so(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are sent in one turn of the loop, come in one event, and wait for the disk."""
+    monkeypatch.setattr("kpybroker.replication.partition.WAITERS_LIMIT", 2)
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await make(peer, "u")
+        requests = [produced(topic, b"x", acks=-1) for topic in ("t",) * 5 + ("u",)]
+        for request in requests:
+            request.timeout_ms = 600_000
+        asked = [peer.ask("Produce", request, version=12) for request in requests]
+        codes = [each.responses[0].partition_responses[0].error_code for each in await asyncio.gather(*asked)]
+        assert codes == [0, 0, *[ErrorCode.REQUEST_TIMED_OUT] * 3, 0]
+        assert (await put(peer, "t", b"y", acks=-1)).error_code == 0
+        assert node.broker.hosting.leads("t", 0).log.high_watermark == 6, "they are appended all the same"
+
+    with_broker(scenario, {"kpybroker.fsync": "always"})
 
 
 def with_flag(records: bytes, attributes: int) -> bytes:
