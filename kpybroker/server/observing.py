@@ -64,6 +64,7 @@ class Observing:
         self._broker: Broker | None = None
         self._gauges: Gauges | None = None
         self._serves = False
+        self._has_caught_up = False
         self.address = ""
         """host:port, once started."""
 
@@ -104,6 +105,9 @@ class Observing:
 
     async def _readiness(self, headers: Mapping[str, str]) -> Page:
         why = "the node starts" if not self._serves or self._broker is None else why_not_ready(self._broker)
+        if why is None and self._broker is not None and not self._has_caught_up:
+            why = what_lags(self._broker)
+            self._has_caught_up = why is None
         return Page(200, b"ready\n") if why is None else Page(503, f"{why}\n".encode())
 
     async def _metrics(self, headers: Mapping[str, str]) -> Page:
@@ -135,3 +139,22 @@ def why_not_ready(broker: Broker) -> str | None:
     if life.quiet_ms > broker.config.broker_session_timeout_ms:
         return f"no controller has answered this broker's heartbeats for {life.quiet_ms} ms"
     return None
+
+
+def what_lags(broker: Broker) -> str | None:
+    """A replica that came here before this start and has still to catch up with its leader; None where there is none.
+
+    As long as there is, a rolling restart has to wait: the next node that stops may leave too few in sync. What is on
+    its way here by a reassignment may take hours, and what has no leader has nobody to catch up with.
+    """
+    lagging = []
+    for partition in broker.hosting:
+        topic = broker.image.topic(partition.topic)
+        if topic is None or partition.index >= len(topic.partitions):
+            continue
+        state = topic.partitions[partition.index]
+        if state.leader >= 0 and broker.node_id not in (*state.isr, *state.adding_replicas):
+            lagging.append(partition)
+    if not lagging:
+        return None
+    return f"{len(lagging)} replicas are not in sync since the start, {lagging[0].topic}-{lagging[0].index} among them"

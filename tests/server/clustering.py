@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from kpybroker.config import BrokerConfig
+from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.world.real import RealWorld
 from oracle.target import steady_port
@@ -98,6 +99,14 @@ class Cluster:
 
         await self.until(agreed, "one node is active and all know it")
         return next(node_id for node_id, node in self.nodes.items() if node.broker.quorum.is_active)
+
+
+async def dialled(node: Node) -> Peer:
+    """A connection to a node's listener for clients, its versions known."""
+    host, _, port = node.bootstrap.rpartition(":")
+    peer = await Peer.dial(node.broker.world.network, host, int(port))
+    await peer.negotiate()
+    return peer
 
 
 def run_cluster(root: Path, play: Callable[[Cluster], Awaitable[None]], voters: int = 3, **settings: str) -> None:

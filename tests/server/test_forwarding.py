@@ -8,7 +8,6 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
-from kpybroker.server.node import Node
 from kpybroker.wire.api import API, by_name
 from kpybroker.wire.rpc import (
     alter_configs,
@@ -22,7 +21,7 @@ from kpybroker.wire.rpc import (
     unregister_broker,
     update_features,
 )
-from tests.server.clustering import Cluster, run_cluster
+from tests.server.clustering import Cluster, dialled, run_cluster
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
@@ -84,13 +83,6 @@ def test_a_broker_answers_for_itself_before_it_forwards(tmp_path: Path) -> None:
             peer.close()
 
     run_cluster(tmp_path, scene)
-
-
-async def dialled(node: Node) -> Peer:
-    host, _, port = node.bootstrap.rpartition(":")
-    peer = await Peer.dial(node.broker.world.network, host, int(port))
-    await peer.negotiate()
-    return peer
 
 
 def test_every_node_answers_every_admin_request(tmp_path: Path) -> None:

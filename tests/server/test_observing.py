@@ -17,12 +17,13 @@ from kpybroker.server import http
 from kpybroker.server.gauges import ALL_NAMES, AT_ONCE, TOTAL_TIME
 from kpybroker.server.http import HttpServer, Page
 from kpybroker.server.node import Node
-from kpybroker.server.observing import StallWatch, why_not_ready
+from kpybroker.server.observing import StallWatch, what_lags, why_not_ready
 from kpybroker.server.timing import EVERY, OPEN_MAX
+from kpybroker.wire.rpc import incremental_alter_configs
 from kpybroker.world.real import RealNetwork
 from tests.asking import fetched, make, put
 from tests.conftest import WithBroker
-from tests.server.clustering import Cluster, run_cluster
+from tests.server.clustering import Cluster, dialled, run_cluster
 from tests.serving import serving
 
 HTTP = {"kpybroker.http.port": "0"}
@@ -191,15 +192,48 @@ def test_a_node_without_its_quorum_lives_and_is_not_ready(tmp_path: Path) -> Non
     run_cluster(tmp_path, play, kpybroker_http_port="0")
 
 
+def test_a_node_is_ready_when_its_replicas_have_been_in_sync(tmp_path: Path) -> None:
+    """Else a rolling restart goes on to the next node while this one lacks what the others have."""
+
+    async def follow_at(rate: str, peer: Peer) -> None:
+        change = incremental_alter_configs.AlterableConfig(
+            name="follower.replication.throttled.rate", config_operation=0, value=rate
+        )
+        every = incremental_alter_configs.AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+        told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[every]))
+        assert [row.error_code for row in told.responses] == [0]
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        peer = await dialled(cluster.nodes[1])
+        await make(peer, "t", replicas=3, configs={"follower.replication.throttled.replicas": "*"})
+        partition = cluster.nodes[1].broker.hosting.find("t", 0)
+        assert partition is not None
+        back = next(node_id for node_id in (2, 3) if node_id != partition.leader_id)
+        assert await get(cluster.nodes[back], "/readyz") == (200, "ready\n")
+        await follow_at("0", peer)
+        await cluster.stop(back)
+        await cluster.until(lambda: back not in partition.isr, "it counts no more")
+        await cluster.start(back)
+        node = cluster.nodes[back]
+        await cluster.until(lambda: why_not_ready(node.broker) is None, "it may be led to")
+        status, why = await get(node, "/readyz")
+        assert (status, "not in sync" in why, "t-0" in why) == (503, True, True)
+        await follow_at("1000000000", peer)
+        peer.close()
+        await cluster.until(lambda: what_lags(node.broker) is None, "it has caught up")
+        assert await get(node, "/readyz") == (200, "ready\n")
+
+    run_cluster(tmp_path, play, kpybroker_http_port="0")
+
+
 def test_metrics_tell_of_a_lost_replica(tmp_path: Path) -> None:
     """A follower ends: under-replicated, then shrunk; it comes back: expanded, and all is well."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()
-        host, _, port = cluster.nodes[leader].bootstrap.rpartition(":")
-        peer = await Peer.dial(cluster.nodes[leader].broker.world.network, host, int(port))
-        await peer.negotiate()
+        peer = await dialled(cluster.nodes[leader])
         await make(peer, "t", replicas=3, configs={"min.insync.replicas": "3"})
         peer.close()
 
