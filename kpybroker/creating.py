@@ -62,7 +62,10 @@ class TopicCreation:
             if name in self._image().topics:
                 continue
             if name in MADE_HERE:
-                await self.internal(name)
+                try:
+                    await self.internal(name)
+                except KafkaError as refusal:
+                    log.warning("did not create topic %r: %s", name, refusal.message)
             if name in INTERNAL_TOPICS:
                 continue
             missing.append(commands.NewTopic(name))
@@ -85,4 +88,6 @@ class TopicCreation:
     async def _create_internal(self, name: str) -> None:
         if name not in MADE_HERE:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to what is not served")
-        await self._create([MADE_HERE[name](self._config(), len(endpoints(self._image())))])
+        [made] = await self._create([MADE_HERE[name](self._config(), len(endpoints(self._image())))])
+        if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise KafkaError(ErrorCode(made.error_code), f"{name}: {made.error_message}")

@@ -62,6 +62,18 @@ def test_what_is_not_served_is_refused_for_good(with_broker: WithBroker, key_typ
     with_broker(scenario)
 
 
+def test_it_is_told_why_the_topic_cannot_be_made(with_broker: WithBroker, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        reply = await peer.ask("FindCoordinator", rpc.Request(coordinator_keys=["g"]))
+        (answer,) = reply.coordinators
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert "segment.bytes" in answer.error_message
+        assert "__consumer_offsets" in caplog.text
+        assert "segment.bytes" in caplog.text
+
+    with_broker(scenario, {"offsets.topic.segment.bytes": "65536"})
+
+
 def test_the_first_question_makes_what_transactions_are_kept_in(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         asked = rpc.Request(key="x", key_type=TRANSACTION, coordinator_keys=["x"])
