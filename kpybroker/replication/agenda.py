@@ -106,6 +106,9 @@ class Agenda:
             return None
         try:
             return place_of(partition)
+        except KafkaError as refusal:
+            self.delay(key, refusal)
+            return None
         except Damage as damage:
             partition.fail(str(damage))
             return None

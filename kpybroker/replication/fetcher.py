@@ -218,6 +218,8 @@ class Fetcher:
                 cut(partition, latest)
             elif earliest > place.offset:
                 begin_at(partition, earliest)
+        except KafkaError as refusal:
+            self._agenda.delay((partition.topic_id, partition.index), refusal)
         except Damage as damage:
             partition.fail(str(damage))
 

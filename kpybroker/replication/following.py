@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def place_of(partition: Partition) -> Place:
-    """Where the partition goes on. Raises Damage.
+    """Where the partition goes on. Raises Damage; KafkaError: it is to be cut, and cannot be now.
 
     A log whose records are of no known epoch is believed up to its high watermark only.
     """
@@ -78,7 +78,7 @@ def _told(row: PartitionData) -> Diverges:
 
 
 def cut(partition: Partition, offset: int) -> None:
-    """Forget what the leader does not have. Raises Damage."""
+    """Forget what the leader does not have. Raises Damage; KafkaError: not now."""
     storage = partition.log
     if offset < storage.high_watermark:
         log.warning(
@@ -100,7 +100,7 @@ def cut(partition: Partition, offset: int) -> None:
 
 
 def begin_at(partition: Partition, offset: int) -> None:
-    """Forget everything and go on from the leader's start. Raises Damage."""
+    """Forget everything and go on from the leader's start. Raises Damage; KafkaError: not now."""
     storage = partition.log
     log.warning("%r begins anew at offset %d, where the leader's log begins", partition, offset)
     _empty(storage, offset)

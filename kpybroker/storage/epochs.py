@@ -73,7 +73,7 @@ class LeaderEpochs:
         return (self.entries[above - 1][0] if above else epoch), self.entries[above][1]
 
     def cut_end(self, offset: int, *, save: bool = True) -> None:
-        """Forget epochs that began at or after `offset`."""
+        """Forget epochs that began at or after `offset` (0: all)."""
         kept = [entry for entry in self.entries if entry[1] < offset]
         if len(kept) != len(self.entries):
             self.entries = kept

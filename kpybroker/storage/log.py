@@ -58,6 +58,7 @@ class Log(Marks):
         "_queue",
         "_settings",
         "_simple",
+        "before_cut",
         "changed",
         "directory",
         "end",
@@ -108,6 +109,8 @@ class Log(Marks):
         self.on_io_error = None
         self.on_start_moved: Callable[[], None] | None = None
         """Called when records were deleted from the start, or cleaned ones were cut: somebody writes that down."""
+        self.before_cut: Callable[[int], None] | None = None
+        """Called before what is at and after an offset is replaced: no recovery point on disk may be above it."""
         self.reader = Reader(world.disk, of.segments)
         self.garbage: list[tuple[int, str]] = []
         """(due, path): files to unlink off the loop, from a wall-clock time on."""
@@ -343,7 +346,7 @@ class Log(Marks):
             raise Damage(self.offline)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget everything at and after `offset`; the leader never had it. Raises Damage.
+        """Forget everything at and after `offset`; the leader never had it. Raises Damage; KafkaError: not now.
 
         Also an epoch that began at the end: whoever led in it may not have written anything.
         """

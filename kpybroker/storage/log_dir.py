@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.checkpoint_files import (
     CLEANED,
     HIGH_WATERMARKS,
@@ -130,6 +130,7 @@ class LogDirectory:
                 self.on_io_error(topic, partition, str(damage))
             raise damage from error.__cause__ if error is damage else error
         opened.on_start_moved = self._save_marks
+        opened.before_cut = partial(self._lower_recovery_point, key)
         opened.on_io_error = self.on_io_error
         self.damaged.pop(key, None)
         self.logs[key] = opened
@@ -208,6 +209,19 @@ class LogDirectory:
         self.save_starts()
         self._write_checkpoints(self._recovery_points, self._high_watermarks)
         self._stale.clear()
+
+    def _lower_recovery_point(self, key: tuple[str, int], offset: int) -> None:
+        """A log is to be cut: what comes in the place of what was synced is in doubt after a loss of power.
+
+        Raises OSError; KafkaError while the checkpoints are being written, which have one writer.
+        """
+        if self._recovery_points.get(key, 0) <= offset:
+            return
+        if self._is_checkpointing:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the recovery points are being written")
+        self._recovery_points[key] = offset
+        write_offsets(self._world.disk, f"{self.path}/{RECOVERY_POINTS}", self._recovery_points, sync=True)
+        self._world.disk.sync_directory_blocking(self.path)
 
     def collect(self, one: Log) -> None:
         """Take over the files that a log has renamed away; each is unlinked when it is due."""

@@ -100,6 +100,7 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         segments.active.created_ms = origin.now_ms
         end = believed = start
     if not epochs_known and end > start:
+        epochs.cut_end(0, save=False)  # what was seen in the last segments says nothing of those before
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)

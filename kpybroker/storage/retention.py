@@ -73,13 +73,14 @@ def unlink_all(disk: Disk, paths: list[str]) -> None:
 
 
 def truncate(log: Log, offset: int) -> None:
-    """Forget everything at and after `offset`, and the whole of a batch that holds it. Raises OSError."""
+    """Forget everything at and after `offset`, and the whole of a batch that holds it. Raises OSError, KafkaError."""
     segments, disk = log.segments, log.world.disk
     log.reader.forget()
     if offset < segments.first.base_offset:
         begin_anew(log, offset)
         return
     number = segments.number_for(offset)
+    _lower_recovery_point(log, segments[number].base_offset)
     remove(log, segments.take_after(number))
     segment = segments.active
     located = segment.locate(offset)
@@ -87,6 +88,8 @@ def truncate(log: Log, offset: int) -> None:
         segment.cut(located[0], located[1])
     else:
         segment.recount()
+    disk.sync_blocking(segment.handle())  # before anything is appended: a loss of power must not mix the histories
+    disk.sync_directory_blocking(log.directory)
     end = _end_of(segment)  # where cleaning has left a gap, that is below the batch that was found
     for taken in snapshot_offsets(disk, log.directory):
         if taken > end:
@@ -103,13 +106,20 @@ def _end_of(segment: Segment) -> int:
 
 
 def begin_anew(log: Log, offset: int) -> None:
-    """Forget everything: the log is empty and begins at `offset`."""
+    """Forget everything: the log is empty and begins at `offset`. Raises OSError, KafkaError."""
+    _lower_recovery_point(log, offset)
     fresh = Segment(log.world.disk, log.pool, log.directory, offset)
     remove(log, log.segments.replace_all(fresh))
     for taken in snapshot_offsets(log.world.disk, log.directory):
         log.world.disk.unlink(f"{log.directory}/{file_name(taken, SNAPSHOT)}")
     _end_at(log, offset)
     log.move_start(offset)
+
+
+def _lower_recovery_point(log: Log, offset: int) -> None:
+    """Before a file is changed: what takes the place of synced records is not believed unread after a crash."""
+    if log.before_cut is not None:
+        log.before_cut(offset)
 
 
 def _end_at(log: Log, end: int) -> None:
