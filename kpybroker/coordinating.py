@@ -144,9 +144,13 @@ class Reigns(Generic[M]):
     async def _load(self, partition: int, led: Reign[M], runner: Runner) -> None:
         try:
             await runner.load()
-        except (KafkaError, Damage) as unreadable:
+        except Damage as unreadable:
             log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return
+        except KafkaError as refusal:  # the log is there, and could not be read now: short descriptors, for one
+            log.error("%s-%d is loaded again in %.0f s: %s", self._topic, partition, led.again_s, refusal)
+            self._begin_again(partition, led)
             return
         led.refusal = None
         self._on_loaded(partition, led)
@@ -161,6 +165,9 @@ class Reigns(Generic[M]):
             led.again_s,
             exc_info=bug,
         )
+        self._begin_again(partition, led)
+
+    def _begin_again(self, partition: int, led: Reign[M]) -> None:
         led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         led.timer = asyncio.get_running_loop().call_later(led.again_s, self._begin, partition, led)
         led.again_s = min(2 * led.again_s, AGAIN_MAX_S)

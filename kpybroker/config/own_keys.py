@@ -52,7 +52,7 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     used(
         "kpybroker.max.partitions",
         INT,
-        "200000",
+        "100000",
         at_least(1),
         doc="Partitions of the cluster; a CreateTopics or CreatePartitions beyond it is refused.",
     ),

@@ -31,8 +31,14 @@ class MemoryLog:
     """A StateLog in memory that commits when told, or at once."""
 
     def __init__(
-        self, *, commits: bool = True, refuses: KafkaError | Damage | None = None, unreadable: bool = False
+        self,
+        *,
+        commits: bool = True,
+        refuses: KafkaError | Damage | None = None,
+        unreadable: bool = False,
+        refuses_replays: int = 0,
     ) -> None:
+        self.refuses_replays = refuses_replays
         self.records: list[Stored] = []
         self.commits = commits
         self.committed = 0
@@ -63,6 +69,9 @@ class MemoryLog:
 
     async def replay(self) -> AsyncIterator[Stored]:
         await self.may_load.wait()
+        if self.refuses_replays:
+            self.refuses_replays -= 1
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
         if self.unreadable:
             raise Damage("a sector went bad")
         for record in self.records:
@@ -162,6 +171,23 @@ def test_damage_takes_one_partition_out() -> None:
         assert refusal(groups, GROUP_OF[1]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert refusal(groups, GROUP_OF[2]) is None
         assert await groups.list(ListGroups(), TIMEOUT_MS) == []
+
+    run(play)
+
+
+def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short descriptors, for one, are no reason to be without a coordinator until the leadership moves."""
+
+    async def play(groups: GroupCoordinator) -> None:
+        monkeypatch.setattr(coordinating, "AGAIN_S", 0.001)
+        log = MemoryLog(refuses_replays=3)
+        groups.become_leader(1, log, 0)
+        await groups.loaded()
+        assert refusal(groups, "a") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        while refusal(groups, "a") is not None:
+            await asyncio.sleep(0)
+        assert log.refuses_replays == 0
+        await groups.runner("a").ask(commit("a", 7), TIMEOUT_MS)
 
     run(play)
 
