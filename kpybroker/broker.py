@@ -321,6 +321,8 @@ class Broker:
             partition = self.hosting.find(topic.name, index)
             if partition is not None and partition.topic_id == topic.id:
                 self.replicas.forget(partition)
+            elif partition is None:
+                self.hosting.offline.pop((topic.name, index), None)
         self.groups.on_topics_deleted({topic.name: topic.id})
 
     def _reign_changed(self, partition: Partition, leads: bool) -> None:

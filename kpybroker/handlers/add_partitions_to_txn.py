@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.metadata.whereabouts import has_partition
 from kpybroker.transactions.commands import AddPartitions
 from kpybroker.transactions.transaction import V1, Place
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 FENCED_SINCE = 2
 MANY_SINCE = 4
-TRANSACTIONS_A_TURN = 100
-"""So many are looked at before others of this broker have their turn."""
 
 Codes = dict[Place, ErrorCode]
 
@@ -69,10 +68,8 @@ async def _add(broker: Broker, call: Call, command: AddPartitions) -> ErrorCode:
 
 async def _of_brokers(broker: Broker, asked: Sequence[AddPartitionsToTxnTransaction]) -> list[AddPartitionsToTxnResult]:
     tasks = []
-    for number, each in enumerate(asked, 1):
+    async for each in Turns().over(asked):
         tasks.append(asyncio.create_task(_of_broker(broker, each)))
-        if number % TRANSACTIONS_A_TURN == 0:
-            await asyncio.sleep(0)
     return await asyncio.gather(*tasks)
 
 

@@ -69,6 +69,7 @@ class Hosting:
         self.following_throttle.limit(config.follower_replication_throttled_rate)
 
     def host(self, topic: str, topic_id: bytes, index: int, storage: Log) -> Partition:
+        self.offline.pop((topic, index), None)
         partition = Partition(self, topic, topic_id, index, storage)
         self._partitions[topic, index] = self._by_id[topic_id, index] = partition
         return partition

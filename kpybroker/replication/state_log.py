@@ -17,6 +17,8 @@ from kpybroker.world import World
 READ_BYTES = 1 << 16
 RECORDS_A_TURN = 200
 """A replay lets others have their turn so often: a record costs some 20 us."""
+WRITE_LIMIT_BYTES = 32 << 20
+"""Of keys and values together: a follower has to fetch them as one batch, and be done with it in its time."""
 _transaction_of = attrgetter("transaction")
 
 
@@ -54,12 +56,16 @@ class PartitionLog:
 
     def append(self, records: Sequence[Stored]) -> int:
         """Append as one batch, or one for each transaction, and write. Raises NOT_ENOUGH_REPLICAS, NOT_COORDINATOR
-        where it is not led here."""
+        where it is not led here, UNKNOWN_SERVER_ERROR where it is too much for a batch."""
         partition = self._partition
         if not partition.leads:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if partition.followers is not None:
             partition.require_in_sync(partition.log.settings.min_insync_replicas)
+        size_bytes = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+        if size_bytes > WRITE_LIMIT_BYTES:
+            text = f"{size_bytes} bytes of state to be written at once, and {WRITE_LIMIT_BYTES} may be"
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
         now_ms = self._world.wall_ms()
         batches = []
         for transaction, together in groupby(records, _transaction_of):

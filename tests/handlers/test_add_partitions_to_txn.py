@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.add_partitions_to_txn import TRANSACTIONS_A_TURN, _of_brokers
+from kpybroker.handlers.add_partitions_to_txn import _of_brokers
+from kpybroker.handlers.in_turns import ENTRIES_A_TURN
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import add_partitions_to_txn as rpc
@@ -70,7 +71,7 @@ def test_many_transactions_in_a_request_leave_others_their_turns(with_broker: Wi
         topics = [rpc.AddPartitionsToTxnTopic(name="t", partitions=[0])]
         asked = [
             rpc.AddPartitionsToTxnTransaction(transactional_id=str(n), verify_only=True, topics=topics)
-            for n in range(10 * TRANSACTIONS_A_TURN)
+            for n in range(10 * ENTRIES_A_TURN)
         ]
         assert await turns_while(_of_brokers(node.broker, asked)) >= 10
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.replication.partition import Partition
-from kpybroker.replication.state_log import RECORDS_A_TURN, PartitionLog
+from kpybroker.replication.state_log import RECORDS_A_TURN, WRITE_LIMIT_BYTES, PartitionLog
 from kpybroker.wire.batch import encode_batch, split
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NODE, NOW_MS, leading
@@ -85,6 +85,16 @@ def test_what_was_deleted_is_not_replayed(tmp_path: Path) -> None:
     log.append([Stored(b"k", b"%d" % n, NOW_MS) for n in range(5)])
     partition.log.advance_start(3)
     assert [offset for offset, *_ in asyncio.run(replayed(partition))] == [3, 4]
+
+
+def test_what_a_follower_could_not_fetch_is_refused(tmp_path: Path) -> None:
+    log = PartitionLog(leading(WORLD, tmp_path), WORLD)
+    some = [Stored(b"k", bytes(WRITE_LIMIT_BYTES // 4), NOW_MS) for _ in range(4)]
+    with pytest.raises(KafkaError) as refused:
+        log.append(some)
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert log.end == 0
+    assert log.append(some[1:]) == 3
 
 
 def test_only_a_leader_writes(tmp_path: Path) -> None:

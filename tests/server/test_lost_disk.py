@@ -11,9 +11,11 @@ from kpybroker.peer import Peer
 from kpybroker.replication.partition import Partition
 from kpybroker.server.node import Node
 from kpybroker.server.observing import why_not_ready
+from kpybroker.wire.rpc import delete_topics
 from tests.asking import get, make, put
 from tests.conftest import WithBroker
 from tests.server.clustering import Cluster, run_cluster
+from tests.serving import dialled, serving
 
 
 def fill_up(partition: Partition) -> None:
@@ -84,3 +86,22 @@ def test_what_no_other_broker_has_is_offline_alone(with_broker: WithBroker) -> N
         assert "No space left on device" in why
 
     with_broker(scenario)
+
+
+def test_a_damaged_replica_is_forgotten_with_its_topic(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node, dialled(node) as peer:
+            await make(peer, "t")
+            await put(peer, "t", b"x")
+        with (tmp_path / "t-0" / "00000000000000000000.log").open("ab") as file:
+            file.write(b"garbage" * 10)
+        async with serving(tmp_path) as node, dialled(node) as peer:
+            assert "t-0 is offline" in (why_not_ready(node.broker) or "")
+            asked = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name="t")], timeout_ms=5000)
+            assert (await peer.ask("DeleteTopics", asked)).responses[0].error_code == 0
+            assert why_not_ready(node.broker) is None
+            await make(peer, "t")
+            assert (await put(peer, "t", b"y")).base_offset == 0
+            assert why_not_ready(node.broker) is None
+
+    asyncio.run(scenario())
