@@ -317,12 +317,7 @@ class Broker:
                 partition.log.settings = settings
 
     def _retire(self, topic: TopicImage) -> None:
-        for index in range(len(topic.partitions)):
-            partition = self.hosting.find(topic.name, index)
-            if partition is not None and partition.topic_id == topic.id:
-                self.replicas.forget(partition)
-            elif partition is None:
-                self.hosting.offline.pop((topic.name, index), None)
+        self.replicas.let_go(topic)
         self.groups.on_topics_deleted({topic.name: topic.id})
 
     def _reign_changed(self, partition: Partition, leads: bool) -> None:

@@ -62,7 +62,7 @@ class Replicas:
             if partition is not None and (
                 partition.topic_id != topic.id or self._hosting.node_id not in image.replicas
             ):
-                self.forget(partition)
+                self._forget(partition)
                 partition = None
             if self._hosting.node_id not in image.replicas:
                 continue
@@ -96,7 +96,16 @@ class Replicas:
         if reign:
             self._on_reign(partition, partition.leads)
 
-    def forget(self, partition: Partition) -> None:
+    def let_go(self, topic: TopicImage) -> None:
+        """The topic is deleted."""
+        for index in range(len(topic.partitions)):
+            partition = self._hosting.find(topic.name, index)
+            if partition is None:
+                self._hosting.offline.pop((topic.name, index), None)
+            elif partition.topic_id == topic.id:
+                self._forget(partition)
+
+    def _forget(self, partition: Partition) -> None:
         """This replica is not to be here any more: its log is deleted."""
         if partition.leads:
             self._on_reign(partition, False)
