@@ -1,6 +1,11 @@
 """Pages of `docs/` whose blocks are run as they stand: the programs they name, and what is between the fences."""
 
+import contextlib
+import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +14,7 @@ from oracle.jars import jars, java
 from oracle.tools import MAINS
 
 DOCS = Path(__file__).parent.parent / "docs"
+PATIENCE_S = 280
 FLAGS = "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -26,3 +32,33 @@ def script_of(page: str) -> str:
     """All its blocks, one after the other; the first command that fails ends them."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     return "set -euo pipefail\n" + "\n".join(blocks)
+
+
+def run(page: str, folder: Path, environment: Mapping[str, str], more: Mapping[str, str] | None = None) -> str:
+    """Run a page's blocks in a folder; what they said. Raises AssertionError where one fails; nobody outlives it."""
+    programs = make_programs(folder / "bin", more)
+    said = folder / "said"
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            ["bash", "-c", script_of(page)],
+            cwd=folder,
+            env={
+                **os.environ,
+                "PATH": f"{programs}:{os.environ['PATH']}",
+                "PYTHONPATH": str(DOCS.parent),
+                **environment,
+            },
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(PATIENCE_S)
+        finally:
+            for ready in folder.rglob("*.ready"):
+                with contextlib.suppress(ProcessLookupError, ValueError):
+                    os.kill(json.loads(ready.read_text())["pid"], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, said.read_text()[-4000:]
+    return said.read_text()

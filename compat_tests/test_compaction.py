@@ -8,6 +8,7 @@ from confluent_kafka import Consumer as Reader
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from compat_tests.changing import until
 from compat_tests.conftest import EXIT_CODES, Running, start_target
 from compat_tests.dumps import dump_everything
 from compat_tests.vocabulary import CODECS
@@ -19,7 +20,6 @@ SETTINGS = {
     "delete.retention.ms": "100",
     "file.delete.delay.ms": "0",
 }
-PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -82,13 +82,6 @@ def read(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> li
     return found
 
 
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: str, unique: Callable[[], str]) -> None:
     topic = unique()
     admin = AdminClient({"bootstrap.servers": cleaning.bootstrap, "log_level": 2})
@@ -118,7 +111,7 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
         keys = [key for _, key, value in left if key != b"last"]
         return len(keys) == len(set(keys))
 
-    until(is_clean)
+    until(is_clean, "it is clean")
     uncommitted = read(cleaning.bootstrap, topic, isolation="read_uncommitted")
     assert b"of False" not in [value for _, _, value in uncommitted], "aborted records are gone, for everybody"
     cleaning.stop()
