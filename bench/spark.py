@@ -1,4 +1,5 @@
-"""Spark with its own connector: batch reads and writes, a stream from topic to topic, and a read of next to nothing."""
+"""Spark with its own connector: batch reads and writes, a stream from topic to topic, a read of next to nothing, and
+streams at rest."""
 
 import tempfile
 import time
@@ -15,6 +16,7 @@ from kpybroker.spark import session
 PARTITIONS = 4
 CORES = 2
 SMALL = 200
+QUERIES = 10
 
 
 def spark_for(target: Target) -> SparkSession:
@@ -32,8 +34,8 @@ def read(target: Target, topic: str) -> DataFrame:
 
 def fill(target: Target, topic: str, count: int, size_bytes: int) -> None:
     """Numbers, padded: Spark's own producer, batches as it makes them."""
-    value = F.rpad(F.col("id").cast("string"), size_bytes, "x")
-    rows = spark_for(target).range(0, count, 1, PARTITIONS).select(value.alias("value"))
+    numbers = spark_for(target).range(0, count, 1, PARTITIONS)
+    rows = numbers.select(F.rpad(F.col("id").cast("string"), size_bytes, "x").alias("value"))
     rows.write.format("kafka").options(**{"kafka.bootstrap.servers": target.bootstrap, "topic": topic}).save()
     stored = sum(end_offsets(target, topic, PARTITIONS))
     if stored != count:
@@ -127,6 +129,40 @@ class Write(Case):
         return {self.measures[0].key: self.count / elapsed_s / 1e3}
 
 
+class Idle(Case):
+    """Streams without a trigger of their own at a topic to which nobody writes: each asks where it ends, all the time."""
+
+    family = "spark"
+    name = "spark-idle"
+    measures = (Measure("spark-idle.cpu", f"broker CPU of {QUERIES} idle streams", "ms/s", Better.LOWER, 1.0, 0.5),)
+    warm_up_slices = 2
+    seconds = 10.0
+
+    def slice(self, target: Target) -> dict[str, float]:
+        topic = fresh_name(self.name)
+        create_topic(target, topic, PARTITIONS)
+        fill(target, topic, SMALL, 100)
+        source = spark_for(target).readStream.format("kafka").options(**kafka(target), subscribe=topic)
+        with tempfile.TemporaryDirectory() as folder:
+            queries = [
+                source.load().writeStream.format("noop").option("checkpointLocation", f"{folder}/{number}").start()
+                for number in range(QUERIES)
+            ]
+            try:
+                for query in queries:
+                    query.processAllAvailable()
+                before = target.cpu()
+                time.sleep(self.seconds)
+                cpu = target.cpu() - before
+                if not all(query.isActive for query in queries):
+                    raise LoadError(f"a stream on {target.name} has ended")
+            finally:
+                for query in queries:
+                    query.stop()
+        delete_topic(target, topic)
+        return {self.measures[0].key: cpu.total_s * 1e3 / self.seconds}
+
+
 def rate(name: str, label: str) -> Measure:
     return Measure(f"{name}.rate", label, "k/s", Better.HIGHER, 1.0, 1.2)
 
@@ -139,4 +175,5 @@ def cases() -> list[Case]:
         Write(),
         Stream("spark-etl-100", rate("spark-etl-100", "Spark stream from topic to topic, 100 B"), 5_000_000, 100),
         Read("spark-read-small", small, SMALL, 100),
+        Idle(),
     ]
