@@ -130,7 +130,7 @@ class Write(Case):
 
 
 class Idle(Case):
-    """Streams without a trigger of their own at a topic to which nobody writes: each asks where it ends, all the time."""
+    """Streams without a trigger of their own at a topic that stays as it is: each asks where it ends all the time."""
 
     family = "spark"
     name = "spark-idle"
