@@ -307,7 +307,7 @@ class Broker:
             self._apply_topic_settings(name)
 
     def _log_settings(self, name: str) -> LogSettings:
-        return self.config.log_settings(self.image.config(TOPIC_RESOURCE, name))
+        return self.config.log_settings(self.image.config(TOPIC_RESOURCE, name), replayed=name in INTERNAL_TOPICS)
 
     def _apply_topic_settings(self, name: str) -> None:
         settings = self._log_settings(name)

@@ -173,7 +173,7 @@ class BrokerConfig:
     max_open_files: int
     max_partitions: int
 
-    _log_settings: dict[frozenset[tuple[str, str]], LogSettings] = field(
+    _log_settings: dict[tuple[frozenset[tuple[str, str]], bool], LogSettings] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     described_topics: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -231,9 +231,9 @@ class BrokerConfig:
                 return str(max(int(text) * factor, -1)) if len(TOPIC_SYNONYMS[name]) > 1 else text
         return TOPIC_KEYS[name].default
 
-    def log_settings(self, topic_overrides: Mapping[str, str] = NO_SETTINGS) -> LogSettings:
+    def log_settings(self, topic_overrides: Mapping[str, str] = NO_SETTINGS, *, replayed: bool = False) -> LogSettings:
         """What a log of a topic with these overrides does. Equal overrides get the same object."""
-        cached = self._log_settings.get(overrides := frozenset(topic_overrides.items()))
+        cached = self._log_settings.get(asked := (frozenset(topic_overrides.items()), replayed))
         if cached is not None:
             return cached
         values: dict[str, Any] = {}
@@ -247,9 +247,9 @@ class BrokerConfig:
         small = topic_overrides.get("internal.segment.bytes")
         if small is not None:
             values["segment_bytes"] = TOPIC_KEYS["internal.segment.bytes"].parse(small)
-        settings = LogSettings(**values, fsync_always=self.fsync == "always")
+        settings = LogSettings(**values, fsync_always=self.fsync == "always", replayed=replayed)
         if len(self._log_settings) < CACHED_LOG_SETTINGS_MAX:
-            self._log_settings[overrides] = settings
+            self._log_settings[asked] = settings
         return settings
 
 

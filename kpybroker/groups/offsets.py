@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kpybroker.errors import ErrorCode
 from kpybroker.groups.pending import Pending, PendingOffsets
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """One committed offset, as OffsetCommitValue keeps it."""
+class Committed(NamedTuple):
+    """One committed offset, as OffsetCommitValue keeps it; a tuple, since a replay makes thousands."""
 
     offset: int
     leader_epoch: int

@@ -5,7 +5,7 @@ A key begins with the kind of record (int16), a value with its version (int16); 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.groups.classic import ClassicGroup, Member, State
@@ -42,8 +42,7 @@ def kind_of(key: bytes) -> int:
     return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """What an offset commit says; rides on a record just written, so that it need not be read back from the bytes."""
 
     group_id: str

@@ -62,7 +62,7 @@ def _gives_each_twice(next_id: Callable[[ProducerIds], Awaitable[int]]) -> Calla
 
 def _one_before(fetch: Callable[..., Any]) -> Callable[..., Any]:
     def older(shown: Shown) -> Shown:
-        return replace(shown, offset=max(shown.offset - 1, 0)) if isinstance(shown, Committed) else shown
+        return shown._replace(offset=max(shown.offset - 1, 0)) if isinstance(shown, Committed) else shown
 
     def stale(*asked: Any) -> Any:
         return [(topic, [(number, older(shown)) for number, shown in rows]) for topic, rows in fetch(*asked)]

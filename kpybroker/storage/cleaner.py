@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage
 from kpybroker.storage.cleaning import Abandoned, Cleaning, Limits
-from kpybroker.storage.compaction import Dirty, look
+from kpybroker.storage.compaction import Dirty, look, outgrows_replay
 from kpybroker.storage.log import Log
 from kpybroker.world import World
 
@@ -59,8 +59,10 @@ class Cleaner:
 
     def _look(self, one: Log) -> Dirty | None:
         try:
+            if outgrows_replay(one):
+                one.roll()
             return look(one, self._world.wall_ms())
-        except OSError as error:
+        except (OSError, Damage) as error:
             self._put_off(one, error)
             return None
 

@@ -3,7 +3,9 @@
 A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); behind that it is dirty. Never cleaned: the
 active segment, a segment that is not below the last stable offset, and one with records that are younger than
 min.compaction.lag.ms. The choice follows Kafka's: the dirtiest log whose share of dirty bytes is above
-min.cleanable.dirty.ratio, or whose dirty records wait for longer than max.compaction.lag.ms (KIP-354).
+min.cleanable.dirty.ratio, or whose dirty records wait for longer than max.compaction.lag.ms (KIP-354). Ours alone: the
+log of an internal topic is cleaned earlier, and its active segment rolled for it, since a coordinator replays all of it
+before it answers.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from kpybroker.storage.segment import INDEX, MAX_RELATIVE_OFFSET, Segment
 if TYPE_CHECKING:
     from kpybroker.storage.log import Log
 
+REPLAYED_BYTES = 256 << 10
+REPLAYED_SHARE = 1 / 3
+"""Of a log that is replayed, so much may be dirty: the bytes, or the share of a larger one."""
 _GROUP_LIMIT = 32
 """Segments that become one: their files are renamed in one step."""
 
@@ -39,7 +44,19 @@ class Dirty(NamedTuple):
 
     @property
     def is_worth_while(self) -> bool:
-        return self.is_overdue or self.ratio > self.log.settings.min_cleanable_dirty_ratio
+        settings = self.log.settings
+        share = settings.min_cleanable_dirty_ratio
+        return self.is_overdue or self.ratio > (min(share, REPLAYED_SHARE) if settings.replayed else share)
+
+
+def outgrows_replay(log: Log) -> bool:
+    """Whether the active segment alone is more than a replayed log should have besides what is clean."""
+    if not (log.settings.replayed and log.settings.compacted) or log.offline is not None:
+        return False
+    active_bytes = log.segments.active.size_bytes
+    rest_bytes = log.size_bytes - active_bytes
+    share = REPLAYED_SHARE / (1 - REPLAYED_SHARE)
+    return active_bytes > max(REPLAYED_BYTES, rest_bytes * share) and log.last_stable >= log.end
 
 
 def look(log: Log, now_ms: int) -> Dirty | None:

@@ -12,6 +12,7 @@ from kpybroker.sim.storage import Storage
 from kpybroker.storage import garbage
 from kpybroker.storage.checkpoint_files import read_offsets
 from kpybroker.storage.cleaner import RETRY_S, Cleaner
+from kpybroker.storage.compaction import REPLAYED_BYTES
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory
 from tests.storage.compacting import COMPACT, VirtualWorld, append, keyed, records_of, table
@@ -184,9 +185,16 @@ def test_a_topic_that_is_deleted_while_it_is_cleaned_is_no_trouble(caplog: pytes
     raise AssertionError("the cleaning never ends")
 
 
-def test_a_month_of_commits_ends_in_bounded_files() -> None:
+@pytest.mark.parametrize(
+    ("settings", "limit_bytes"),
+    [
+        (replace(SETTINGS, segment_bytes=100_000), 400_000),
+        (replace(SETTINGS, segment_bytes=100 << 20, replayed=True), 2 * REPLAYED_BYTES),
+    ],
+    ids=["small segments", "a coordinator's log"],
+)
+def test_a_month_of_commits_ends_in_bounded_files(settings: LogSettings, limit_bytes: int) -> None:
     """Forty offsets are committed every six minutes, and the chore looks every hour."""
-    segment_bytes, settings = 100_000, replace(SETTINGS, segment_bytes=100_000)
     storage = Storage()
     chore = Chore(storage)
     one, largest, written = chore.open("offsets", settings), 0, 0
@@ -201,9 +209,28 @@ def test_a_month_of_commits_ends_in_bounded_files() -> None:
         chore.directory.collect(one)
         garbage.unlink(chore.world.disk, chore.directory.garbage.take())
         largest = max(largest, storage.used_bytes)
-    assert written > 200 * segment_bytes
-    assert largest < 4 * segment_bytes
+    assert written > 20_000_000
+    assert largest < limit_bytes
     one.close()
     again = Chore(storage).open("offsets", settings)
     assert len(again.segments) <= 3
     assert table(records_of(again)) == {f"group {number}".encode(): b"719.9" + b"m" * 60 for number in range(40)}
+
+
+@pytest.mark.parametrize("keys", [100, 3000, 9000])
+def test_what_a_coordinator_replays_is_little_more_than_what_it_keeps(keys: int) -> None:
+    """Of each log at most a third is dirty, or 256 KiB: the active segment does not wait to be full."""
+    chore = Chore(Storage())
+    one = chore.open("offsets", replace(SETTINGS, segment_bytes=100 << 20, replayed=True))
+    step_bytes = kept_bytes = 0
+    for turn in range(3 * keys // 50 + 200):
+        batch = keyed(*((f"group {(turn * 50 + number) % keys}", f"{turn}" + "m" * 80) for number in range(50)))
+        append(one, batch)
+        step_bytes = max(step_bytes, len(batch))
+        if turn % 10 == 9:
+            while chore.clean():
+                kept_bytes = one.size_bytes
+            dirty_bytes = one.size_bytes - kept_bytes
+            assert dirty_bytes <= max(REPLAYED_BYTES, kept_bytes / 2) + 10 * step_bytes
+    assert len(table(records_of(one))) == keys
+    assert len(one.segments) <= 4
