@@ -5,6 +5,8 @@ A key begins with the kind of record (int16), a value with its version (int16); 
 
 from __future__ import annotations
 
+from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
 from kpybroker.errors import MalformedFrame
@@ -35,11 +37,13 @@ _EXPIRING_COMMIT_VERSION = 1
 _HIGHEST_VERSION = 4
 """Of either kind of value, the highest that Kafka 4.3 reads."""
 NO_TOPIC_ID = bytes(16)
+_PARTITION_BYTES = 4
+_first_int16 = Struct(">h").unpack_from
 
 
 def kind_of(key: bytes) -> int:
     """The kind of a record; -1 where the key is too short to say."""
-    return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
+    return _first_int16(key)[0] if len(key) >= 2 else -1
 
 
 class Commit(NamedTuple):
@@ -140,24 +144,29 @@ def read_commit(record: Stored) -> Commit:
         return record.message
     key, value = record.key, record.value
     assert key is not None
-    named = parse(OffsetCommitKey, _KEY_VERSION, key, 2)
-    place = (named.topic, named.partition)
+    group, topic = _named(key[:-_PARTITION_BYTES])
+    place = (topic, int.from_bytes(key[-_PARTITION_BYTES:], "big", signed=True))
     if value is None:
-        return Commit(named.group, place, None)
-    if kind_of(key) == LEGACY_OFFSET_COMMIT:
+        return Commit(group, place, None)
+    if key[1] == LEGACY_OFFSET_COMMIT:
         old = parse(LegacyOffsetCommitValue, _version_of(value, 0), value, 2)
-        return Commit(
-            named.group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID)
-        )
+        return Commit(group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID))
     said = parse(OffsetCommitValue, _version_of(value, _HIGHEST_VERSION), value, 2)
     committed = Committed(
         said.offset, said.leader_epoch, said.metadata, said.commit_timestamp, said.expire_timestamp, said.topic_id
     )
-    return Commit(named.group, place, committed)
+    return Commit(group, place, committed)
+
+
+@lru_cache(maxsize=1000)
+def _named(key_without_partition: bytes) -> tuple[str, str]:
+    """Group and topic: read once for a batch that commits many partitions, and kept in memory once."""
+    named = parse(OffsetCommitKey, _KEY_VERSION, key_without_partition + bytes(_PARTITION_BYTES), 2)
+    return named.group, named.topic
 
 
 def _version_of(value: bytes, highest: int) -> int:
-    version = int.from_bytes(value[:2], "big", signed=True) if len(value) >= 2 else -1
+    version = kind_of(value)
     if not 0 <= version <= highest:
         raise MalformedFrame(f"its value has version {version}, versions up to {highest} are known")
     return version
