@@ -15,7 +15,7 @@ from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.presence import Presence
 from kpybroker.creating import CONTROLLER_TIMEOUT_MS, TopicCreation
-from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.metadata import chronicle, whereabouts
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
@@ -24,6 +24,8 @@ from kpybroker.metrics import Metrics
 from kpybroker.raft.founding import checked_format
 from kpybroker.raft.quorum import Quorum
 from kpybroker.raft.tasks import begin
+from kpybroker.replication.assigning import Assignments
+from kpybroker.replication.chores import retain_and_checkpoint
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.replication.fetcher import Context
 from kpybroker.replication.hosting import Hosting
@@ -31,12 +33,12 @@ from kpybroker.replication.in_sync import Proposals
 from kpybroker.replication.lifecycle import Lifecycle
 from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.producer_ids import ProducerIds
-from kpybroker.replication.replicas import Replicas
+from kpybroker.replication.replicas import Replicas, Wishes
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
 from kpybroker.replication.txn_markers import TxnMarkers
 from kpybroker.storage.directory import Directory, open_directories, random_id
-from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.log_dirs import LogDirectories
 from kpybroker.transactions.client import TransactionsClient
 from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
 from kpybroker.transactions.coordinator import TransactionCoordinator
@@ -55,13 +57,15 @@ PLAINTEXT = 0
 class Broker:
     """The parts of one node. `open`, `join`, then serve; `close` ends it."""
 
-    def __init__(self, world: World, config: BrokerConfig, directories: list[Directory], log_dir: LogDirectory) -> None:
+    def __init__(
+        self, world: World, config: BrokerConfig, directories: list[Directory], log_dirs: LogDirectories
+    ) -> None:
         self.world = world
         self.config = config
         self.node_id = config.node_id
         self.cluster_id = directories[0].cluster_id
         self.directories = directories
-        self.log_dir = log_dir
+        self.log_dirs = log_dirs
         self.metrics = Metrics()
         self.image = Image()
         self.answers = Answers()
@@ -92,8 +96,7 @@ class Broker:
         self.epoch = -1
         now = (lambda: self.config, lambda: self.epoch, lambda: self.image)
         context = Context(world.network, self.node_id, *now, self.hosting.following_throttle)
-        proposals = Proposals(self.channel, self.node_id, lambda: self.epoch)
-        self.replicas = Replicas(self.hosting, log_dir, context, proposals, self._reign_changed, self.fail)
+        self.replicas = self._replicas(context)
         self._creation = TopicCreation(self.channel.ask, now[0], now[2])
         self._neighbours = Neighbours(world.network, f"broker-{config.node_id}-transactions", self._address_of)
         self.transactions = TransactionCoordinator(
@@ -114,16 +117,32 @@ class Broker:
         }
         self._chores: list[asyncio.Task[None]] = []
 
+    def _replicas(self, context: Context) -> Replicas:
+        asking = (self.channel, self.node_id, lambda: self.epoch)
+        return Replicas(
+            self.hosting,
+            self.log_dirs,
+            context,
+            Proposals(*asking),
+            Assignments(*asking),
+            Wishes(self._reign_changed, self.fail, self._tell_controller),
+        )
+
     # ---- start and stop
 
     @classmethod
     async def open(cls, world: World, config: BrokerConfig) -> Broker:
         """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
-        if len(config.log_dirs) > 1 or config.metadata_log_dir != config.log_dirs[0]:
-            raise ConfigError("log.dirs, metadata.log.dir: this version keeps everything in one directory; name one")
-        directories = open_directories(world, config.log_dirs, config.node_id, await checked_format(world, config))
-        log_dir = LogDirectory(world, directories[0].path, config)
-        broker = cls(world, config, directories, log_dir)
+        paths = tuple(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
+        wanted, failed = await checked_format(world, config), dict[str, str]()
+        directories = open_directories(world, paths, config.node_id, wanted, failed)
+        try:
+            log_dirs = LogDirectories(world, config, directories, failed)
+        except ConfigError:
+            for directory in directories:
+                world.disk.close(directory.lock)
+            raise
+        broker = cls(world, config, directories, log_dirs)
         broker.quorum.on_damage(broker.fail)
         await broker.quorum.start()
         if broker.quorum.is_active:
@@ -168,8 +187,8 @@ class Broker:
                 for name, (low, high) in self.supported_features.items()
             ],
             rack=self.config.broker_rack,
-            log_dirs=[directory.directory_id for directory in self.directories],
-            previous_broker_epoch=self.log_dir.previous_epoch,
+            log_dirs=[directory.id for directory in self.log_dirs.online],
+            previous_broker_epoch=self.log_dirs.previous_epoch,
         )
         self.lifecycle = Lifecycle(
             self._heartbeats,
@@ -178,21 +197,31 @@ class Broker:
             metadata_offset=lambda: self.image.offset,
             on_epoch=self._begin_epoch,
             on_failure=self.fail,
+            offline_log_dirs=lambda: list(self.log_dirs.offline_ids),
         )
         await self.lifecycle.join()
         chores = [
-            ("retention and checkpoints", self._do_chores()),
-            ("the deletion of files", self.log_dir.garbage.unlink_when_due()),
+            (
+                "retention and checkpoints",
+                retain_and_checkpoint(self.world, self.config, self.hosting, self.log_dirs),
+            ),
             ("the watch over followers", self.replicas.watch_followers()),
-            ("the log cleaner", self.log_dir.keep_clean(lambda: self.config)),
+            ("the log cleaner", self.log_dirs.keep_clean(lambda: self.config)),
+            *(("the deletion of files", each.garbage.unlink_when_due()) for each in self.log_dirs.online),
         ]
         self._chores = [begin(chore, what, self.fail) for what, chore in chores]
 
     def _begin_epoch(self, epoch: int) -> None:
-        self.epoch = self.log_dir.broker_epoch = epoch
+        self.epoch = epoch
+        self.log_dirs.register(epoch)
         self._settle_in()
         self.hosting.flush()
         self.replicas.wake()
+
+    def _tell_controller(self) -> None:
+        """There is news for it: a log directory has failed."""
+        if self.lifecycle is not None:
+            self.lifecycle.tell()
 
     async def leave(self, *, also_last: bool = False) -> None:
         """Hand over what this broker leads, while it still serves; the last one need not, unless others still vote."""
@@ -219,7 +248,7 @@ class Broker:
         self._neighbours.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
         await self.quorum.close()
-        await self.log_dir.close()
+        await self.log_dirs.close()
         for directory in self.directories:
             self.world.disk.close(directory.lock)
 
@@ -228,34 +257,6 @@ class Broker:
         log.critical("%s", why)
         if not self.failed.done():
             self.failed.set_result(why)
-
-    async def _do_chores(self) -> None:
-        """Retention, checkpoints, expiry: each at its own interval."""
-        config = self.config
-        retention_s = config.log_retention_check_interval_ms / 1000
-        checkpoint_s = config.log_flush_offset_checkpoint_interval_ms / 1000
-        loop = asyncio.get_running_loop()
-        retain_at = loop.time() + min(config.log_initial_task_delay_ms / 1000, retention_s)
-        # what was recovered must not be recovered again should the next stop be as rough
-        checkpoint_at = loop.time() + (checkpoint_s if self.log_dir.clean else 0)
-        while True:
-            await asyncio.sleep(max(min(retain_at, checkpoint_at) - loop.time(), 0.001))
-            if loop.time() >= retain_at:
-                retain_at = loop.time() + retention_s
-                for partition in self.hosting:
-                    self._retain(partition)
-                    await asyncio.sleep(0)
-            if loop.time() >= checkpoint_at:
-                checkpoint_at = loop.time() + checkpoint_s
-                await self.log_dir.checkpoint()
-
-    def _retain(self, partition: Partition) -> None:
-        try:
-            if partition.offline is None:
-                partition.log.apply_retention(self.world.wall_ms())
-                self.log_dir.collect(partition.log)
-        except Damage as damage:
-            partition.fail(str(damage))
 
     # ---- metadata
 
@@ -269,14 +270,14 @@ class Broker:
         removed, topics, configs = changes.removed, changes.topics, changes.configs
         if old.offset < 0:
             removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
-            self.log_dir.keep_only({(t.name, t.id) for t in new.topics.values()})
+            self.log_dirs.keep_only({(t.name, t.id) for t in new.topics.values()})
         self._apply_broker_settings(configs)
         for topic in removed:
             self._retire(topic)
         for name in topics:
             self.replicas.host(new.topics[name], self._log_settings(name))
         if old.offset < 0:
-            self.log_dir.is_recovered = True
+            self.log_dirs.recovered()
         changed = set(topics)
         for kind, name in configs:
             if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:

@@ -16,6 +16,7 @@ from typing import Any
 from kpybroker.wire.api import by_name
 from kpybroker.wire.message import build, parse
 from oracle.cluster_scenes import ClusterScenes
+from oracle.directory_scenes import DirectoryScenes
 from oracle.group_scenes import SETTINGS, GroupScenes
 from oracle.kafka import Kafka
 from oracle.marker_scenes import MarkerScenes
@@ -92,6 +93,12 @@ def main() -> None:
         recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
         ClusterScenes(recorder.ask, at_controller.ask).all()
         at_controller.said["api_versions_at_controller"] = at_controller.said.pop("api_versions")
+        recorder.write(GOLDEN)
+        at_controller.write(GOLDEN)
+    with Kafka() as kafka:
+        recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
+        DirectoryScenes(recorder.ask, at_controller.ask).all()
+        del at_controller.said["api_versions"]
         recorder.write(GOLDEN)
         at_controller.write(GOLDEN)
     with Kafka() as kafka:

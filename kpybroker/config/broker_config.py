@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from posixpath import normpath
 from typing import Any
 
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
@@ -276,8 +277,8 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
             + " and ".join(SELECTORS)
         )
     return {
-        "log_dirs": log_dirs,
-        "metadata_log_dir": values["metadata_log_dir"] or log_dirs[0],
+        "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
+        "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
         **_quorum(values, _endpoints(values, texts)),
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import CreatePartitions, NewPartitions, TopicResult
-from kpybroker.controller.leadership import directory_of
+from kpybroker.controller.directories import first_directory
 from kpybroker.controller.placement import Candidate, place_replicas
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
@@ -81,7 +81,7 @@ def new_partition(state: ControllerState, topic_id: bytes, index: int, replicas:
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[directory_of(state, node_id) for node_id in replicas],
+        directories=[first_directory(state, node_id) for node_id in replicas],
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kpybroker.controller.commands import BrokerHeartbeat, BrokerState, RegisterBroker
+from kpybroker.controller.directories import directory_in
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
+from kpybroker.controller.log_dirs import lose_directories
 from kpybroker.controller.rules import Rules
 from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.primitives import ZERO_UUID
+from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.wire.stored import metadata as stored
 
 METADATA_VERSION = "metadata.version"
@@ -24,20 +26,22 @@ LET_GO = BrokerState(True, should_shut_down=True)
 
 
 class Lost(NamedTuple):
-    """Directories that a broker comes back without, and the one that it has instead."""
+    """Directories that a broker comes back without, and what it has in the place of all it had; None where some are
+    there: what was in the others may be there again, or it says where it is."""
 
     directories: frozenset[bytes]
-    instead: bytes
+    instead: bytes | None
+
+    def has(self, partition: PartitionState, node_id: int) -> bool:
+        """The partition's replica was in one of these."""
+        return node_id in partition.replicas and directory_in(partition, node_id) in self.directories
 
     def replaced(self, partition: PartitionState, node_id: int) -> tuple[bytes, ...] | None:
-        """The directories of a partition whose replica was in one of these, as they are now; None where it was not."""
-        if node_id not in partition.replicas:
+        """The directories of a partition that `has`, as they are now; None where they stay as they are."""
+        if self.instead is None:
             return None
         place = partition.replicas.index(node_id)
-        had = partition.directories[place] if place < len(partition.directories) else ZERO_UUID
-        if had not in self.directories:
-            return None
-        before = (*partition.directories, *(ZERO_UUID,) * len(partition.replicas))[: len(partition.replicas)]
+        before = (*partition.directories, *(MIGRATING,) * len(partition.replicas))[: len(partition.replicas)]
         return (*before[:place], self.instead, *before[place + 1 :])
 
 
@@ -81,15 +85,15 @@ def register_broker(
 
 
 def _lost_directories(known: BrokerRegistration | None, command: RegisterBroker) -> Lost | None:
-    """What the broker had and has not any more (KIP-858); where no directory is left, what is in none it names, too."""
+    """What the broker had and has not any more (KIP-858); where no directory is left, what it has not placed, too."""
     if known is None:
         return None
     gone = frozenset(known.log_dirs) - frozenset(command.log_dirs)
     if not gone:
         return None
-    is_all = len(gone) == len(known.log_dirs)
-    instead = command.log_dirs[0] if len(command.log_dirs) == 1 else ZERO_UUID
-    return Lost(gone | {ZERO_UUID} if is_all else gone, instead)
+    if len(gone) < len(known.log_dirs):
+        return Lost(gone, None)
+    return Lost(gone | {MIGRATING, UNASSIGNED}, command.log_dirs[0] if len(command.log_dirs) == 1 else UNASSIGNED)
 
 
 def _check_features(state: ControllerState, command: RegisterBroker) -> None:
@@ -137,6 +141,8 @@ def heartbeat(
     caught_up = command.metadata_offset >= broker.epoch
     if command.want_shut_down:
         records, told = _shut_down(state, rules, sessions, command, broker, next_offset)
+    elif lost := lose_directories(state, rules, command.node_id, command.offline_log_dirs):
+        records, told = lost, BrokerState(broker.fenced, should_shut_down=False)
     elif command.want_fence and not broker.fenced:
         records, told = fence(state, rules, command.node_id), FENCED
     elif broker.fenced and not command.want_fence and caught_up and not broker.in_controlled_shutdown:
@@ -218,8 +224,9 @@ def leave(
     for topic in state.topics.values():
         change: PartitionChange | None = None
         for index, partition in topic.partitions.items():
-            replaced = None if lost is None else lost.replaced(partition, node_id)
-            if replaced is None and may_stay and partition.leader == node_id and partition.replicas == (node_id,):
+            was_lost = lost is not None and lost.has(partition, node_id)
+            replaced = lost.replaced(partition, node_id) if lost is not None and was_lost else None
+            if not was_lost and may_stay and partition.leader == node_id and partition.replicas == (node_id,):
                 if is_unsure:
                     records.append(
                         stored.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
@@ -227,7 +234,7 @@ def leave(
                 continue
             in_sync = node_id in partition.isr
             is_eligible = is_unsure and node_id in partition.eligible_leader_replicas
-            if not (in_sync or node_id == partition.leader or is_eligible or replaced is not None):
+            if not (in_sync or node_id == partition.leader or is_eligible or was_lost):
                 continue
             if change is None:
                 change = PartitionChange(state, rules, topic, lambda other: other != node_id and state.active(other))

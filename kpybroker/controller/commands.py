@@ -75,6 +75,7 @@ class BrokerHeartbeat(NamedTuple):
     want_fence: bool = False
     want_shut_down: bool = False
     metadata_offset: int = (1 << 63) - 1
+    offline_log_dirs: tuple[bytes, ...] = ()
 
 
 class BrokerState(NamedTuple):
@@ -83,6 +84,15 @@ class BrokerState(NamedTuple):
     fenced: bool
     should_shut_down: bool
     caught_up: bool = True
+
+
+class AssignReplicas(NamedTuple):
+    """A broker says where its replicas are: (directory id, topic id, partition) of each (KIP-858). Answer: a code for
+    each, in the order asked."""
+
+    node_id: int
+    broker_epoch: int
+    assignments: tuple[tuple[bytes, bytes, int], ...]
 
 
 class BrokerLost(NamedTuple):
@@ -319,6 +329,7 @@ Command = (
     Tick
     | RegisterBroker
     | BrokerHeartbeat
+    | AssignReplicas
     | BrokerLost
     | UnregisterBroker
     | AlterPartition

@@ -5,14 +5,15 @@ Sources: KIP-455 (reassignment), KIP-704 (leader recovery), KIP-966 (eligible le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from kpybroker.controller.directories import directories_for, is_online
 from kpybroker.controller.rules import Rules
 from kpybroker.controller.state import NO_LEADER, NO_LEADER_CHANGE, ControllerState, PartitionState, TopicState
-from kpybroker.wire.primitives import ZERO_UUID
+from kpybroker.wire.directory_ids import UNASSIGNED
 from kpybroker.wire.stored import metadata as stored
 
 RECOVERED, RECOVERING = 0, 1
@@ -39,7 +40,7 @@ class Wanted(NamedTuple):
     lost_its_log: int | None = None
     """A broker that did not stop cleanly: what it had may be incomplete (KIP-966)."""
     directories: tuple[bytes, ...] | None = None
-    """Where the replicas are, now that the broker that lost its log has lost the directory, and all of it, too."""
+    """Where the replicas are from now on; with `lost_its_log` because that broker has lost the directory with it."""
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class _Target:
     last_known: tuple[int, ...]
     recovery: int
     leader: int
+    directories: tuple[bytes, ...]
 
 
 class PartitionChange:
@@ -78,16 +80,18 @@ class PartitionChange:
             last_known=(),
             recovery=now.leader_recovery_state if wanted.recovery is None else wanted.recovery,
             leader=now.leader,
+            directories=now.directories if wanted.directories is None else wanted.directories,
         )
         _complete_reassignment(target)
         if self._elr:
             target.elr = self._eligible(now, target, wanted.lost_its_log)
             gone = wanted.lost_its_log if wanted.directories is not None else None
             target.last_known = tuple(node_id for node_id in now.last_known_elr if node_id != gone)
-        elif not target.isr and wanted.directories is None:
+        elif not target.isr and (wanted.directories is None or wanted.lost_its_log is None):
             # the last one in sync stays: only it is known to have everything
             target.isr = tuple(node_id for node_id in now.isr if node_id in target.replicas)
-        is_clean = self._elect(now, target, wanted.election)
+        online = self._online(now, target)
+        is_clean = self._elect(now, target, wanted.election, online)
         if not is_clean:
             target.elr = target.last_known = ()  # their logs and the new leader's may differ
         elif self._elr:
@@ -114,15 +118,25 @@ class PartitionChange:
             has_it = wanted.directories is None or now.leader != wanted.lost_its_log
             target.last_known = (now.leader,) if has_it else ()
 
-    def _elect(self, now: PartitionState, target: _Target, election: Election) -> bool:
+    def _online(self, now: PartitionState, target: _Target) -> frozenset[int]:
+        """The replicas that may lead: of live brokers, in directories that these have."""
+        places = dict(zip(now.replicas, target.directories, strict=False))
+        brokers = self._state.brokers
+        return frozenset(
+            node_id
+            for node_id in target.replicas
+            if self._live(node_id) and is_online(brokers[node_id], places.get(node_id, UNASSIGNED))
+        )
+
+    def _elect(self, now: PartitionState, target: _Target, election: Election, online: frozenset[int]) -> bool:
         """Whether nothing acknowledged can be lost by it."""
-        chosen = self._clean_leader(now, target, election)
+        chosen = self._clean_leader(now, target, election, online)
         if chosen is not None:
             target.leader = chosen
             if chosen not in target.isr:
                 target.isr = (chosen,)  # from the eligible ones: whoever else is in sync must show it again
             return True
-        chosen = self._unclean_leader(target, election)
+        chosen = self._unclean_leader(target, election, online)
         if chosen is None:
             target.leader = NO_LEADER
             return True
@@ -131,24 +145,26 @@ class PartitionChange:
         target.recovery = RECOVERING
         return False
 
-    def _clean_leader(self, now: PartitionState, target: _Target, election: Election) -> int | None:
-        in_sync = [node_id for node_id in target.replicas if node_id in target.isr and self._live(node_id)]
+    def _clean_leader(
+        self, now: PartitionState, target: _Target, election: Election, online: frozenset[int]
+    ) -> int | None:
+        in_sync = [node_id for node_id in target.replicas if node_id in target.isr and node_id in online]
         if election is Election.PREFERRED and in_sync and in_sync[0] == target.replicas[0]:
             return in_sync[0]
         if now.leader in in_sync:
             return now.leader
         if in_sync:
             return in_sync[0]
-        return next((node_id for node_id in target.replicas if node_id in target.elr and self._live(node_id)), None)
+        return next((node_id for node_id in target.replicas if node_id in target.elr and node_id in online), None)
 
-    def _unclean_leader(self, target: _Target, election: Election) -> int | None:
+    def _unclean_leader(self, target: _Target, election: Election, online: frozenset[int]) -> int | None:
         if self._elr and not target.isr and not target.elr and len(target.last_known) == 1:
             # nobody is known to have everything; who led last has most of it (balanced recovery)
             (last,) = target.last_known
-            if last in target.replicas and self._live(last):
+            if last in target.replicas and last in online:
                 return last
         if election is Election.UNCLEAN:
-            return next((node_id for node_id in target.replicas if self._live(node_id)), None)
+            return next((node_id for node_id in target.replicas if node_id in online), None)
         return None
 
     def _difference(
@@ -159,7 +175,7 @@ class PartitionChange:
             record.isr = list(target.isr)
         if target.replicas != now.replicas:
             record.replicas = list(target.replicas)
-            record.directories = directories(self._state, now, target.replicas)
+            record.directories = directories_for(self._state, now, target.replicas)
         elif moved is not None:
             record.directories = list(moved)
         if target.removing != now.removing_replicas:
@@ -200,15 +216,3 @@ def _says_something(record: stored.PartitionChangeRecord) -> bool:
     )
     changes = any(each is not None for each in (*lists, record.directories))
     return changes or record.leader != NO_LEADER_CHANGE or record.leader_recovery_state != NOT_SAID
-
-
-def directory_of(state: ControllerState, node_id: int) -> bytes:
-    """The log directory of a replica that a broker gets; zero where it has several and says so later (KIP-858)."""
-    broker = state.brokers.get(node_id)
-    return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else ZERO_UUID
-
-
-def directories(state: ControllerState, now: PartitionState, replicas: Sequence[int]) -> list[bytes]:
-    """The directories of these replicas: known ones stay."""
-    known = dict(zip(now.replicas, now.directories, strict=False))
-    return [known.get(node_id) or directory_of(state, node_id) for node_id in replicas]

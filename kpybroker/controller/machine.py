@@ -7,7 +7,17 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.controller import assignments, brokers, configs, elections, features, isr, reassignment, topics
+from kpybroker.controller import (
+    assignments,
+    brokers,
+    configs,
+    elections,
+    features,
+    isr,
+    log_dirs,
+    reassignment,
+    topics,
+)
 from kpybroker.controller import commands as asked
 from kpybroker.controller.commands import Command, ProducerIdBlock
 from kpybroker.controller.rules import Rules
@@ -76,6 +86,8 @@ class ControllerMachine:
                 return self._register(rules, command, now_ms)
             case asked.BrokerHeartbeat():
                 return self._heartbeat(rules, command, now_ms)
+            case asked.AssignReplicas():
+                return log_dirs.assign_replicas(state, rules, command)
             case asked.BrokerLost():
                 return self._lose(rules, command)
             case asked.UnregisterBroker():

@@ -1,6 +1,6 @@
 """BrokerHeartbeat (63): a registered broker is alive, and says what it wants (KIP-631).
 
-Directories that are offline (v1) or cordoned (v2) change nothing: a broker has one, and ends with it.
+v1 names directories that are offline (KIP-858); those that are cordoned (v2) change nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         want_fence=request.want_fence,
         want_shut_down=request.want_shut_down,
         metadata_offset=request.current_metadata_offset,
+        offline_log_dirs=tuple(request.offline_log_dirs),
     )
     told = await broker.controller.ask(command, TIMEOUT_MS)
     if call.connection:

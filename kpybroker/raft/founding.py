@@ -77,14 +77,14 @@ async def checked_format(world: World, config: BrokerConfig) -> Format:
     """With what an empty directory is formatted. Raises ConfigError: it would found a cluster, and there is one."""
     wanted = wanted_format(config)
     servers = config.controller_quorum_bootstrap_servers
-    if wanted.voter is None or not servers or world.disk.exists(f"{config.log_dirs[0]}/{META_PROPERTIES}"):
+    if wanted.voter is None or not servers or world.disk.exists(f"{config.metadata_log_dir}/{META_PROPERTIES}"):
         return wanted
     for told in await ask_others(world, config, None):
         if told.epoch > 0:
             leads = "" if told.leader_id == NOBODY else f", which node {told.leader_id} leads"
             raise ConfigError(
-                f"{config.log_dirs[0]} is empty, and node {config.node_id} would found a cluster, but the controller "
-                f"at {told.where} has one already (epoch {told.epoch}{leads}); {WAY_OUT}"
+                f"{config.metadata_log_dir} is empty, and node {config.node_id} would found a cluster, but the "
+                f"controller at {told.where} has one already (epoch {told.epoch}{leads}); {WAY_OUT}"
             )
     log.info("node %d founds a new cluster: no controller of %s knows of one", config.node_id, _listed(config))
     return wanted

@@ -50,6 +50,7 @@ class Lifecycle:
 
     registration: what to register, without the epoch of the last clean stop. metadata_offset: of the last record that
     has been applied here. on_epoch: told of every registration. on_failure: told why this node cannot stay.
+    offline_log_dirs: directories that have failed since the registration (KIP-858).
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Lifecycle:
         metadata_offset: Callable[[], int],
         on_epoch: Callable[[int], None],
         on_failure: Callable[[str], None],
+        offline_log_dirs: Callable[[], list[bytes]] = list,
     ) -> None:
         self._channel = channel
         self._node_id = config.node_id
@@ -70,6 +72,7 @@ class Lifecycle:
         self._metadata_offset = metadata_offset
         self._on_epoch = on_epoch
         self._on_failure = on_failure
+        self._offline_log_dirs = offline_log_dirs
         self._wake = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._reached: asyncio.Future[None] | None = None
@@ -112,6 +115,10 @@ class Lifecycle:
         """The metadata has moved: a broker that waits to be unfenced asks again at once."""
         if self.stage is Stage.STARTING:
             self._wake.set()
+
+    def tell(self) -> None:
+        """There is something that the controller should know: the next heartbeat is due now."""
+        self._wake.set()
 
     @property
     def quiet_ms(self) -> int:
@@ -191,6 +198,7 @@ class Lifecycle:
             broker_epoch=self.epoch,
             current_metadata_offset=self._metadata_offset(),
             want_fence=False,
+            offline_log_dirs=self._offline_log_dirs(),
             want_shut_down=self.stage is Stage.LEAVING,
         )
         is_leaving = self.stage is Stage.LEAVING

@@ -5,43 +5,61 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
 from kpybroker.metadata.image import PartitionImage, TopicImage
 from kpybroker.metadata.whereabouts import epoch_of, has_partition, is_replicated, may_be_in_sync
+from kpybroker.replication.assigning import Assignments
 from kpybroker.replication.fetcher import Context, Fetchers
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.in_sync import Proposals
 from kpybroker.replication.partition import Partition
 from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 log = logging.getLogger(__name__)
 
 
-class Replicas:
-    """`host` follows the metadata of a topic. on_reign: a partition's reign here began (True) or ended (False).
+class Wishes(NamedTuple):
+    """What others do for the replicas.
 
-    on_lost: the disk has failed under a partition that other brokers have too; this one is to end, so that they lead.
+    reign: a partition's reign here began (True) or ended (False). end: the disk has failed under what other brokers
+    have too, or under all; this one is to end, so that they lead. tell: one of several log directories has failed, and
+    the controller is to know.
     """
+
+    reign: Callable[[Partition, bool], None]
+    end: Callable[[str], None]
+    tell: Callable[[], None]
+
+
+class Replicas:
+    """`host` follows the metadata of a topic."""
 
     def __init__(
         self,
         hosting: Hosting,
-        log_dir: LogDirectory,
+        log_dirs: LogDirectories,
         context: Context,
         proposals: Proposals,
-        on_reign: Callable[[Partition, bool], None],
-        on_lost: Callable[[str], None],
+        assignments: Assignments,
+        wishes: Wishes,
     ) -> None:
         self._hosting = hosting
-        self._log_dir = log_dir
+        self._log_dirs = log_dirs
         self._fetchers = Fetchers(context)
         self._proposals = proposals
-        self._on_reign = on_reign
-        self._on_lost = on_lost
+        self._assignments = assignments
+        self._on_reign, self._on_lost, self._on_offline = wishes
         self._image = context.image
-        log_dir.on_io_error = self._disk_failed
+        log_dirs.on_io_error = self._disk_failed
+        log_dirs.on_failure = self._directory_failed
+        log_dirs.on_end = self._on_lost
+        self._made_anew: set[tuple[bytes, int]] = set()
+        """Replicas whose directory, as the metadata has it, is not there any more."""
         self.is_registered = False
         """The metadata shows this incarnation of the broker.
 
@@ -67,20 +85,51 @@ class Replicas:
             if self._hosting.node_id not in image.replicas:
                 continue
             if partition is None:
-                partition = self._open(topic, index, settings)
+                partition = self._open(topic, index, image, settings)
             else:
                 partition.log.settings = settings
             if partition is not None:
                 self._follow_metadata(partition, image)
+                self._tell_place(partition, image)
 
-    def _open(self, topic: TopicImage, index: int, settings: LogSettings) -> Partition | None:
+    def _open(self, topic: TopicImage, index: int, image: PartitionImage, settings: LogSettings) -> Partition | None:
+        assigned = directory_of(image, self._hosting.node_id)
+        is_lost = assigned not in (MIGRATING, UNASSIGNED) and self._log_dirs.is_lost(topic.name, index, assigned)
         try:
-            storage = self._log_dir.open_log(topic.name, topic.id, index, settings)
+            storage = self._log_dirs.open_log(topic.name, topic.id, index, settings, assigned)
         except Damage as damage:
             log.error("partition %s-%d is offline: %s", topic.name, index, damage)
             self._hosting.offline[topic.name, index] = str(damage)
             return None
+        if is_lost:
+            self._made_anew.add((topic.id, index))
         return self._hosting.host(topic.name, topic.id, index, storage)
+
+    def _tell_place(self, partition: Partition, image: PartitionImage) -> None:
+        """Let the controller know in which directory a replica is, where the metadata says otherwise.
+
+        Of one that was made anew it is told before that the other is lost: it had what this one has not.
+        """
+        directory = self._log_dirs.of(partition.log)
+        if directory is None or not self.is_registered:
+            return
+        key, said = (partition.topic_id, partition.index), directory_of(image, self._hosting.node_id)
+        if said == directory.id:
+            self._made_anew.discard(key)
+            self._assignments.settled(*key)
+        else:
+            self._assignments.assign(*key, LOST if key in self._made_anew and said != LOST else directory.id)
+
+    def _directory_failed(self, directory: LogDirectory, why: str) -> None:
+        """What is in a directory is offline by now: others lead it once the controller knows."""
+        for topic, index in list(directory.logs):
+            partition = self._hosting.find(topic, index)
+            if partition is not None:
+                partition.fail(why)
+                self._fetchers.leave(partition)
+                self._assignments.settled(partition.topic_id, index)
+        asyncio.get_running_loop().call_soon(self._hosting.flush)
+        self._on_offline()
 
     def _disk_failed(self, topic: str, index: int, why: str) -> None:
         if is_replicated(self._image(), topic, index):
@@ -91,7 +140,7 @@ class Replicas:
             return
         had_epoch = partition.leader_epoch
         reign = partition.become(image)
-        if image.leader_epoch != had_epoch:
+        if image.leader_epoch != had_epoch and partition.log.offline is None:
             self._fetchers.follow(partition)
         if reign:
             self._on_reign(partition, partition.leads)
@@ -111,7 +160,9 @@ class Replicas:
             self._on_reign(partition, False)
         self._hosting.retire(partition.topic, partition.index)
         self._fetchers.leave(partition)
-        self._log_dir.delete_log(partition.log)
+        self._assignments.settled(partition.topic_id, partition.index)
+        self._made_anew.discard((partition.topic_id, partition.index))
+        self._log_dirs.delete_log(partition.log)
 
     def wake(self) -> None:
         """This broker has an epoch: its followers may fetch."""
@@ -129,4 +180,10 @@ class Replicas:
     async def close(self) -> None:
         """Neither fetch nor propose any more."""
         self._proposals.close()
+        self._assignments.close()
         await self._fetchers.close()
+
+
+def directory_of(image: PartitionImage, node_id: int) -> bytes:
+    """The directory of a broker's replica, as the metadata says."""
+    return dict(zip(image.replicas, image.directories, strict=False)).get(node_id, UNASSIGNED)

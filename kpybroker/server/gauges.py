@@ -35,7 +35,7 @@ GAUGES = {
     f"{LOGS}atminisrpartitioncount": "Partitions led here that would refuse acks=all with one replica fewer in sync",
     f"{LOGS}offlinereplicacount": "Partitions of this broker that a damaged disk or log took away",
     "kafka_log_size_bytes": "All logs of this broker together",
-    "kafka_log_free_bytes": "Bytes left on the file system of log.dirs",
+    "kafka_log_free_bytes": "Bytes left on the file system of log.dirs, where the fewest are left",
     f"{CONTROLLER}activecontrollercount": "1 on the node that is the active controller; all nodes together have one",
     f"{CONTROLLER}offlinepartitionscount": "Partitions that nobody serves; on the active controller, else 0",
     f"{CONTROLLER}globalpartitioncount": "Partitions of the cluster; on the active controller, else 0",
@@ -112,7 +112,7 @@ class Gauges:
         metrics = broker.metrics
         counted.update(
             {
-                "kafka_log_free_bytes": broker.world.disk.free_bytes(broker.config.log_dirs[0]),
+                "kafka_log_free_bytes": min(broker.world.disk.free_bytes(each.path) for each in broker.log_dirs.online),
                 f"{CONTROLLER}activecontrollercount": broker.controller.is_active,
                 f"{RAFT}current_leader": quorum.leader_id,
                 f"{RAFT}current_epoch": quorum.epoch,

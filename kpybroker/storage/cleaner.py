@@ -16,6 +16,7 @@ from kpybroker.world import World
 
 if TYPE_CHECKING:
     from kpybroker.storage.log_dir import LogDirectory
+    from kpybroker.storage.log_dirs import LogDirectories
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +26,11 @@ _LOOKED_AT_ONCE = 50
 
 
 class Cleaner:
-    """Cleans the logs of a directory, as their settings and the broker's say now."""
+    """Cleans the logs of one or several directories, as their settings and the broker's say now."""
 
-    def __init__(self, world: World, directory: LogDirectory, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(
+        self, world: World, directory: LogDirectory | LogDirectories, config: Callable[[], BrokerConfig]
+    ) -> None:
         self._world = world
         self._directory = directory
         self._config = config

@@ -52,32 +52,51 @@ class Directory(NamedTuple):
     lock: int
 
 
-def open_directories(world: World, paths: Sequence[str], node_id: int, wanted: Format) -> list[Directory]:
+class Failed(ConfigError):
+    """The device under a directory does not do what it should: others may go on without it."""
+
+
+def open_directories(
+    world: World, paths: Sequence[str], node_id: int, wanted: Format, failed: dict[str, str] | None = None
+) -> list[Directory]:
     """Lock every directory and check that it is this node's; format the empty ones. The first holds the metadata log.
+
+    Another one whose device fails is put into `failed` with the reason, if that is given, and left out.
 
     Raises ConfigError, and then has let all locks go: not writable, in use, of another node or cluster, of a newer
     format, garbled. Nothing that was stored is touched.
     """
-    locks: list[int] = []
+    locks: dict[str, int] = {}
+    found: dict[str, Directory | None] = {}
     opened = False
     try:
         for path in paths:
-            locks.append(_lock(world, path))
-        directories = _open_all(world, paths, node_id, wanted, locks)
+            try:
+                locks[path] = _lock(world, path)
+                found[path] = _read(world, path, node_id, locks[path])
+            except Failed as error:
+                if failed is None or path == paths[0]:
+                    raise
+                failed[path] = str(error)
+                if path in locks:
+                    world.disk.close(locks.pop(path))
+        directories = _open_all(world, found, node_id, wanted, locks)
         opened = True
         return directories
     finally:
         if not opened:
-            for lock in locks:
+            for lock in locks.values():
                 world.disk.close(lock)
 
 
-def _open_all(world: World, paths: Sequence[str], node_id: int, wanted: Format, locks: list[int]) -> list[Directory]:
+def _open_all(
+    world: World, found: dict[str, Directory | None], node_id: int, wanted: Format, locks: dict[str, int]
+) -> list[Directory]:
     """All are checked before the first one is formatted."""
-    found = [_read(world, path, node_id, lock) for path, lock in zip(paths, locks, strict=True)]
     cluster_id = wanted.cluster_id
+    metadata = next(iter(found))
     ids: dict[bytes, str] = {}
-    for directory in found:
+    for directory in found.values():
         if directory is None:
             continue
         if cluster_id is not None and directory.cluster_id != cluster_id:
@@ -89,20 +108,27 @@ def _open_all(world: World, paths: Sequence[str], node_id: int, wanted: Format, 
         twin = ids.setdefault(directory.directory_id, directory.path)
         if twin != directory.path:
             raise ConfigError(f"{directory.path} and {twin} are copies of one directory; remove one from log.dirs")
-    if found[0] is None and any(found):
+    if found[metadata] is None and any(found.values()):
         raise ConfigError(
-            f"{paths[0]} is empty, and the metadata log belongs there; name the directory that has "
-            f"{METADATA_DIRECTORY} first in log.dirs, or restore it"
+            f"{metadata} is empty, and the metadata log belongs there; name the directory that has "
+            f"{METADATA_DIRECTORY} by metadata.log.dir, or first in log.dirs, or restore it"
         )
-    if found[0] is None and wanted.unclear is not None:
-        raise ConfigError(f"{paths[0]} is empty: {wanted.unclear}")
+    if found[metadata] is None and wanted.unclear is not None:
+        raise ConfigError(f"{metadata} is empty: {wanted.unclear}")
+    for path in found:
+        if path != metadata and world.disk.exists(f"{path}/{METADATA_DIRECTORY}"):
+            raise ConfigError(
+                f"{path} has a metadata log, which is expected in {metadata}; set metadata.log.dir={path}, or take "
+                f"{METADATA_DIRECTORY} away from there; nothing was touched"
+            )
     cluster_id = cluster_id or wanted.new_cluster_id or encode_id(random_id(world.random))
     made = []
-    for number, (path, lock, directory) in enumerate(zip(paths, locks, found, strict=True)):
+    for path, directory in found.items():
         if directory is None:
-            directory_id = (wanted.directory_id(node_id) if number == 0 else None) or random_id(world.random)
-            directory = Directory(path, directory_id, cluster_id, node_id, lock)
-            _format(world, directory, wanted, has_metadata=number == 0)
+            is_first = path == metadata
+            directory_id = (wanted.directory_id(node_id) if is_first else None) or random_id(world.random)
+            directory = Directory(path, directory_id, cluster_id, node_id, locks[path])
+            _format(world, directory, wanted, has_metadata=is_first)
         made.append(directory)
     return made
 
@@ -132,7 +158,7 @@ def _lock(world: World, path: str) -> int:
             f"{path} is in use by another broker; stop that one, or give this one a directory of its own (log.dirs)"
         ) from None
     except OSError as error:
-        raise ConfigError(
+        raise Failed(
             f"cannot write to {path}: {error.strerror or error}; choose a writable one with log.dirs or --data-dir"
         ) from error
 
@@ -145,7 +171,9 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
             _check_unused(world, path)
             return None
         found = _properties(read_whole(world, where).decode("utf-8", "replace"))
-    except (OSError, Damage) as error:
+    except OSError as error:
+        raise Failed(f"cannot read {where}: {error}; restore it, nothing was touched") from error
+    except Damage as error:
         raise ConfigError(f"cannot read {where}: {error}; restore it, nothing was touched") from error
     version = found.get("version")
     if version != "1":

@@ -27,11 +27,10 @@ from kpybroker.storage.checkpoint_files import (
     write_offsets,
     write_topic_id,
 )
-from kpybroker.storage.cleaner import Cleaner
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
-from kpybroker.world import World
+from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +44,12 @@ Offsets = dict[tuple[str, int], int]
 class LogDirectory:
     """Opens, makes and deletes partitions; the directory itself is formatted and locked by its owner."""
 
-    def __init__(self, world: World, path: str, config: BrokerConfig) -> None:
+    def __init__(self, world: World, path: str, config: BrokerConfig, directory_id: bytes = b"") -> None:
         """Reads what the last stop left, and removes the mark of a clean one. Raises OSError."""
         self._world = world
         self._config = config
         self.path = path
+        self.id = directory_id
         self.pool = FilePool(config.max_open_files)
         self.logs: dict[tuple[str, int], Log] = {}
         self.damaged: dict[tuple[str, int], str] = {}
@@ -82,10 +82,6 @@ class LogDirectory:
         for name in world.disk.list(path):
             if name.endswith(DIRECTORY):
                 self.garbage.add(0, f"{path}/{name}")
-
-    async def keep_clean(self, config: Callable[[], BrokerConfig]) -> None:
-        """Compact logs as the settings in force say. Runs until it is cancelled."""
-        await Cleaner(self._world, self, config).run()
 
     def _take_clean_mark(self) -> bool:
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
@@ -359,6 +355,12 @@ class LogDirectory:
             why = "partitions are damaged" if self.is_recovered else "not everything was recovered"
             log.warning("%s: %s; the next start recovers all logs of this directory", self.path, why)
         self.logs.clear()
+
+
+def partitions_in(disk: Disk, path: str) -> list[tuple[str, int]]:
+    """The partitions that have files in a directory; not the metadata log. Raises OSError."""
+    found = (_PARTITION.fullmatch(name) for name in disk.list(path) if name != METADATA_LOG)
+    return [(match[1], int(match[2])) for match in found if match is not None]
 
 
 def _start_of(one: Log) -> int | None:

@@ -145,6 +145,7 @@ API = [
     Api(  67, "AllocateProducerIds",      0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  68, "ConsumerGroupHeartbeat",   0,  1,    0,    CLIENT,   ANY,        ON_BROKER),
     Api(  69, "ConsumerGroupDescribe",    0,  1,    0,    CLIENT,   ANY,        ON_BROKER),
+    Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,
           note="v0 is ListClientMetricsResources and asks for those only (KIP-1142)"),
     Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
@@ -154,8 +155,8 @@ API = [
 ]
 
 DECLARED = [
+    Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER),
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
-    Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
 """Rows whose messages are declared and that nobody answers yet: neither dispatched nor advertised. A row that gets its
 handler moves up."""

@@ -22,6 +22,7 @@ from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.batch import split
 from kpybroker.wire.message import build, parse
 from oracle.cluster_scenes import ClusterScenes
+from oracle.directory_scenes import DirectoryScenes
 from oracle.group_scenes import SETTINGS, GroupScenes
 from oracle.marker_scenes import MarkerScenes
 from oracle.quorum_scenes import QuorumScenes
@@ -196,6 +197,13 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
         await asyncio.to_thread(ClusterScenes(asking(peer, said), asking(inner, at_controller)).all)
         inner.close()
         peer.close()
+    at_controller_too: dict[str, list[Exchange]] = defaultdict(list)
+    async with serving(directory / "directories", AS_RECORDED) as node:
+        peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
+        inner = await dialled(node, await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller"))
+        await asyncio.to_thread(DirectoryScenes(asking(peer, said), asking(inner, at_controller_too)).all)
+        inner.close()
+        peer.close()
     async with serving(directory / "groups", {**AS_RECORDED, **SETTINGS}) as node:
         peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
         await asyncio.to_thread(GroupScenes(asking(peer, said)).all)
@@ -209,7 +217,8 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
         inner.close()
         peer.close()
     del at_controller["ApiVersions"]  # tests/test_table.py has it
-    return {**said, **at_controller}
+    del at_controller_too["ApiVersions"]
+    return {**said, **at_controller_too, **at_controller}
 
 
 def recorded(api: Api) -> list[Exchange]:

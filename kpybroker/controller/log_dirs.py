@@ -1,0 +1,100 @@
+"""AssignReplicasToDirs, and directories that a running broker has lost (KIP-858)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kpybroker.controller.commands import AssignReplicas
+from kpybroker.controller.directories import directory_in, is_online
+from kpybroker.controller.leadership import Election, PartitionChange, Wanted
+from kpybroker.controller.rules import Rules
+from kpybroker.controller.state import BrokerRegistration, ControllerState, PartitionState
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.directory_ids import LOST, MIGRATING
+from kpybroker.wire.stored import metadata as stored
+
+
+def assign_replicas(
+    state: ControllerState, rules: Rules, command: AssignReplicas
+) -> tuple[list[Any], list[tuple[bytes, bytes, int, ErrorCode]]]:
+    """Decide each assignment by itself. Raises STALE_BROKER_EPOCH."""
+    broker = state.brokers.get(command.node_id)
+    if broker is None or broker.epoch != command.broker_epoch:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
+    records: dict[tuple[bytes, int], Any] = {}
+    results = []
+    for directory, topic_id, index in command.assignments:
+        code = ErrorCode.NONE
+        try:
+            if (topic_id, index) in records:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            record = _assign(state, rules, command.node_id, broker, directory, topic_id, index)
+            if record is not None:
+                records[topic_id, index] = record
+        except KafkaError as refusal:
+            code = refusal.code
+        results.append((directory, topic_id, index, code))
+    return list(records.values()), results
+
+
+def _assign(
+    state: ControllerState,
+    rules: Rules,
+    node_id: int,
+    broker: BrokerRegistration,
+    directory: bytes,
+    topic_id: bytes,
+    index: int,
+) -> Any | None:
+    name = state.names.get(topic_id)
+    if name is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    topic = state.topics[name]
+    partition = topic.partitions.get(index)
+    if partition is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if node_id not in partition.replicas:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    wanted = Wanted(directories=_with(partition, node_id, directory), election=_election(rules, name))
+    if not is_online(broker, directory):
+        others = tuple(other for other in partition.isr if other != node_id)
+        # a log that is gone is not taken for what was acknowledged; one that is out of reach may come back
+        wanted = wanted._replace(isr=others, lost_its_log=node_id if directory == LOST else None)
+    return PartitionChange(state, rules, topic, state.active).record(index, wanted)
+
+
+def _with(partition: PartitionState, node_id: int, directory: bytes) -> tuple[bytes, ...] | None:
+    """The partition's directories with another one for this replica; None where it is there already."""
+    if directory_in(partition, node_id) == directory:
+        return None
+    count, place = len(partition.replicas), partition.replicas.index(node_id)
+    before = (*partition.directories, *(MIGRATING,) * count)[:count]
+    return (*before[:place], directory, *before[place + 1 :])
+
+
+def lose_directories(state: ControllerState, rules: Rules, node_id: int, offline: tuple[bytes, ...]) -> list[Any]:
+    """A running broker cannot use these directories any more: others lead what was in them, where there are any."""
+    broker = state.brokers[node_id]
+    gone = frozenset(offline) & frozenset(broker.log_dirs)
+    if not gone:
+        return []
+    records: list[Any] = []
+    left = [directory for directory in broker.log_dirs if directory not in gone]
+    if left:  # without any it ends; an empty list would say that nothing has changed
+        records.append(
+            stored.BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, log_dirs=left)
+        )
+    for topic in state.topics.values():
+        change = PartitionChange(state, rules, topic, lambda other: other != node_id and state.active(other))
+        for index, partition in topic.partitions.items():
+            is_in_use = node_id in partition.isr or node_id == partition.leader
+            if is_in_use and directory_in(partition, node_id) in gone:
+                isr = tuple(other for other in partition.isr if other != node_id)
+                record = change.record(index, Wanted(isr=isr, election=_election(rules, topic.name)))
+                if record is not None:
+                    records.append(record)
+    return records
+
+
+def _election(rules: Rules, topic: str) -> Election:
+    return Election.UNCLEAN if rules.unclean(topic) else Election.ONLINE

@@ -1,0 +1,41 @@
+"""AssignReplicasToDirs (73): a broker says which of its directories hold which replicas (KIP-858)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.controller.commands import AssignReplicas
+from kpybroker.wire.rpc.assign_replicas_to_dirs import (
+    DirectoryDataReply,
+    PartitionDataReply,
+    Request,
+    Response,
+    TopicDataReply,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+TIMEOUT_MS = 10_000
+
+
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """What became of each assignment, as Kafka groups them: by directory and topic. Raises STALE_BROKER_EPOCH."""
+    asked = tuple(
+        (directory.id, topic.topic_id, partition.partition_index)
+        for directory in request.directories
+        for topic in directory.topics
+        for partition in topic.partitions
+    )
+    results = await broker.controller.ask(AssignReplicas(request.broker_id, request.broker_epoch, asked), TIMEOUT_MS)
+    directories: dict[bytes, DirectoryDataReply] = {}
+    topics: dict[tuple[bytes, bytes], TopicDataReply] = {}
+    for directory, topic_id, index, code in results:
+        if directory not in directories:
+            directories[directory] = DirectoryDataReply(id=directory, topics=[])
+        if (directory, topic_id) not in topics:
+            topics[directory, topic_id] = TopicDataReply(topic_id=topic_id, partitions=[])
+            directories[directory].topics.append(topics[directory, topic_id])
+        topics[directory, topic_id].partitions.append(PartitionDataReply(partition_index=index, error_code=code))
+    return Response(directories=list(directories.values()))

@@ -1,0 +1,99 @@
+"""The way of what a broker knows of its replicas' directories to the controller: AssignReplicasToDirs (KIP-858).
+
+One request is under way at a time. What the controller has taken comes back with the metadata, which is compared with
+what is so whenever it changes: what was lost on the way is said again then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.wire.rpc.assign_replicas_to_dirs import DirectoryData, PartitionData, Request, TopicData
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX = 2250
+"""Replicas in one request, as in Kafka."""
+TIMEOUT_MS = 5_000
+RETRY_MS = 50
+IN_VAIN = (
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+)
+"""The replica is not to be here any more: the metadata says so soon."""
+Key = tuple[bytes, int]
+
+
+class Assignments:
+    """Collects where replicas are, and says it. broker_epoch: of this node's registration."""
+
+    def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
+        self._channel = channel
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._wanted: dict[Key, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
+        """Say where a replica is, with the next request; a later word replaces an earlier one."""
+        self._wanted[topic_id, index] = directory
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send_all())
+
+    def settled(self, topic_id: bytes, index: int) -> None:
+        """The metadata says it, or there is nothing to be said any more."""
+        self._wanted.pop((topic_id, index), None)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._wanted.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._wanted:
+                await asyncio.sleep(0)  # what comes in the same event goes along
+                asked = dict(list(self._wanted.items())[:AT_ONCE_MAX])
+                if asked and not await self._send(asked):
+                    await asyncio.sleep(RETRY_MS / 1000)
+        finally:
+            self._task = None
+
+    async def _send(self, asked: dict[Key, bytes]) -> bool:
+        """Ask once; False where some must be asked again, and that should not be at once."""
+        directories: dict[bytes, DirectoryData] = {}
+        topics: dict[tuple[bytes, bytes], TopicData] = {}
+        for (topic_id, index), directory in asked.items():
+            if directory not in directories:
+                directories[directory] = DirectoryData(id=directory, topics=[])
+            if (directory, topic_id) not in topics:
+                topics[directory, topic_id] = TopicData(topic_id=topic_id, partitions=[])
+                directories[directory].topics.append(topics[directory, topic_id])
+            topics[directory, topic_id].partitions.append(PartitionData(partition_index=index))
+        request = Request(
+            broker_id=self._node_id, broker_epoch=self._broker_epoch(), directories=list(directories.values())
+        )
+        try:
+            told = await self._channel.ask("AssignReplicasToDirs", request, TIMEOUT_MS)
+        except KafkaError as refusal:
+            log.warning("the controller cannot be told where replicas are: %s", refusal)
+            return False
+        if told.error_code:
+            log.warning("the controller did not take where replicas are: %s", ErrorCode(told.error_code).name)
+            return False
+        taken = 0
+        for each in told.directories:
+            for topic in each.topics:
+                for row in topic.partitions:
+                    key = (topic.topic_id, row.partition_index)
+                    if row.error_code == ErrorCode.NONE or row.error_code in IN_VAIN:
+                        taken += 1
+                        if self._wanted.get(key) == each.id:
+                            del self._wanted[key]
+        return taken == len(asked)

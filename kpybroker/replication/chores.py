@@ -1,0 +1,41 @@
+"""What is done from time to time for all partitions: retention, checkpoints; each at its own interval."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import Damage
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.partition import Partition
+from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.world import World
+
+
+async def retain_and_checkpoint(world: World, config: BrokerConfig, hosting: Hosting, log_dirs: LogDirectories) -> None:
+    """Runs until it is cancelled."""
+    retention_s = config.log_retention_check_interval_ms / 1000
+    checkpoint_s = config.log_flush_offset_checkpoint_interval_ms / 1000
+    loop = asyncio.get_running_loop()
+    retain_at = loop.time() + min(config.log_initial_task_delay_ms / 1000, retention_s)
+    # what was recovered must not be recovered again should the next stop be as rough
+    checkpoint_at = loop.time() + (checkpoint_s if log_dirs.clean else 0)
+    while True:
+        await asyncio.sleep(max(min(retain_at, checkpoint_at) - loop.time(), 0.001))
+        if loop.time() >= retain_at:
+            retain_at = loop.time() + retention_s
+            for partition in hosting:
+                _retain(world, partition, log_dirs)
+                await asyncio.sleep(0)
+        if loop.time() >= checkpoint_at:
+            checkpoint_at = loop.time() + checkpoint_s
+            await log_dirs.checkpoint()
+
+
+def _retain(world: World, partition: Partition, log_dirs: LogDirectories) -> None:
+    try:
+        if partition.offline is None:
+            partition.log.apply_retention(world.wall_ms())
+            log_dirs.collect(partition.log)
+    except Damage as damage:
+        partition.fail(str(damage))

@@ -1,0 +1,220 @@
+"""The log directories of a broker (`log.dirs`, KIP-112): each opened, recovered, checkpointed and lost by itself.
+
+A partition is opened where it is found; a new one where the metadata says, else where there are the fewest. The same
+partition in two directories is refused: nobody knows which one is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.errors import ConfigError, Damage
+from kpybroker.storage.cleaner import Cleaner
+from kpybroker.storage.directory import Directory
+from kpybroker.storage.log import Log
+from kpybroker.storage.log_dir import LogDirectory, partitions_in
+from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+class LogDirectories:
+    """Opens, makes and deletes partitions in several directories. `failed`: why directories were not opened, by path.
+
+    on_io_error is told of a disk that failed under a log where there is one directory; on_failure of a directory that
+    is lost where there are others, and on_end where this broker cannot go on by it.
+    """
+
+    def __init__(
+        self, world: World, config: BrokerConfig, directories: Sequence[Directory], failed: Mapping[str, str]
+    ) -> None:
+        """Raises ConfigError: a partition is in two directories, or no directory is left."""
+        self._world = world
+        self._metadata_path = config.metadata_log_dir
+        self.paths = config.log_dirs
+        self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
+        """Directories that failed, and why."""
+        self.offline_ids: list[bytes] = []
+        """Of those that failed since the start."""
+        self.on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
+        self.on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
+        self.on_end: Callable[[str], None] = lambda why: None
+        self._online: dict[str, LogDirectory] = {}
+        self._place: dict[Key, LogDirectory] = {}
+        """Where partitions are; of those that have files, or were opened."""
+        self._counts: dict[str, int] = {}
+        ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
+        found = self._look(tuple(path for path in self.paths if path in ids))
+        for path, keys in found.items():
+            self._take(path, ids[path], keys, config)
+        for path, why in self.offline.items():
+            log.error("log directory %s is offline: %s", path, why)
+        if not self._online:
+            raise ConfigError(f"none of log.dirs can be used: {'; '.join(self.offline.values())}")
+
+    def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
+        """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
+        found: dict[str, list[Key]] = {}
+        first: dict[Key, str] = {}
+        for path in paths:
+            try:
+                found[path] = partitions_in(self._world.disk, path)
+            except OSError as error:
+                self.offline[path] = f"cannot read {path}: {error.strerror or error}"
+                continue
+            for topic, index in found[path]:
+                other = first.setdefault((topic, index), path)
+                if other != path:
+                    raise ConfigError(
+                        f"{topic}-{index} is in both {other} and {path}; take the one away that is not whole (as a "
+                        "rule that in a directory that has failed lately); nothing was touched"
+                    )
+        return found
+
+    def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
+        try:
+            directory = LogDirectory(self._world, path, config, directory_id)
+        except OSError as error:
+            self.offline[path] = f"cannot read {path}: {error.strerror or error}"
+            return
+        directory.on_io_error = partial(self._disk_failed, directory)
+        self._online[path] = directory
+        self._counts[path] = len(keys)
+        self._place.update(dict.fromkeys(keys, directory))
+
+    @property
+    def online(self) -> list[LogDirectory]:
+        """Those that are in use, in the order of log.dirs."""
+        return list(self._online.values())
+
+    @property
+    def clean(self) -> bool:
+        """All were left by a clean stop."""
+        return all(directory.clean for directory in self.online)
+
+    @property
+    def previous_epoch(self) -> int:
+        """The broker epoch at the last clean stop, -1 where directories differ, or one of them is offline."""
+        epochs = {directory.previous_epoch for directory in self.online}
+        return epochs.pop() if len(epochs) == 1 and not self.offline else -1
+
+    @property
+    def logs(self) -> dict[Key, Log]:
+        """All that are open."""
+        return {key: one for directory in self.online for key, one in directory.logs.items()}
+
+    def of(self, one: Log) -> LogDirectory | None:
+        """The directory of a log; None once that is offline."""
+        return self._online.get(one.directory.rpartition("/")[0])
+
+    # partitions
+
+    def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
+        """The partition's log, as of `LogDirectory.open_log`. `assigned`: the directory that the metadata says.
+
+        Raises Damage.
+        """
+        key = topic, partition
+        directory = self._place.get(key)
+        if directory is None:
+            directory = self._place[key] = self._for_new(key, assigned)
+            self._counts[directory.path] += 1
+        return directory.open_log(topic, topic_id, partition, settings)
+
+    def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
+        """Its log would be made anew, though the metadata names a directory: one that is not there any more."""
+        return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
+
+    def _for_new(self, key: Key, assigned: bytes) -> LogDirectory:
+        for directory in self.online:
+            if directory.id == assigned:
+                return directory
+        if self.offline and assigned not in (MIGRATING, UNASSIGNED):
+            raise Damage(f"{key[0]}-{key[1]} may be in a log directory that is offline: {', '.join(self.offline)}")
+        return self._online[min(self._online, key=lambda path: self._counts[path])]
+
+    def delete_log(self, deleted: Log) -> None:
+        """Forget a partition, as of `LogDirectory.delete_log`."""
+        key = deleted.topic, deleted.partition
+        directory = self._place.pop(key, None)
+        if directory is not None and directory.path in self._online:
+            self._counts[directory.path] -= 1
+            directory.delete_log(deleted)
+
+    def keep_only(self, topics: set[tuple[str, bytes]]) -> None:
+        """At a start: set aside the partitions of topics that the metadata does not know."""
+        known = {name for name, _ in topics}
+        for directory in self.online:
+            directory.keep_only(topics)
+        for key in [key for key in self._place if key[0] not in known]:
+            self._counts[self._place.pop(key).path] -= 1
+
+    def recovered(self) -> None:
+        """All partitions have been opened."""
+        for directory in self.online:
+            directory.is_recovered = True
+
+    def register(self, broker_epoch: int) -> None:
+        """What a clean stop writes down."""
+        for directory in self.online:
+            directory.broker_epoch = broker_epoch
+
+    def collect(self, one: Log) -> None:
+        """Take over the files that a log has renamed away."""
+        directory = self.of(one)
+        if directory is not None:
+            directory.collect(one)
+
+    # chores
+
+    async def keep_clean(self, config: Callable[[], BrokerConfig]) -> None:
+        """Compact logs, one at a time, as the settings in force say. Runs until it is cancelled."""
+        await Cleaner(self._world, self, config).run()
+
+    async def save_cleaned(self) -> None:
+        """Write down how far logs are clean."""
+        for directory in self.online:
+            await directory.save_cleaned()
+
+    async def checkpoint(self) -> None:
+        """As of `LogDirectory.checkpoint`, one after the other."""
+        for directory in self.online:
+            if directory.path in self._online:
+                await directory.checkpoint()
+
+    async def close(self) -> None:
+        """As of `LogDirectory.close`."""
+        for directory in self.online:
+            await directory.close()
+
+    # failures
+
+    def _disk_failed(self, directory: LogDirectory, topic: str, index: int, why: str) -> None:
+        if len(self.paths) == 1:
+            self.on_io_error(topic, index, why)
+        else:
+            self.fail(directory, why)
+
+    def fail(self, directory: LogDirectory, why: str) -> None:
+        """The device under a directory has failed: what is in it is offline until the next start."""
+        if self._online.pop(directory.path, None) is None:
+            return
+        self.offline[directory.path] = why
+        self.offline_ids.append(directory.id)
+        log.error("log directory %s is offline: %s", directory.path, why)
+        for key in [key for key, place in self._place.items() if place is directory]:
+            del self._place[key]
+        for one in directory.logs.values():
+            if one.offline is None:
+                one.offline = f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}"
+        if directory.path == self._metadata_path:
+            self.on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
+        elif not self._online:
+            self.on_end(f"{why}; none of log.dirs is left: the broker ends")
+        self.on_failure(directory, why)
