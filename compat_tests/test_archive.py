@@ -4,11 +4,21 @@ import random
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyspark.sql import SparkSession
 
 from compat_tests.conftest import MakeTopic
@@ -72,7 +82,7 @@ class Workshop:
             assert time.monotonic() < deadline, f"{stable} of {end} are decided"
             time.sleep(0.02)
 
-    def copy(self, **options: int) -> None:
+    def copy(self, **options: Any) -> None:
         job.copy(lambda: self.spark, self.bootstrap, str(self.where), [self.topic], **options)
 
     def verify(self) -> Verdict:
@@ -237,17 +247,66 @@ def test_a_hole_is_told(shop: Workshop, admin: AdminClient) -> None:
     assert any("offsets 11 to 14 were deleted from the topic" in remark for remark in verdict.remarks)
 
 
+def test_what_came_and_went_between_two_runs_is_told(shop: Workshop, admin: AdminClient) -> None:
+    """Also of partitions that had no records at the first."""
+    shop.copy()
+    shop.send(30)
+    for future in admin.delete_records([TopicPartition(shop.topic, 0, 5)]).values():
+        future.result(30)
+    shop.copy()
+    verdict = shop.verify()
+    assert verdict.faults == []
+    told = [remark for remark in verdict.remarks if "were deleted" in remark]
+    assert [remark.partition(" were")[0] for remark in told] == [f"{shop.topic}-0: offsets 0 to 4"]
+
+
+def test_a_topic_made_again_amid_a_run_is_another_one(shop: Workshop, admin: AdminClient) -> None:
+    shop.send(30)
+
+    def make_again(done: int, _total: int) -> None:
+        if done == 0:
+            return
+        admin.delete_topics([shop.topic], operation_timeout=30)[shop.topic].result(30)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                admin.create_topics([NewTopic(shop.topic, PARTITIONS)])[shop.topic].result(30)
+                break
+            except KafkaException as refused:  # Apache Kafka answers a deletion before its end
+                if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                    raise
+        producer = Producer({"bootstrap.servers": shop.bootstrap, "log_level": 0})
+        for number in range(60):
+            producer.produce(shop.topic, b"another topic's", partition=number % PARTITIONS)
+        assert producer.flush(30) == 0
+
+    with pytest.raises(CommandFailed, match="was deleted and made again while it was archived"):
+        shop.copy(round_offsets=9, advance=make_again)
+    archived = shop.archived()
+    assert len(archived) == 9
+    assert set(map(repr, archived)) <= set(map(repr, shop.sent))
+    with pytest.raises(CommandFailed, match="holds another topic of the name"):
+        shop.copy()
+
+
 def test_what_killed_runs_leave_is_nobodys(shop: Workshop) -> None:
     """Files without a manifest are not read; clean takes them away, and nothing else."""
     shop.send(30)
     shop.copy()
     kept = shop.files()
-    left = shop.where / "data" / "run=00000002-killed"
+    left = shop.where / "data" / "run=00000002-0123456789ab"
     shutil.copytree(kept[0].parents[3], left)
     assert shop.archived() == by_partition(shop.sent)
     assert shop.verify().faults == []
     assert job.clean(lambda: shop.spark, str(shop.where)) == len(kept)
     assert shop.files() == kept
+    mine = shop.where / "data" / "raw" / "customers.csv"
+    mine.parent.mkdir()
+    mine.touch()
+    for refused in shop.copy, partial(job.clean, lambda: shop.spark, str(shop.where)):
+        with pytest.raises(CommandFailed, match="data/raw is nothing that an archive writes"):
+            refused()
+    shutil.rmtree(mine.parent)
     shop.send(30)
     shop.copy()
     assert shop.archived() == by_partition(shop.sent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,8 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
 from kpybroker.archive import facts
-from kpybroker.archive.history import History, TopicPartition, commit
+from kpybroker.archive.cluster import describe
+from kpybroker.archive.history import History, TopicPartition, commit, new_run
 from kpybroker.archive.manifest import File, Manifest, Span, TopicPart
 from kpybroker.archive.planning import Ranges
 from kpybroker.cli.client import CommandFailed
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from kpybroker.archive.store import Store
 
-Advance = Callable[[int], None]
-
 
 class Copier:
     """Copies of one cluster's topics to one archive, a round at a time. `history` is the archive as it is by now."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, store: Store, history: History, isolation: str) -> None:
+    def __init__(
+        self, spark: Callable[[], SparkSession], bootstrap: str, store: Store, history: History, isolation: str
+    ) -> None:
         self._spark = spark
         self._bootstrap = bootstrap
         self._store = store
@@ -37,10 +37,11 @@ class Copier:
     def copy(self, ranges: Ranges, cluster_id: str, topic_ids: dict[str, str]) -> Manifest:
         """One round. Raises CommandFailed where another archiver was quicker, or the files are not what was read."""
         number = self.history.next_number
-        run = f"{number:08}-{uuid.uuid4().hex[:12]}"
+        run = new_run(number)
         folder = f"data/run={run}"
         try:
             files = self._write(ranges, folder)
+            self._require_same(cluster_id, topic_ids)
             manifest = Manifest(
                 number=number,
                 previous=self.history.digest,
@@ -56,6 +57,14 @@ class Copier:
             raise
         return manifest
 
+    def _require_same(self, cluster_id: str, topic_ids: dict[str, str]) -> None:
+        """Raises CommandFailed where the topics are not those that were planned for: what was read may be of both."""
+        now, found = describe(self._bootstrap, sorted(topic_ids), self._isolation)
+        changed = [topic.name for topic in found if topic.topic_id != topic_ids[topic.name]]
+        if changed or now != cluster_id:
+            what = f"{changed[0]} was deleted and made again" if changed else "another cluster answers"
+            raise CommandFailed(f"{what} while it was archived: this round was given up, and nothing of it is kept")
+
     def _write(self, ranges: Ranges, folder: str) -> dict[TopicPartition, list[File]]:
         """Write the records under a folder; give what was found there afterwards."""
         offsets = {place: (range_.start, range_.end) for place, range_ in ranges.items() if range_.start < range_.end}
@@ -63,7 +72,7 @@ class Copier:
             return {}
         seen = Observation()
         count, _, _, checksum = facts.summary()
-        records = facts.read_topics(self._spark, self._bootstrap, offsets, self._isolation)
+        records = facts.read_topics(self._spark(), self._bootstrap, offsets, self._isolation)
         records = records.observe(seen, count.alias("records"), checksum.alias("checksum"))
         order = ["topic", "partition", "day", "offset"]
         dated = records.withColumn("day", F.to_date("timestamp"))
@@ -86,8 +95,8 @@ class Copier:
         if not sizes:
             return []
         uri = self._store.uri
-        bytes_hashes = facts.bytes_of_files(self._spark, uri, sizes)
-        found = facts.records_of_files(self._spark, uri, sizes)
+        bytes_hashes = facts.bytes_of_files(self._spark(), uri, sizes)
+        found = facts.records_of_files(self._spark(), uri, sizes)
         return [
             File(path, sizes[path], bytes_hashes[path], row.records, row.first, row.last, row.records_hash)
             for path, row in sorted(found.items())

@@ -29,7 +29,6 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # times before the year 1582 as they are
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     # a damaged statistic in a footer must not hide records
     "spark.sql.parquet.filterPushdown": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -37,6 +36,8 @@ SETTINGS = {
     # records of 3 MB fit into memory too, as many as go to Python at once
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
 }
+READING = {"datetimeRebaseMode": "CORRECTED", "ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+"""Whatever the session says."""
 WRITING = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
@@ -84,7 +85,7 @@ def summary() -> list[Column]:
 def read_files(spark: SparkSession, uri: str, paths: Iterable[str]) -> DataFrame:
     """Records of these files, with the columns of SCHEMA."""
     files = [f"{uri}/{path}" for path in paths]
-    return spark.read.schema(SCHEMA).option("basePath", f"{uri}/data").parquet(*files)
+    return spark.read.schema(SCHEMA).options(**READING, basePath=f"{uri}/data").parquet(*files)
 
 
 def records_of_files(spark: SparkSession, uri: str, paths: Iterable[str]) -> dict[str, RecordFacts]:

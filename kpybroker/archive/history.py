@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +13,14 @@ from kpybroker.cli.client import CommandFailed
 
 FOLDER = "_archive"
 DIGITS = 20
+RUN = re.compile(r"run=(\d{8})-[0-9a-f]{12}")
+"""The name of a folder with what one round wrote: the number of the manifest that was to name it, and chance."""
 TopicPartition = tuple[str, int]
+
+
+def new_run(number: int) -> str:
+    """A name that no round has had, for the one that is to commit manifest `number`."""
+    return f"{number:08}-{uuid.uuid4().hex[:12]}"
 
 
 def name_of(number: int) -> str:
@@ -43,6 +52,23 @@ class History:
     def runs(self) -> set[str]:
         """Names of the run folders that belong to the archive."""
         return {manifest.run for manifest in self.manifests if manifest.topics}
+
+    def unfinished(self, store: Store) -> list[str]:
+        """Folders in `data` of rounds that were never committed.
+
+        Raises CommandFailed where something else is there, or a round that comes after manifests which are gone.
+        """
+        names = [name for name in store.names("data") if name.removeprefix("run=") not in self.runs]
+        for name in names:
+            run = RUN.fullmatch(name)
+            if run is None:
+                raise CommandFailed(f"{store.uri}/data/{name} is nothing that an archive writes: take it elsewhere")
+            if int(run[1]) > self.next_number:
+                raise CommandFailed(
+                    f"{store.uri}/data/{name} was written after manifest {int(run[1]) - 1}, and the newest in "
+                    f"{FOLDER} is {len(self.manifests)}: bring back those that are missing; nothing was written"
+                )
+        return names
 
     def spans(self) -> Iterator[tuple[str, Span]]:
         """Topic and span, oldest first."""

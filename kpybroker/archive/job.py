@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JJavaError
@@ -20,7 +20,7 @@ from kpybroker.archive import replaying, verifying
 from kpybroker.archive.cluster import describe
 from kpybroker.archive.copying import Copier
 from kpybroker.archive.facts import own, read_files
-from kpybroker.archive.history import History, commit, load
+from kpybroker.archive.history import History, commit, load, new_run
 from kpybroker.archive.manifest import Manifest, Span
 from kpybroker.archive.planning import plan, rounds
 from kpybroker.archive.store import open_store
@@ -59,12 +59,13 @@ def copy(
         history = load(store)
         ids = {topic.name: topic.topic_id for topic in found}
         history.require(cluster_id, ids, isolation, store.uri)
+        history.unfinished(store)
         ranges = plan(found, history.ends())
         total = sum(range_.end - range_.start for range_ in ranges.values())
         copied: list[tuple[str, Span]] = []
         if not ranges:
             return copied
-        copier = Copier(own(spark()), bootstrap, store, history, isolation)
+        copier = Copier(cache(lambda: own(spark())), bootstrap, store, history, isolation)
         done = 0
         advance(done, total)
         for turn in rounds(ranges, round_offsets):
@@ -156,7 +157,7 @@ def read(spark: SparkSession, where: str, topics: Sequence[str] = ()) -> DataFra
         paths = [file.path for (topic, _), file in history.files() if not topics or topic in topics]
         if not paths:
             raise CommandFailed(f"{store.uri} holds no records")
-        return read_files(own(spark), store.uri, paths)
+        return read_files(spark, store.uri, paths)
 
 
 def clean(spark: Spark, where: str) -> int:
@@ -167,14 +168,14 @@ def clean(spark: Spark, where: str) -> int:
     with plain_errors():
         store = open_store(where, spark)
         history = load(store)
-        runs = {name for name in store.names("data") if name.removeprefix("run=") not in history.runs}
+        runs = history.unfinished(store)
         if not runs:
             return 0
         origin = history.origin
         fence = Manifest(
             number=history.next_number,
             previous=history.digest,
-            run=f"{history.next_number:08}-{uuid.uuid4().hex[:12]}",
+            run=new_run(history.next_number),
             cluster_id=origin.cluster_id if origin else "",
             isolation=origin.isolation if origin else "",
             created_ms=time.time_ns() // 1_000_000,
@@ -182,7 +183,7 @@ def clean(spark: Spark, where: str) -> int:
         )
         commit(store, history, fence)
         files = 0
-        for name in sorted(runs):
+        for name in runs:
             files += len(store.files(f"data/{name}"))
             store.delete(f"data/{name}")
         return files

@@ -31,21 +31,26 @@ Ranges = dict[TopicPartition, Range]
 
 
 def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
-    """From where the archive ends to where each partition does; nothing for one that has nothing new.
+    """From where the archive ends to where each partition does; nothing for one that is known and has nothing new.
+
+    One that is not known begins where the topic does now. If the topic was archived before, it begins at 0: the
+    partition was added since, and what it has deleted is lost.
 
     Raises CommandFailed where the archive has more than the topic ever had.
     """
+    known = {topic for topic, _ in ends}
     ranges: Ranges = {}
     for topic in topics:
         for partition, (log_start, log_end) in sorted(topic.offsets.items()):
-            at = ends.get((topic.name, partition), log_start)
+            place = topic.name, partition
+            at = ends.get(place, 0 if topic.name in known else log_start)
             if at > log_end:
                 raise CommandFailed(
                     f"{topic.name}-{partition} ends at {log_end}, and the archive holds it up to {at}: the topic has "
                     "lost records, or it is not the one that was archived; nothing was written"
                 )
-            if at < log_end:
-                ranges[topic.name, partition] = Range(at, max(at, log_start), log_end)
+            if at < log_end or place not in ends:
+                ranges[place] = Range(at, max(at, log_start), log_end)
     return ranges
 
 

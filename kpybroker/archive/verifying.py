@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
 from kpybroker.archive import facts
+from kpybroker.archive.history import RUN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,8 +48,11 @@ def look_at_folder(history: History, present: Mapping[str, int], verdict: Verdic
     named = {file.path for _, file in history.files()}
     left = 0
     for path in sorted(present.keys() - named):
-        if path.split("/")[1].removeprefix("run=") in history.runs:
+        folder = path.split("/")[1]
+        if folder.removeprefix("run=") in history.runs:
             verdict.faults.append(f"{path} is in the folder of a run that did not write it: a copy of another file?")
+        elif not RUN.fullmatch(folder):
+            verdict.remarks.append(f"{path} is nothing that an archive writes, and no reader sees it")
         else:
             left += 1
     if left:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kpybroker.archive.history import History, commit, load, name_of
+from kpybroker.archive.history import History, commit, load, name_of, new_run
 from kpybroker.archive.manifest import NotAManifest, decode, encode
 from kpybroker.archive.planning import Range
 from kpybroker.archive.store import LocalStore, absolute
@@ -181,3 +182,24 @@ def test_another_cluster_topic_or_isolation_is_refused(three: History) -> None:
         three.require(CLUSTER, {"orders": "other"}, "read_committed", "here")
     with pytest.raises(CommandFailed, match="written with read_committed"):
         three.require(CLUSTER, {"orders": TOPIC_ID}, "read_uncommitted", "here")
+
+
+def test_of_the_data_only_unfinished_rounds_are_taken_for_such(store: LocalStore, root: Path, three: History) -> None:
+    left = root / "data" / "run=00000004-0123456789ab"
+    left.mkdir()
+    assert three.unfinished(store) == [left.name]
+    (root / "data/raw").mkdir()
+    with pytest.raises(CommandFailed, match="data/raw is nothing that an archive writes"):
+        three.unfinished(store)
+
+
+def test_rounds_without_their_manifests_are_not_unfinished_ones(store: LocalStore, root: Path, three: History) -> None:
+    for number in range(4, 7):
+        three = write(store, root, three, {ORDERS: Range(21 + number, 21 + number, 22 + number)}, new_run(number))
+    for number in (5, 6):
+        (root / name_of(number)).unlink()
+    with pytest.raises(CommandFailed, match="after manifest 5, and the newest in _archive is 4: bring back"):
+        load(store).unfinished(store)
+    shutil.rmtree(root / "_archive")
+    with pytest.raises(CommandFailed, match="and the newest in _archive is 0: bring back"):
+        load(store).unfinished(store)

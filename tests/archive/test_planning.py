@@ -18,7 +18,17 @@ def planned(offsets: dict[int, tuple[int, int]], ends: dict[int, int]) -> dict[i
 def test_from_the_archives_end_to_the_topics() -> None:
     assert planned({0: (3, 9)}, {}) == {0: Range(3, 3, 9)}
     assert planned({0: (3, 9), 1: (0, 4)}, {0: 7, 1: 4}) == {0: Range(7, 7, 9)}
-    assert planned({0: (0, 0)}, {}) == {}
+    assert planned({0: (7, 7)}, {0: 7}) == {}
+
+
+def test_a_partition_is_known_from_the_first_run_on() -> None:
+    """Without records too: what it gets, and retention takes, before the next run must not pass for never written."""
+    assert planned({0: (0, 0), 1: (5, 5)}, {}) == {0: Range(0, 0, 0), 1: Range(5, 5, 5)}
+    assert planned({0: (60, 100)}, {0: 0}) == {0: Range(0, 60, 100)}
+
+
+def test_a_partition_that_was_added_begins_at_its_first_offset() -> None:
+    assert planned({0: (0, 9), 1: (4, 6)}, {0: 9}) == {1: Range(0, 4, 6)}
 
 
 def test_what_retention_took_before_is_told() -> None:

@@ -54,12 +54,20 @@ def test_files_that_are_missing_cut_or_copied(store: LocalStore, history: Histor
 
 
 def test_what_killed_runs_leave_is_no_fault(store: LocalStore, history: History, tmp_path: Path) -> None:
-    left = tmp_path / "data/run=killed/topic=orders/part.parquet"
+    left = tmp_path / "data/run=00000003-0123456789ab/topic=orders/part.parquet"
     left.parent.mkdir(parents=True)
     left.touch()
     verdict = looked_at(store, history)
     assert verdict.faults == []
     assert verdict.remarks == ["1 files of unfinished runs, which no reader sees: `kpybroker archive clean`"]
+
+
+def test_what_is_nobodys_is_told(store: LocalStore, history: History, tmp_path: Path) -> None:
+    (tmp_path / "data/raw").mkdir()
+    (tmp_path / "data/raw/customers.csv").touch()
+    verdict = looked_at(store, history)
+    assert verdict.faults == []
+    assert verdict.remarks == ["data/raw/customers.csv is nothing that an archive writes, and no reader sees it"]
 
 
 @pytest.mark.parametrize(

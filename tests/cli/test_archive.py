@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from kpybroker.archive.history import History, name_of
@@ -19,11 +20,14 @@ def test_a_topic_that_is_not_there_is_refused(shell: Shell, topic: str, tmp_path
 
 
 def test_an_empty_topic_is_archived_at_once(shell: Shell, topic: str, tmp_path: Path) -> None:
+    """Its partitions are known from then on: what they get and lose before the next run is told."""
     shell("topics", "create", topic)
-    for arguments in [topic], ["copy", topic]:
-        told = shell("archive", *arguments, "--to", str(tmp_path / "new"))
-        assert (told.code, told.err) == (0, "")
-        assert told.out == "nothing new: the archive has all that the topics have\n"
+    told = shell("archive", topic, "--to", str(tmp_path / "new"), "--json")
+    assert (told.code, told.err) == (0, "")
+    assert [(row["partition"], row["to"], row["files"]) for row in json.loads(told.out)] == [(0, 0, 0)]
+    told = shell("archive", "copy", topic, "--to", str(tmp_path / "new"))
+    assert (told.code, told.err) == (0, "")
+    assert told.out == "nothing new: the archive has all that the topics have\n"
 
 
 def test_archives_that_cannot_be_used_are_refused_and_left_alone(shell: Shell, topic: str, tmp_path: Path) -> None:
