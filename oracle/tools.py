@@ -32,10 +32,11 @@ MAINS = {
     "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-storage": "kafka.tools.StorageTool",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
-WITHOUT_BROKER = {"kafka-dump-log"}
+WITHOUT_BROKER = {"kafka-dump-log", "kafka-storage"}
 TIMEOUT_S = 120.0
 
 

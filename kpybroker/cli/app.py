@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kpybroker import __version__
-from kpybroker.cli import archive, groups, options, records, topics
+from kpybroker.cli import archive, groups, options, records, storage, topics
 from kpybroker.cli.arguments import run_serving
 from kpybroker.cli.show import show_json, show_line, show_table
 from kpybroker.wire.api import API, NEVER, Api, RunsOn
@@ -45,6 +45,7 @@ def serve(context: typer.Context) -> None:
 app.add_typer(topics.app)
 app.add_typer(groups.app)
 app.add_typer(archive.app)
+app.add_typer(storage.app)
 app.command()(records.produce)
 app.command()(records.consume)
 

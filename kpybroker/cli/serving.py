@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from kpybroker.cli import children, early
 from kpybroker.cli.descriptors import keep_some_back
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
-from kpybroker.config import BrokerConfig, parse_properties, parse_setting
+from kpybroker.cli.properties import read_properties
+from kpybroker.config import BrokerConfig, parse_setting
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.server.node import Node
@@ -135,11 +136,7 @@ def serve(config: Path | None, *, settings: list[str], http_port: int | None, li
     """One node from a properties file; --set wins over the file. Raises ConfigError."""
     properties: dict[str, str] = {}
     if config is not None:
-        try:
-            text = config.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read {config}: {error}; give --config a readable properties file") from error
-        properties = dict(parse_properties(text, str(config)))
+        properties = read_properties(config)
     properties.update({**_http(http_port), **parse_settings(settings)})
     _run(BrokerConfig.parse(properties, str(config) if config is not None else "--set"), lifetime)
 

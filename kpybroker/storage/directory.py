@@ -32,6 +32,7 @@ __all__ = [
     "encode_id",
     "open_directories",
     "random_id",
+    "read_properties",
     "read_whole",
     "write_whole",
 ]
@@ -170,7 +171,7 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
         if not world.disk.exists(where):
             _check_unused(world, path)
             return None
-        found = _properties(read_whole(world, where).decode("utf-8", "replace"))
+        found = read_properties(world, where)
     except OSError as error:
         raise Failed(f"cannot read {where}: {error}; restore it, nothing was touched") from error
     except Damage as error:
@@ -214,7 +215,9 @@ def _check_unused(world: World, path: str) -> None:
             )
 
 
-def _properties(text: str) -> dict[str, str]:
+def read_properties(world: World, where: str) -> dict[str, str]:
+    """What a `meta.properties` says, by name. Raises OSError (FileNotFoundError where there is none), Damage."""
+    text = read_whole(world, where).decode("utf-8", "replace")
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
     return {name.strip(): value.strip().replace("\\:", ":").replace("\\=", "=") for name, _, value in pairs}

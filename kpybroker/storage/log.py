@@ -134,15 +134,16 @@ class Log(Marks):
         recovery_point: int = 0,
         log_start: int = 0,
         cleaned_end: int = 0,
+        synced_end: int = 0,
         pool: FilePool | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         lazy: bool = False,
     ) -> Log:
-        """Load, and recover unless `clean`. Raises Damage.
+        """Load, and recover unless `clean`; below `synced_end` nothing is cut off. Raises Damage.
 
-        The directory is made if need be: at once, or with the first batch if `lazy`.
-        """
-        origin = Origin(clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms, cleaned_end)
+        The directory is made if need be: at once, or with the first batch if `lazy`."""
+        now_ms, expiration_ms = world.wall_ms(), producer_expiration_ms
+        origin = Origin(clean, recovery_point, log_start, now_ms, expiration_ms, cleaned_end, synced_end)
         if pool is None:
             pool = FilePool(64)
         try:

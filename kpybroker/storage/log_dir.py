@@ -159,6 +159,7 @@ class LogDirectory:
             recovery_point=0 if is_new else self._recovery_points.get(key, 0),
             log_start=0 if is_new else self._starts.get(key, 0),
             cleaned_end=0 if is_new else self._cleaned.get(key, 0),
+            synced_end=0 if is_new else self._recovery_points.get(key, 0),
             pool=self.pool,
             producer_expiration_ms=self._config.producer_id_expiration_ms,
             lazy=True,

@@ -81,7 +81,7 @@ class ReadSide:
         written_end = self.written_end
         try:
             return self.reader.read(offset, max_bytes, min(upper, written_end), written_end, min_one=min_one)
-        except OSError as error:
+        except (OSError, Damage) as error:
             raise self.refusal(error) from error
 
     async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
@@ -92,7 +92,7 @@ class ReadSide:
                 return await self.reader.read_cold(offset, max_bytes, min(upper, self.written_end), min_one=min_one)
             except SegmentGone:
                 continue  # cleaning has put another in its place; what retention took is out of range
-            except OSError as error:
+            except (OSError, Damage) as error:
                 raise self.refusal(error) from error
 
     def aborted_within(self, offset: int, records: Buffer) -> list[AbortedTransaction]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from kpybroker.errors import ErrorCode
-from kpybroker.storage.segment import WALKED, Segment, SegmentGone
+from kpybroker.errors import Damage, ErrorCode
+from kpybroker.storage.segment import LOG, WALKED, Segment, SegmentGone
 from kpybroker.storage.segments import Segments
-from kpybroker.wire.batch import PREFIX_BYTES
+from kpybroker.wire.batch import MAGIC_AT, PREFIX_BYTES
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
@@ -38,16 +38,18 @@ Plan = Generator[Ask, Buffer, Buffer]
 class Reader:
     """Reads of one log. Offsets are checked by the log."""
 
-    __slots__ = ("_disk", "_places", "_segments")
+    __slots__ = ("_changes", "_disk", "_places", "_segments")
 
     def __init__(self, disk: Disk, segments: Segments) -> None:
         self._disk = disk
         self._segments = segments
         self._places: dict[int, tuple[Segment, int]] = {}
+        self._changes = 0
 
     def forget(self) -> None:
         """Segments were deleted or cut."""
         self._places.clear()
+        self._changes += 1
 
     def _keep(self, offset: int, segment: Segment, position: int) -> None:
         places = self._places
@@ -56,7 +58,10 @@ class Reader:
             del places[next(iter(places))]
 
     def read(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer | None:
-        """Whole batches from the one with `offset`, below `upper`; None where that would wait for the disk."""
+        """Whole batches from the one with `offset`, below `upper`; None where that would wait for the disk.
+
+        Raises Damage where what is there is no batch.
+        """
         place = self._places.get(offset)
         if place is not None and offset < upper:
             segment, position = place
@@ -74,7 +79,7 @@ class Reader:
                     if length + PREFIX_BYTES == size and base_offset + last_delta < upper:
                         self._keep(base_offset + last_delta + 1, segment, position + size)
                         return found
-                    if length + PREFIX_BYTES <= size:
+                    if 0 < length + PREFIX_BYTES <= size:
                         return self._cut(segment, position, found, 0, size, upper, written_end)
         plan = self._plan(offset, max_bytes, upper, written_end, min_one=min_one)
         try:
@@ -96,7 +101,7 @@ class Reader:
             return result
 
     async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
-        """The same, on a thread where it must wait. Raises SegmentGone: it is to begin anew.
+        """The same, on a thread where it must wait. Raises SegmentGone: it is to begin anew; Damage.
 
         The log may grow meanwhile, so what is read is walked up to `upper`: the file may end elsewhere by then.
         """
@@ -126,6 +131,7 @@ class Reader:
             return b""
         place = self._places.get(offset)
         segment, position = place if place is not None else (self._segments.holding(offset), -1)
+        changes = self._changes
         while True:
             ahead = 0
             if position < 0:
@@ -136,11 +142,14 @@ class Reader:
             if left > 0:
                 chunk = yield Ask(segment, min(max(max_bytes, _LOOK_AHEAD_BYTES) + ahead, left), position)
                 at, size = _first(chunk, offset)
-                if size:
+                if size > 0:
                     break
-                if at:
-                    position += at
+                position += at
+                if at and not size:
                     continue
+                if changes == self._changes:  # else it was cut while a thread read, and this is of before
+                    raise _no_batch(segment, position, offset)
+                return b""
             following = self._segments.after(segment)
             if following is None:
                 return b""
@@ -150,6 +159,8 @@ class Reader:
         if at + size > len(chunk):
             position += at
             if position + size > segment.written_bytes:
+                if changes == self._changes:
+                    raise _no_batch(segment, position, offset)
                 return b""
             chunk, at = (yield Ask(segment, size, position)), 0
         return self._cut(segment, position, chunk, at, max(size, max_bytes), upper, written_end)
@@ -190,21 +201,31 @@ def end_of(batches: Buffer) -> int:
     at = end = 0
     while at + WALKED.size <= len(batches):
         base_offset, length, last_delta = WALKED.unpack_from(batches, at)
+        if length <= 0:
+            break
         end = base_offset + last_delta + 1
         at += length + PREFIX_BYTES
     return end
 
 
+def _no_batch(segment: Segment, position: int, offset: int) -> Damage:
+    return Damage(
+        f"{segment.path}{LOG}: the bytes at position {position}, where the batch with offset {offset} or one before it "
+        "should be, are no batch; stop the broker, and see `kpybroker storage check` and `repair`"
+    )
+
+
 def _first(chunk: Buffer, offset: int) -> tuple[int, int]:
     """(position, size) of the first batch that ends at or after `offset`.
 
-    Size 0: none in this chunk, and the search goes on at the position; position 0: it cannot.
+    Size 0: none in this chunk, and the search goes on at the position, unless that is 0; size -1: what is there is no
+    batch.
     """
     at = 0
     while at + WALKED.size <= len(chunk):
         base_offset, length, last_delta = WALKED.unpack_from(chunk, at)
-        if length <= 0:
-            return 0, 0
+        if length <= 0 or chunk[at + MAGIC_AT] != 2:
+            return at, -1
         if base_offset + last_delta >= offset:
             return at, length + PREFIX_BYTES
         at += length + PREFIX_BYTES

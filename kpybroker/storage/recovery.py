@@ -33,6 +33,7 @@ from kpybroker.world import Disk
 log = logging.getLogger(__name__)
 
 _SCAN_BYTES = 4 << 20
+_ALL = 1 << 63
 _LEFTOVERS = (DELETED, CLEANED, ".tmp")
 
 
@@ -59,6 +60,8 @@ class Origin:
     now_ms: int
     producer_expiration_ms: int
     cleaned_end: int = 0
+    synced_end: int = 0
+    """What is below was on the disk: what cannot be read there is damage, and never the tail of a crash."""
 
 
 def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
@@ -160,7 +163,7 @@ def _lacks_index(segment: Segment, present: frozenset[str]) -> bool:
 
 def _index_anew(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
     log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
-    end, _ = scan(segment, settings, epochs, segment.base_offset)
+    end, _ = scan(segment, settings, epochs, segment.base_offset, _ALL)
     segment.seal()
     return end
 
@@ -203,10 +206,10 @@ def _recover(
         if segment.base_offset < end:
             raise Damage(f"{segment.path}{LOG}: begins below offset {end}, where the segment before it ends")
         file_bytes = segment.size_bytes
-        end, why = scan(segment, settings, epochs, segment.base_offset)
+        end, why = scan(segment, settings, epochs, segment.base_offset, origin.synced_end)
         if not why and number + 1 < len(segments) and not settings.compacted:
             following = segments[number + 1].base_offset
-            if following > max(end, origin.cleaned_end):
+            if following > max(end, origin.cleaned_end, origin.synced_end):
                 # only cleaning leaves gaps; this is a tail that was lost between two batches
                 why = f"its batches end before offset {following}, where the next segment begins"
         if why:
@@ -223,10 +226,13 @@ def _recover(
     return end
 
 
-def scan(segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int) -> tuple[int, str]:
+def scan(
+    segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int, synced_end: int = 0
+) -> tuple[int, str]:
     """Check every batch and make the indexes anew; what follows the last sound batch is cut off.
 
-    Returns the end offset, and why the segment was cut ("" where it was not). Raises OSError.
+    Returns the end offset, and why the segment was cut ("" where it was not). Raises OSError; Damage, and nothing is
+    cut off, where that would be below `synced_end`: no crash has left it so.
     """
     file_bytes = segment.size_bytes
     segment.size_bytes = segment.written_bytes = 0
@@ -256,6 +262,11 @@ def scan(segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int
         segment.add(batch, settings.index_interval_bytes)
         end = batch.next_offset
         position += needed
+    if why and end < synced_end:
+        raise Damage(
+            f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, and this had been on "
+            "the disk; stop the broker, and see `kpybroker storage check` and `repair`"
+        )
     segment.written_bytes = segment.size_bytes
     if segment.size_bytes < file_bytes:
         segment.truncate_file()

@@ -32,6 +32,7 @@ HEADER = Struct(">qiibIhiqqqhii")
 PREFIX = Struct(">qi")
 _ASSIGNED = Struct(">qii")
 _UINT32 = Struct(">I")
+MAGIC_AT = 16
 _CRC_AT = 17
 CRC_FROM = 21
 _ATTRIBUTES_AT = 21

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.log import Log
 from tests.storage.workshop import SMALL, WORLD, everything, plain, reopened
 
@@ -117,3 +118,83 @@ def test_what_recovery_finds_is_not_yet_synced(tmp_path: Path) -> None:
     assert (again.synced_end, again.written_end) == (0, 60)
     again.syncing.blocking(again)
     assert again.synced_end == 60
+
+
+def spoil(log: Log, number: int, at: int = -1) -> Path:
+    """Turn a bit of a segment: in its last batch, or at a position."""
+    path = Path(log.segments[number].path + ".log")
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory(path).glob("*.log")}
+
+
+def test_what_was_on_the_disk_is_not_cut_off(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.drop_files()
+    path, last = spoil(log, 1), log.segments[2].base_offset - 1
+    before = files(tmp_path)
+    with pytest.raises(Damage) as damage:
+        Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, synced_end=last + 1)
+    assert f"{path}: a batch with a wrong CRC at position" in str(damage.value)
+    assert f"where offset {last} should be" in str(damage.value)
+    assert files(tmp_path) == before
+    assert Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, synced_end=last).end == last
+
+
+def test_an_index_that_is_made_anew_does_not_cut_off_what_follows_damage(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    spoil(log, 1)
+    Path(log.segments[1].path + ".index").unlink()
+    before = files(tmp_path)
+    with pytest.raises(Damage, match="had been on the disk"):
+        reopened(log, clean=True)
+    assert files(tmp_path) == before
+
+
+def test_a_gap_in_what_was_on_the_disk_is_a_gap(tmp_path: Path) -> None:
+    """`kpybroker storage repair` leaves one where it takes damaged batches out."""
+    log = filled(tmp_path)
+    log.drop_files()
+    first = log.segments.first
+    last = list(first.walk())[-1]
+    with Path(first.path + ".log").open("r+b") as file:
+        file.truncate(last[0])
+    again = Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, synced_end=60)
+    assert again.end == 60
+    assert everything(again).count(b"v" * 100) == 59
+
+
+def test_a_read_that_meets_what_is_no_batch_takes_the_log_offline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(tmp_path)
+    log.close()
+    position, base, _, _ = list(log.segments[1].walk())[1]
+    path = spoil(log, 1, position + 8)
+    again = reopened(log, clean=True)
+    again.segments[1].index()
+    assert again.read(base - 1, 1, upper=60, min_one=True)
+    for _ in range(2):
+        with pytest.raises(KafkaError) as refusal:
+            again.read(base, 1000, upper=60, min_one=True)
+        assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert again.offline is not None
+    assert f"{path}: the bytes at position {position}, where the batch with offset {base}" in again.offline
+    assert [line for line in caplog.messages if "are no batch" in line] == [f"log {again.offline} is offline"]
+
+
+def test_a_read_off_the_loop_meets_it_too(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    position, base, _, _ = list(log.segments[1].walk())[1]
+    spoil(log, 1, position + 8)
+    again = reopened(log, clean=True)
+    with pytest.raises(KafkaError, match="are no batch"):
+        asyncio.run(again.read_cold(base, 1000, upper=60, min_one=True))
+    assert again.offline is not None

@@ -1,0 +1,92 @@
+"""`kpybroker storage` beside kafka-storage: a directory that either has formatted is started by the other."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compat_tests.conftest import Running
+from compat_tests.dumps import dump_everything
+from oracle.broker import KPyBroker
+from oracle.kafka import CLUSTER_ID, Kafka
+from oracle.tools import Ran, tool
+
+LOWERED = ("--feature", "share.version=0", "--feature", "streams.version=0")
+"""What kpybroker does not serve, and kafka-storage finalizes where nobody says otherwise."""
+
+
+def ours(*args: str) -> Ran:
+    """`kpybroker storage`."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "kpybroker", "storage", *args], capture_output=True, text=True, check=False
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def theirs(*args: str) -> Ran:
+    return tool("kafka-storage", *args)
+
+
+class Formatted(Kafka):
+    """Apache Kafka on a directory that kpybroker has formatted."""
+
+    def _format(self) -> None:
+        ours("format", *self.format_options, "-t", CLUSTER_ID, "-c", str(self.properties_file)).ok()
+
+
+class Adopting(KPyBroker):
+    """kpybroker on a directory that kafka-storage has formatted."""
+
+    def start(self) -> "Adopting":
+        config = self.directory / "server.properties"
+        config.write_text(
+            "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=127.0.0.1:9093\n"
+            "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
+            f"log.dirs={self.data}\n"
+        )
+        if not self.data.exists():
+            theirs("format", "--standalone", "-t", CLUSTER_ID, "-c", str(config), *LOWERED).ok()
+        return super().start()  # type: ignore[return-value]
+
+
+def test_either_starts_what_the_other_has_formatted(target_name: str, tmp_path: Path) -> None:
+    broker: Running = Formatted(tmp_path) if target_name == "kafka" else Adopting(tmp_path)
+    with broker.start():
+        broker.tool("kafka-topics", "--create", "--topic", "t", "--partitions", "2").ok()
+        broker.tool("kafka-console-producer", "--topic", "t", stdin="one\ntwo\n").ok()
+        broker.stop()
+        dump_everything(broker.data)
+        broker.restart()
+        read = broker.tool("kafka-console-consumer", "--topic", "t", "--from-beginning", "--max-messages", "2").ok()
+        assert sorted(read.split()) == ["one", "two"]
+
+
+@pytest.mark.parametrize("quorum", ["--standalone", "--no-initial-controllers"])
+def test_both_say_the_same_of_a_directory(quorum: str, tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=127.0.0.1:9093\n"
+        "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
+        f"log.dirs={tmp_path / 'data'}\n"
+    )
+    assert told(config)[0] == 1
+    for tool_, other in ((ours, theirs), (theirs, ours)):
+        for path in sorted((tmp_path / "data").rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        said = tool_("format", quorum, "-t", CLUSTER_ID, "-c", str(config)).ok().splitlines()[-1]
+        assert said.endswith(f"{tmp_path / 'data'} with metadata.version 4.3-IV0.")
+        assert "voter" not in said or quorum == "--standalone"
+        assert told(config)[0] == 0
+        assert other("format", quorum, "-t", CLUSTER_ID, "-c", str(config)).code == 1
+        again = other("format", quorum, "-t", CLUSTER_ID, "-c", str(config), "--ignore-formatted")
+        assert again.ok() == "All of the log directories are already formatted.\n"
+    (tmp_path / "data" / "meta.properties").unlink()
+    assert told(config)[0] == 1
+
+
+def told(config: Path) -> tuple[int, str]:
+    """What both say."""
+    mine, kafkas = ours("info", "-c", str(config)), theirs("info", "-c", str(config))
+    assert (mine.code, mine.out) == (kafkas.code, kafkas.out)
+    return mine.code, mine.out

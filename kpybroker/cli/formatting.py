@@ -1,0 +1,164 @@
+"""`kpybroker storage format` and `info`: the answers of kafka-storage, Apache Kafka 4.3.1, as measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from kpybroker.cli.client import CommandFailed
+from kpybroker.config import BrokerConfig
+from kpybroker.controller.features import OF_THE_QUORUM, SUPPORTED_FEATURES
+from kpybroker.errors import ConfigError, Damage
+from kpybroker.raft.identity import FINALIZED_AT_FORMAT, wanted_format
+from kpybroker.storage.directory import open_directories, read_properties
+from kpybroker.storage.formatting import META_PROPERTIES, Format
+from kpybroker.world import World
+from kpybroker.world.real import real_world
+
+RELEASES = ("4.3-IV0", "4.3")
+METADATA_VERSION = "metadata.version"
+INITIAL, CLUSTER = "kpybroker.initial.controllers", "kpybroker.cluster.id"
+NOT_SERVED = ("share.version", "streams.version")
+"""Features of Apache Kafka 4.3 that are not served here: level 0 of them is what a directory has without a word."""
+
+
+class Wishes(NamedTuple):
+    """What the options of `format` say."""
+
+    cluster_id: str
+    standalone: bool = False
+    none: bool = False
+    initial: str | None = None
+    release: str | None = None
+    features: tuple[str, ...] = ()
+    ignores_formatted: bool = False
+
+
+def format_directories(properties: Mapping[str, str], source: str, wishes: Wishes) -> Iterator[str]:
+    """Format what is empty; says what it does, line by line.
+
+    Raises CommandFailed, and then nothing was formatted: ConfigError where the settings cannot be used.
+    """
+    config = _configured(properties, source, wishes)
+    wanted = wanted_format(config)._replace(features=_levels(wishes, is_dynamic=not config.controller_quorum_voters))
+    world = real_world()
+    paths = list(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
+    formatted = [path for path in paths if world.disk.exists(f"{path}/{META_PROPERTIES}")]
+    if formatted and not wishes.ignores_formatted:
+        raise CommandFailed(
+            f"log directory {formatted[0]} is already formatted; --ignore-formatted passes over it and formats the "
+            "others"
+        )
+    try:
+        opened = open_directories(world, paths, config.node_id, wanted)
+    except ConfigError as refusal:
+        raise CommandFailed(str(refusal)) from refusal
+    for directory in opened:
+        world.disk.close(directory.lock)
+    if len(formatted) == len(paths):
+        yield "All of the log directories are already formatted."
+    for path in paths:
+        if path not in formatted:
+            kind = _kind(config, wanted) if path == config.metadata_log_dir else "data directory"
+            yield f"Formatting {kind} {path} with metadata.version {RELEASES[0]}."
+
+
+def _kind(config: BrokerConfig, wanted: Format) -> str:
+    if wanted.voter is not None or config.node_id in {node_id for node_id, _, _ in wanted.voters}:
+        return "dynamic metadata voter directory"
+    return "dynamic metadata directory" if wanted.voters else "metadata directory"
+
+
+def _configured(properties: Mapping[str, str], source: str, wishes: Wishes) -> BrokerConfig:
+    """The node's settings, with who votes at first as the options say."""
+    if wishes.standalone + wishes.none + (wishes.initial is not None) > 1:
+        raise CommandFailed("--standalone, --no-initial-controllers and --initial-controllers exclude each other")
+    settings = {**properties, CLUSTER: wishes.cluster_id}
+    told = "standalone" if wishes.standalone else "none" if wishes.none else wishes.initial
+    config = BrokerConfig.parse(settings, source)
+    is_controller = "controller" in config.process_roles
+    if config.controller_quorum_voters:
+        if wishes.standalone or wishes.initial is not None:
+            raise CommandFailed(
+                "controller.quorum.voters and --standalone or --initial-controllers both say who votes; remove the "
+                "setting and name controller.quorum.bootstrap.servers where the quorum may change its voters"
+            )
+        return config
+    if is_controller and told is None and INITIAL not in properties:
+        raise CommandFailed(
+            "controller.quorum.voters is not set on this controller; say who votes at first with --standalone, "
+            "--initial-controllers or --no-initial-controllers"
+        )
+    if wishes.standalone and not is_controller:
+        raise CommandFailed("--standalone is for controllers, and process.roles lacks controller")
+    return config if told is None else BrokerConfig.parse({**settings, INITIAL: told}, source)
+
+
+def _levels(wishes: Wishes, *, is_dynamic: bool) -> dict[str, int]:
+    """The features that a new cluster begins with."""
+    if wishes.release is not None and wishes.release not in RELEASES:
+        raise CommandFailed(f"--release-version {wishes.release}: {RELEASES[0]} is the one that is served")
+    known = {**SUPPORTED_FEATURES, **dict.fromkeys(NOT_SERVED, (0, 0))}
+    levels = dict(FINALIZED_AT_FORMAT)
+    for text in wishes.features:
+        name, equals, level = text.partition("=")
+        if not equals or not level.isdecimal():
+            raise CommandFailed(f"--feature {text}: write NAME=LEVEL, such as group.version=1")
+        if name not in known:
+            raise CommandFailed(f"--feature {text}: there is no such feature; known are {', '.join(sorted(known))}")
+        low, high = known[name]
+        if not low <= int(level) <= high:
+            raise CommandFailed(f"--feature {text}: {name} is served {_span(low, high)}")
+        if name == OF_THE_QUORUM:
+            if int(level) != is_dynamic:
+                raise CommandFailed(
+                    f"--feature {text}: it is 0 with controller.quorum.voters, else 1; leave the option out"
+                )
+            continue
+        levels[name] = int(level)
+    return {name: level for name, level in levels.items() if level}
+
+
+def _span(low: int, high: int) -> str:
+    return f"at level {low} only" if low == high else f"from level {low} to {high}"
+
+
+def describe(properties: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
+    """What kafka-storage info prints: the lines, and the problems among them."""
+    config = BrokerConfig.parse(properties, source)
+    world = real_world()
+    found: list[str] = []
+    problems: list[str] = []
+    metas: list[dict[str, str]] = []
+    for path in sorted({config.metadata_log_dir, *config.log_dirs}):
+        if not os.path.isdir(path):
+            problems.append(f"{path} {'is not a directory' if os.path.exists(path) else 'does not exist'}")
+            continue
+        found.append(path)
+        try:
+            metas.append(_meta_of(world, path))
+        except FileNotFoundError:
+            problems.append(f"{path} is not formatted.")
+        except (OSError, Damage) as error:
+            problems.append(f"Error loading {path}/{META_PROPERTIES}: {error}")
+    for name, text in (("cluster.id", "cluster IDs"), ("node.id", "node IDs")):
+        if len({meta.get(name) for meta in metas}) > 1:
+            problems.append(f"Mismatched {text} between storage directories.")
+    lines = _listed(found, "Found log director", ("y:", "ies:"))
+    if metas:
+        shown = ", ".join(f"{name}={value}" for name, value in sorted(metas[0].items()))
+        lines += [f"Found metadata: {{{shown}}}", ""]
+    return lines + _listed(problems, "Found problem", (":", "s:")), problems
+
+
+def _listed(rows: list[str], title: str, endings: tuple[str, str]) -> list[str]:
+    return [title + endings[len(rows) > 1], *(f"  {row}" for row in rows), ""] if rows else []
+
+
+def _meta_of(world: World, path: str) -> dict[str, str]:
+    """Raises FileNotFoundError, OSError, Damage."""
+    meta = read_properties(world, f"{path}/{META_PROPERTIES}")
+    if meta.get("version") != "1":
+        raise Damage(f"Unknown meta.properties version number {meta.get('version')}")
+    return meta

@@ -1,0 +1,17 @@
+"""A server.properties as Apache Kafka reads it, from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kpybroker.config import parse_properties
+from kpybroker.errors import ConfigError
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Settings by name. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}; give --config a readable properties file") from error
+    return dict(parse_properties(text, str(path)))

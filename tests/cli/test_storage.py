@@ -1,0 +1,194 @@
+"""`kpybroker storage format`, `info` and `random-uuid`: a directory is as kafka-storage would have made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kpybroker.raft.snapshots import Snapshots
+from kpybroker.storage.directory import decode_id, read_properties
+from kpybroker.storage.formatting import METADATA_DIRECTORY, read_bootstrap
+from kpybroker.world.real import RealWorld
+from tests.cli.shell import Answer, Shell
+
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+OTHER = "ynxhJI1CSWuYbQP9280hWA"
+DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
+DYNAMIC = "controller.quorum.bootstrap.servers=127.0.0.1:9093\n"
+STATIC = "controller.quorum.voters=1@127.0.0.1:9093\n"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Nobody is asked."""
+    return Shell("127.0.0.1:1", monkeypatch)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[..., Path]:
+    """A server.properties with directories of these names."""
+
+    def write(more: str = DYNAMIC, names: tuple[str, ...] = ("data",)) -> Path:
+        path = tmp_path / "server.properties"
+        path.write_text(
+            "process.roles=broker,controller\nnode.id=1\n"
+            "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\n"
+            f"controller.listener.names=CONTROLLER\nlog.dirs={','.join(str(tmp_path / name) for name in names)}\n{more}"
+        )
+        return path
+
+    return write
+
+
+def formatted(shell: Shell, config: Path, *options: str, cluster: str = CLUSTER) -> Answer:
+    return shell("storage", "format", "-t", cluster, "-c", str(config), *options)
+
+
+def levels(world: RealWorld, path: Path) -> dict[str, int]:
+    return {record.name: record.feature_level for record in read_bootstrap(world, str(path)) or []}
+
+
+@pytest.fixture
+def world() -> RealWorld:
+    return RealWorld(seed=1)
+
+
+def test_a_standalone_controller(shell: Shell, settings: Callable[..., Path], tmp_path: Path, world: RealWorld) -> None:
+    answer = formatted(shell, settings(), "--standalone")
+    data = tmp_path / "data"
+    assert (answer.code, answer.out) == (
+        0,
+        f"Formatting dynamic metadata voter directory {data} with metadata.version 4.3-IV0.\n",
+    )
+    meta = read_properties(world, f"{data}/meta.properties")
+    assert (meta["node.id"], meta["cluster.id"], meta["version"]) == ("1", CLUSTER, "1")
+    assert levels(world, data) == {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "transaction.version": 2,
+    }
+    assert (data / METADATA_DIRECTORY / "00000000000000000000-0000000000.checkpoint").exists()
+
+
+def test_static_voters_need_no_word_and_have_no_first_checkpoint(
+    shell: Shell, settings: Callable[..., Path], tmp_path: Path
+) -> None:
+    answer = formatted(shell, settings(STATIC))
+    assert answer.out == f"Formatting metadata directory {tmp_path}/data with metadata.version 4.3-IV0.\n"
+    assert not (tmp_path / "data" / METADATA_DIRECTORY).exists()
+
+
+def test_several_first_voters_have_the_directories_that_they_were_promised(
+    shell: Shell, settings: Callable[..., Path], tmp_path: Path, world: RealWorld
+) -> None:
+    voters = f"1@127.0.0.1:9093:{DIRECTORY_ID},2@127.0.0.1:9095:MvDxzVmcRsaTz33bUuRU6A"
+    assert formatted(shell, settings(), "-I", voters).code == 0
+    assert read_properties(world, f"{tmp_path}/data/meta.properties")["directory.id"] == DIRECTORY_ID
+    first = Snapshots(world, _config(settings), f"{tmp_path}/data/{METADATA_DIRECTORY}").load_newest()
+    assert first is not None
+    (voters_record,) = [message for kind, message in first.control if kind == 6]
+    assert [voter.voter_id for voter in voters_record.voters] == [1, 2]
+
+
+def _config(settings: Callable[..., Path]) -> object:
+    from kpybroker.cli.properties import read_properties as read
+    from kpybroker.config import BrokerConfig
+
+    return BrokerConfig.parse(read(settings()), "test")
+
+
+def test_no_initial_controllers(shell: Shell, settings: Callable[..., Path], tmp_path: Path) -> None:
+    answer = formatted(shell, settings(), "-N")
+    assert answer.out == f"Formatting metadata directory {tmp_path}/data with metadata.version 4.3-IV0.\n"
+    assert not (tmp_path / "data" / METADATA_DIRECTORY).exists()
+
+
+def test_a_formatted_directory_is_formatted_again_by_nobody(
+    shell: Shell, settings: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = settings()
+    assert formatted(shell, config, "-s").code == 0
+    before = contents(tmp_path)
+    again = formatted(shell, config, "-s")
+    assert (again.code, again.out) == (1, "")
+    assert "already formatted; --ignore-formatted" in again.err
+    ignored = formatted(shell, config, "-s", "-g")
+    assert (ignored.code, ignored.out) == (0, "All of the log directories are already formatted.\n")
+    stranger = formatted(shell, config, "-s", "-g", cluster=OTHER)
+    assert stranger.code == 1
+    assert f"belongs to cluster {CLUSTER}" in stranger.err
+    assert contents(tmp_path) == before
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_ignore_formatted_formats_the_others(shell: Shell, settings: Callable[..., Path], tmp_path: Path) -> None:
+    assert formatted(shell, settings(), "-s").code == 0
+    answer = formatted(shell, settings(names=("data", "second")), "-s", "-g")
+    assert answer.out == f"Formatting data directory {tmp_path}/second with metadata.version 4.3-IV0.\n"
+    assert not (tmp_path / "second" / METADATA_DIRECTORY).exists()
+    told = shell("storage", "info", "-c", str(settings(names=("data", "second"))))
+    assert told.code == 0
+    assert told.out.startswith(f"Found log directories:\n  {tmp_path}/data\n  {tmp_path}/second\n\nFound metadata: {{")
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "said"),
+    [
+        (DYNAMIC, (), "--standalone, --initial-controllers or --no-initial-controllers"),
+        (DYNAMIC, ("-s", "-N"), "exclude each other"),
+        (STATIC, ("-s",), "both say who votes"),
+        (STATIC, ("-f", "kraft.version=1"), "it is 0 with controller.quorum.voters"),
+        (DYNAMIC, ("-s", "-f", "share.version=1"), "share.version is served at level 0 only"),
+        (DYNAMIC, ("-s", "-f", "group.version=7"), "served from level 0 to 1"),
+        (DYNAMIC, ("-s", "-f", "nosuch.version=0"), "there is no such feature"),
+        (DYNAMIC, ("-s", "-f", "group.version"), "write NAME=LEVEL"),
+        (DYNAMIC, ("-s", "-r", "4.0-IV0"), "4.3-IV0 is the one that is served"),
+        ("process.roles=broker\nlisteners=PLAINTEXT://:9092\n" + DYNAMIC, ("-s",), "process.roles lacks controller"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    more: str, options: tuple[str, ...], said: str, shell: Shell, settings: Callable[..., Path], tmp_path: Path
+) -> None:
+    answer = formatted(shell, settings(more), *options)
+    assert (answer.code, answer.out) == (1, "")
+    assert said in answer.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_features_may_begin_lower(
+    shell: Shell, settings: Callable[..., Path], tmp_path: Path, world: RealWorld
+) -> None:
+    assert formatted(shell, settings(), "-s", "-f", "group.version=0", "-f", "share.version=0", "-r", "4.3").code == 0
+    assert levels(world, tmp_path / "data") == {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "transaction.version": 2,
+    }
+
+
+def test_info_names_what_is_wrong(shell: Shell, settings: Callable[..., Path], tmp_path: Path) -> None:
+    assert formatted(shell, settings(names=("data", "second")), "-s").code == 0
+    config = settings(names=("data", "second", "third"))
+    (tmp_path / "third").mkdir()
+    meta = tmp_path / "second" / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=1", "node.id=7"))
+    answer = shell("storage", "info", "-c", str(config))
+    assert answer.code == 1
+    assert answer.out.endswith(
+        f"Found problems:\n  {tmp_path}/third is not formatted.\n  Mismatched node IDs between storage directories.\n\n"
+    )
+    meta.write_text(meta.read_text().replace("version=1", "version=5"))
+    assert "Unknown meta.properties version number 5" in shell("storage", "info", "-c", str(config)).out
+    assert "does not exist" in shell("storage", "info", "-c", str(settings(names=("elsewhere",)))).out
+
+
+def test_a_random_uuid_is_one(shell: Shell) -> None:
+    first, second = shell("storage", "random-uuid").out, shell("storage", "random-uuid").out
+    assert first != second
+    assert len(decode_id(first.strip())) == 16
