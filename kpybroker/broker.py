@@ -270,7 +270,7 @@ class Broker:
         removed, topics, configs = changes.removed, changes.topics, changes.configs
         if old.offset < 0:
             removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
-            self.log_dirs.keep_only({(t.name, t.id) for t in new.topics.values()})
+            self.log_dirs.keep_only(whereabouts.hosted_by(new, self.node_id))
         self._apply_broker_settings(configs)
         for topic in removed:
             self._retire(topic)

@@ -99,6 +99,16 @@ def epoch_of(image: Image, node_id: int) -> int:
     return -1 if known is None else known.epoch
 
 
+def hosted_by(image: Image, node_id: int) -> dict[tuple[str, int], bytes]:
+    """The topic's id of each partition that has a replica on this broker."""
+    return {
+        (topic.name, index): topic.id
+        for topic in image.topics.values()
+        for index, partition in enumerate(topic.partitions)
+        if node_id in partition.replicas
+    }
+
+
 def may_be_in_sync(image: Image, node_id: int, broker_epoch: int) -> bool:
     """Whether a replica on a broker that fetched with this epoch can be in the in-sync set (KIP-841, KIP-903)."""
     known = image.brokers.get(node_id)

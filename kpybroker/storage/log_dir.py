@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
@@ -226,14 +226,30 @@ class LogDirectory:
             self.garbage.add(due_ms, path)
         one.garbage.clear()
 
-    def keep_only(self, topics: set[tuple[str, bytes]]) -> None:
-        """At a start: set aside (`-stray`) the partitions of topics that the metadata does not know."""
-        known = {name for name, _ in topics}
+    def keep_only(self, hosted: Mapping[tuple[str, int], bytes]) -> set[tuple[str, int]]:
+        """At a start: set aside (`-stray`) what the metadata does not have here, and say which.
+
+        hosted: the topic's id by partition, of those that have a replica on this broker. Others were moved away or
+        deleted, or their topic was made again, while this broker was down. Raises OSError.
+        """
+        strays = set()
         for name in sorted(self._present - {METADATA_LOG}):
-            topic = name.rpartition("-")[0]
-            if topic not in known:
-                log.warning("%s/%s is of no topic the metadata knows; renamed to a -stray directory", self.path, name)
-                self._discard(name, "-stray")
+            topic, _, index = name.rpartition("-")
+            wanted = hosted.get((topic, int(index)))
+            if wanted is not None and self._topic_id_of(name) in (None, wanted):
+                continue
+            log.warning(
+                "%s/%s is no replica that the metadata has here; renamed to a -stray directory", self.path, name
+            )
+            self._discard(name, "-stray")
+            strays.add((topic, int(index)))
+        return strays
+
+    def _topic_id_of(self, name: str) -> bytes | None:
+        try:
+            return read_topic_id(self._world.disk, f"{self.path}/{name}")
+        except Damage:
+            return None  # who opens it says so
 
     # what speaks for all
 

@@ -147,13 +147,11 @@ class LogDirectories:
             self._counts[directory.path] -= 1
             directory.delete_log(deleted)
 
-    def keep_only(self, topics: set[tuple[str, bytes]]) -> None:
-        """At a start: set aside the partitions of topics that the metadata does not know."""
-        known = {name for name, _ in topics}
+    def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
+        """As of `LogDirectory.keep_only`."""
         for directory in self.online:
-            directory.keep_only(topics)
-        for key in [key for key in self._place if key[0] not in known]:
-            self._counts[self._place.pop(key).path] -= 1
+            for key in directory.keep_only(hosted):
+                self._counts[self._place.pop(key).path] -= 1
 
     def recovered(self) -> None:
         """All partitions have been opened."""

@@ -222,16 +222,29 @@ def test_what_a_deleted_topic_left_in_checkpoints_does_not_speak_for_a_new_one(t
     run(scenario)
 
 
-def test_partitions_of_no_topic_are_set_aside(tmp_path: Path) -> None:
+def test_what_the_metadata_does_not_have_here_is_set_aside(tmp_path: Path) -> None:
+    """A topic that is gone, one that was made again, and a replica that was moved away."""
     first = opened(tmp_path)
     for topic in IDS:
         filled(first, topic)
+    first.open_log("a", IDS["a"], 1, SMALL).append([plain()], 0, 1000)
+    first.logs["a", 1].flush()
     (tmp_path / "__cluster_metadata-0").mkdir()
-    opened(tmp_path).keep_only({("a", IDS["a"]), ("a-b.c_d", IDS["a-b.c_d"])})
+    again = opened(tmp_path)
+    strays = again.keep_only({("a", 0): IDS["a"], ("a-b.c_d", 0): bytes(16)})
+    assert strays == {("a", 1), ("a-b.c_d", 0), ("b", 0)}
     kept = [name for name in names(tmp_path) if not name.endswith("checkpoint")]
-    assert kept[:3] == ["__cluster_metadata-0", "a-0", "a-b.c_d-0"]
-    assert kept[3].startswith("b-0.")
-    assert kept[3].endswith("-stray")
+    assert kept[:2] == ["__cluster_metadata-0", "a-0"]
+    assert [name.partition(".")[0] for name in kept[2:]] == ["a-1", "a-b", "b-0"]
+    assert all(name.endswith("-stray") for name in kept[2:])
+    assert again.open_log("a", IDS["a"], 0, SMALL).end == 12
+    assert again.open_log("a-b.c_d", bytes(16), 0, SMALL).end == 0
+
+
+def test_a_partition_whose_id_was_never_written_is_kept(tmp_path: Path) -> None:
+    filled(opened(tmp_path), "a")
+    (tmp_path / "a-0" / "partition.metadata").write_bytes(b"")
+    assert opened(tmp_path).keep_only({("a", 0): IDS["a"]}) == set()
 
 
 def test_files_stay_within_the_limit(tmp_path: Path) -> None:
