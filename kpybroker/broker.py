@@ -22,6 +22,7 @@ from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, TRANSACTIO
 from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
 from kpybroker.raft.founding import checked_format
+from kpybroker.raft.newer import check_served
 from kpybroker.raft.quorum import Quorum
 from kpybroker.raft.tasks import begin
 from kpybroker.replication.assigning import Assignments
@@ -137,6 +138,7 @@ class Broker:
         wanted, failed = await checked_format(world, config), dict[str, str]()
         directories = open_directories(world, paths, config.node_id, wanted, failed)
         try:
+            check_served(world, config, SUPPORTED_FEATURES)
             log_dirs = LogDirectories(world, config, directories, failed)
         except ConfigError:
             for directory in directories:

@@ -293,6 +293,22 @@ def frame_record(record: Any, version: int | None = None) -> bytes:
     return head + build(record, version)
 
 
+def frame_of(data: bytes | memoryview) -> tuple[int, int, int]:
+    """The frame's version, the kind of the record, and its version. Raises Damage."""
+    try:
+        frame_version, pos = read_uvarint(data, 0)
+        key, pos = read_uvarint(data, pos)
+        return frame_version, key, read_uvarint(data, pos)[0]
+    except (IndexError, MalformedFrame) as reason:
+        raise Damage(f"a metadata record that cannot be read: {reason}") from None
+
+
+def is_known(frame_version: int, key: int, version: int) -> bool:
+    """Whether such a record can be read here."""
+    cls = by_key.get(key)
+    return frame_version == FRAME_VERSION and cls is not None and version <= last_version(cls)
+
+
 def unframe_record(data: bytes | memoryview) -> Any:
     """The record in a frame. Raises Damage: not a record known here, or one that cannot be read."""
     try:

@@ -1,0 +1,148 @@
+"""A directory that needs more than is served here: refused by name before anything in it is touched.
+
+The metadata log says which features are in force, and has records; both are looked at without changing a file. What is
+damaged is left to whoever opens the log for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError, Damage, KafkaError, MalformedFrame
+from kpybroker.raft.snapshots import Snapshots
+from kpybroker.storage.files import FilePool
+from kpybroker.storage.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY
+from kpybroker.storage.segment import LOG, Segment
+from kpybroker.wire.batch import HEADER_BYTES, Batch, header_at, read_records
+from kpybroker.wire.message import key_of
+from kpybroker.wire.snapshot import KRAFT_VERSION, read_control
+from kpybroker.wire.stored.metadata import FeatureLevelRecord, frame_of, is_known, unframe_record
+from kpybroker.world import World
+
+METADATA_VERSION, KRAFT = "metadata.version", "kraft.version"
+TOOL = "kafka-features.sh --bootstrap-server HOST:PORT"
+RELEASE = "4.3"
+FILE_LIMIT_BYTES = 1 << 32
+SCAN_BYTES = 1 << 20
+
+Levels = dict[str, int]
+
+
+def check_served(world: World, config: BrokerConfig, supported: Mapping[str, tuple[int, int]]) -> None:
+    """Look at the metadata log in its directory. Raises ConfigError: a level or a record that is not served."""
+    directory = config.metadata_log_dir
+    path = f"{directory}/{METADATA_DIRECTORY}"
+    levels: Levels = {}
+    try:
+        has_begun = world.disk.exists(path) and _read_log(world, config, path, levels)
+        bootstrap = f"{directory}/{BOOTSTRAP_CHECKPOINT}"
+        if not has_begun and world.disk.exists(bootstrap):
+            for batch in _batches_of(world, bootstrap):
+                _note(batch, levels, bootstrap)
+    except (OSError, Damage, KafkaError, MalformedFrame):
+        return  # not newer but broken, and told so by whoever opens it
+    wrong = [name for name, level in levels.items() if not _is_served(supported.get(name, (0, 0)), level)]
+    if wrong:
+        raise ConfigError(_refusal(directory, levels, wrong, supported, has_begun=has_begun))
+
+
+def _is_served(span: tuple[int, int], level: int) -> bool:
+    return span[0] <= level <= span[1]
+
+
+def _refusal(
+    directory: str, levels: Levels, wrong: list[str], supported: Mapping[str, tuple[int, int]], *, has_begun: bool
+) -> str:
+    told = []
+    for name in sorted(wrong):
+        low, high = supported.get(name, (0, 0))
+        told.append(f"{name} is at level {levels[name]}, and {high if low == high else f'{low} to {high}'} is served")
+    lowered = " ".join(
+        f"--feature {name}={supported.get(name, (0, 0))[1]}"
+        for name in sorted(wrong)
+        if name not in (METADATA_VERSION, KRAFT)
+    )
+    commands = [f"{TOOL} downgrade {lowered}"] if lowered else []
+    if METADATA_VERSION in wrong:
+        direction = "down" if levels[METADATA_VERSION] > supported[METADATA_VERSION][1] else "up"
+        commands.insert(0, f"{TOOL} {direction}grade --release-version {RELEASE}")
+    if not commands:
+        way = "use a newer kpybroker, or another directory (log.dirs)"
+    elif has_begun:
+        way = f"start the broker that wrote it, run `{'` and `'.join(commands)}`, stop it, and start this one again"
+    else:
+        way = f"no broker was started on it yet, so format it anew, by `kpybroker storage format` or with {lowered}"
+    return f"{directory} cannot be taken over: {'; '.join(told)}; {way}. Nothing was touched"
+
+
+def _read_log(world: World, config: BrokerConfig, path: str, levels: Levels) -> bool:
+    """Note what the newest snapshot and the log behind it say; False where neither has a record of the cluster."""
+    end = 0
+    for snapshot_end, _, name in reversed(Snapshots(world, config, path).names()):
+        found = dict(levels)
+        try:
+            for batch in _batches_of(world, f"{path}/{name}"):
+                _note(batch, found, f"{path}/{name}")
+        except (Damage, KafkaError, MalformedFrame):
+            continue
+        levels.update(found)
+        end = snapshot_end
+        break
+    has_begun = end > 0
+    pool = FilePool(4)
+    for name in world.disk.list(path):
+        size = world.disk.path_size(f"{path}/{name}") if name.endswith(LOG) else 0
+        if not size or not name[: -len(LOG)].isdecimal():
+            continue
+        segment = Segment(world.disk, pool, path, int(name[: -len(LOG)]), size)
+        try:
+            for at, _, next_offset, size_bytes in segment.walk(0, SCAN_BYTES):
+                if next_offset > end:
+                    batch = segment.batch_at(at, size_bytes)
+                    if not batch.crc_ok():
+                        return has_begun
+                    _note(batch, levels, segment.path + LOG)
+                    has_begun |= not batch.is_control
+        finally:
+            segment.drop_files()
+    return has_begun
+
+
+def _batches_of(world: World, path: str) -> Iterator[Batch]:
+    """The batches of a snapshot. Raises OSError, Damage."""
+    handle = world.disk.open(path)
+    try:
+        view = memoryview(world.disk.pread(handle, min(world.disk.size(handle), FILE_LIMIT_BYTES), 0))
+    finally:
+        world.disk.close(handle)
+    at = 0
+    while at < len(view):
+        size = header_at(view, at)[1] if len(view) - at >= HEADER_BYTES else 0
+        if size < HEADER_BYTES or at + size > len(view):
+            raise Damage(f"{path}: no batch at byte {at}")
+        batch = Batch(view[at : at + size])
+        if not batch.crc_ok():
+            raise Damage(f"{path}: the batch at byte {at} has a wrong CRC")
+        yield batch
+        at += size
+
+
+def _note(batch: Batch, levels: Levels, where: str) -> None:
+    """Take in the levels that a batch sets. Raises ConfigError for a record of a kind that is not known here."""
+    for record in read_records(batch):
+        if batch.is_control:
+            kind, message = read_control(record)
+            if kind == KRAFT_VERSION:
+                levels[KRAFT] = message.kraft_version
+            continue
+        frame, key, version = frame_of(record.value or b"")
+        if not is_known(frame, key, version):
+            raise ConfigError(
+                f"{where} has a metadata record of kind {key}, version {version}, at offset {record.offset}, which "
+                "is not known here: a newer Apache Kafka wrote it; use a newer kpybroker, or another directory "
+                "(log.dirs). Nothing was touched"
+            )
+        if key == key_of(FeatureLevelRecord):
+            level = unframe_record(record.value or b"")
+            levels[level.name] = level.feature_level

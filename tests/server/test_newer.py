@@ -1,0 +1,146 @@
+"""A directory that needs more than is served here: named, and not touched."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError
+from kpybroker.server.node import Node
+from kpybroker.storage.formatting import METADATA_DIRECTORY
+from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.snapshot import KRAFT_VERSION, control_record, encode_snapshot
+from kpybroker.wire.stored.metadata import FeatureLevelRecord, frame_record
+from kpybroker.wire.stored.quorum import KRaftVersionRecord
+from kpybroker.world.real import RealWorld
+
+SHARE = FeatureLevelRecord(name="share.version", feature_level=1)
+STREAMS = FeatureLevelRecord(name="streams.version", feature_level=1)
+UNKNOWN = b"\x01\xfa\x01\x00\x00"
+"""Kind 250."""
+
+
+def start(path: Path) -> None:
+    """Start a node and stop it."""
+
+    async def scenario() -> None:
+        world = RealWorld(1)
+        config = BrokerConfig.parse({"log.dirs": str(path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+        try:
+            node = await Node.start(world, config)
+            await node.stop()
+        finally:
+            world.close()
+
+    asyncio.run(scenario())
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def append(path: Path, value: bytes | None, control: Any = None) -> Path:
+    """Add a record to the metadata log, as a newer Apache Kafka might."""
+    log = max((path / METADATA_DIRECTORY).glob("*.log"))
+    rows = [(None, value)] if control is None else [control]
+    end = end_of(log)
+    with log.open("ab") as file:
+        file.write(encode_batch(rows, base_offset=end, timestamp_ms=1, leader_epoch=9, control=control is not None))
+    return log
+
+
+def end_of(log: Path) -> int:
+    from kpybroker.wire.batch import split
+
+    return split(log.read_bytes())[-1].next_offset
+
+
+def refusal(path: Path) -> str:
+    before = contents(path)
+    with pytest.raises(ConfigError) as refused:
+        start(path)
+    assert contents(path) == before
+    assert str(refused.value).endswith("Nothing was touched")
+    return str(refused.value)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    start(path)
+    return path
+
+
+def test_features_that_are_not_served_are_named_with_the_command_that_lowers_them(data: Path) -> None:
+    append(data, frame_record(SHARE))
+    append(data, frame_record(STREAMS))
+    said = refusal(data)
+    assert "share.version is at level 1, and 0 is served; streams.version is at level 1, and 0 is served" in said
+    assert (
+        "run `kafka-features.sh --bootstrap-server HOST:PORT downgrade --feature share.version=0 "
+        "--feature streams.version=0`" in said
+    )
+    append(data, frame_record(FeatureLevelRecord(name="share.version", feature_level=0)))
+    assert "share.version" not in refusal(data)
+    append(data, frame_record(FeatureLevelRecord(name="streams.version", feature_level=0)))
+    start(data)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (FeatureLevelRecord(name="metadata.version", feature_level=31), "metadata.version is at level 31, and 30 is"),
+        (FeatureLevelRecord(name="metadata.version", feature_level=28), "upgrade --release-version 4.3"),
+        (
+            FeatureLevelRecord(name="group.version", feature_level=2),
+            "group.version is at level 2, and 0 to 1 is served",
+        ),
+        (FeatureLevelRecord(name="new.version", feature_level=1), "new.version is at level 1, and 0 is served"),
+    ],
+)
+def test_a_level_that_is_not_served(record: FeatureLevelRecord, said: str, data: Path) -> None:
+    append(data, frame_record(record))
+    assert said in refusal(data)
+
+
+def test_a_record_of_a_kind_that_is_not_known(data: Path) -> None:
+    log = append(data, UNKNOWN)
+    assert f"{log} has a metadata record of kind 250, version 0, at offset {end_of(log) - 1}" in refusal(data)
+
+
+def test_a_later_version_of_the_quorum(data: Path) -> None:
+    append(data, None, control_record(KRAFT_VERSION, KRaftVersionRecord(kraft_version=2)))
+    assert "kraft.version is at level 2, and 0 to 1 is served; use a newer kpybroker" in refusal(data)
+
+
+def test_a_snapshot_counts_too(data: Path) -> None:
+    end = end_of(max((data / METADATA_DIRECTORY).glob("*.log")))
+    snapshot = data / METADATA_DIRECTORY / f"{end:020d}-0000000009.checkpoint"
+    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), SHARE]
+    snapshot.write_bytes(b"".join(encode_snapshot(levels, epoch=9, now_ms=1, last_timestamp_ms=1)))
+    assert "downgrade --feature share.version=0`" in refusal(data)
+
+
+def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    (fresh / ".lock").touch()
+    for name in ("meta.properties",):
+        (fresh / name).write_bytes((data / name).read_bytes())
+    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), SHARE]
+    bootstrap = b"".join(encode_snapshot(levels, epoch=0, now_ms=1, last_timestamp_ms=1))
+    (fresh / "bootstrap.checkpoint").write_bytes(bootstrap)
+    assert "format it anew, by `kpybroker storage format` or with --feature share.version=0" in refusal(fresh)
+
+
+def test_meta_properties_of_a_later_version(data: Path) -> None:
+    meta = data / "meta.properties"
+    meta.write_text(meta.read_text().replace("version=1", "version=2"))
+    before = contents(data)
+    with pytest.raises(ConfigError, match="has version 2, and version 1 is known here"):
+        start(data)
+    assert contents(data) == before
