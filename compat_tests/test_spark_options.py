@@ -114,6 +114,24 @@ def test_batches_of_a_size(
     assert run.batches == [50, 50, 50, 50]
 
 
+def test_batches_wait_until_they_are_worth_while(
+    spark: SparkSession, target: Target, producer: Producer, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The first comes at once; the next when a hundred records are there, or an hour is over."""
+    topic = make_topic(1)
+    send(producer, topic, range(10))
+    options = source(target, subscribe=topic, minOffsetsPerTrigger="100", maxTriggerDelay="1h")
+    records = spark.readStream.format("kafka").options(**options, **{"fetchOffset.retryIntervalMs": "10"}).load()
+    paths = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+    query = records.writeStream.format("parquet").options(**paths).start()
+    for first, end, seen in (0, 10, 10), (10, 60, 10), (60, 110, 110):
+        if first:
+            send(producer, topic, range(first, end))
+        query.processAllAvailable()
+        assert numbers(spark.read.parquet(paths["path"])) == list(range(seen))
+    query.stop()
+
+
 @pytest.mark.parametrize(
     "options",
     [
