@@ -21,6 +21,7 @@ from kpybroker.metadata import chronicle, whereabouts
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
 from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
+from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.raft.founding import checked_format
 from kpybroker.raft.newer import check_served
 from kpybroker.raft.quorum import Quorum
@@ -74,6 +75,7 @@ class Broker:
         self.supported_features = SUPPORTED_FEATURES
         self.hosting = Hosting(config.node_id)
         self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots, self.hosting.now)
+        self.quotas = ClientQuotas(config, self.hosting.now)
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.quorum = Quorum(world, config, directories[0])
         self.controller = Controller(
@@ -274,6 +276,7 @@ class Broker:
             removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
             self.log_dirs.keep_only(whereabouts.hosted_by(new, self.node_id))
         self._apply_broker_settings(configs)
+        self.quotas.follow(new.quotas)
         for topic in removed:
             self._retire(topic)
         for name in topics:
@@ -350,9 +353,6 @@ class Broker:
     def leader_of(self, name: str, index: int, listener: str) -> Leader | None:
         """Who leads a partition, as far as this broker knows."""
         return whereabouts.leader_of(self.image, name, index, listener)
-
-    def is_internal(self, name: str) -> bool:
-        return name in INTERNAL_TOPICS
 
     def check_topic_name(self, name: str) -> None:
         """Raises INVALID_TOPIC_EXCEPTION."""

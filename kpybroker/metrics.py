@@ -11,7 +11,9 @@ class Metrics:
         "bytes_sent",
         "connections_accepted",
         "connections_refused",
+        "connections_throttled",
         "frames_refused",
+        "requests_throttled",
         "worst_stall_ms",
     )
 
@@ -21,6 +23,8 @@ class Metrics:
         """Of open connections, up to the server's last sweep."""
         self.connections_accepted = 0
         self.connections_refused = 0
+        self.connections_throttled = 0
+        self.requests_throttled = 0
         self.frames_refused = 0
         self.worst_stall_ms = 0.0
         """The longest time that the loop was late for its own timer."""

@@ -21,6 +21,7 @@ from oracle.group_scenes import SETTINGS, GroupScenes
 from oracle.kafka import Kafka
 from oracle.marker_scenes import MarkerScenes
 from oracle.quorum_scenes import QuorumScenes
+from oracle.quota_scenes import QuotaScenes
 from oracle.scenes import Scenes
 from oracle.transaction_scenes import TransactionScenes
 from oracle.txn_offset_scenes import TxnOffsetScenes
@@ -92,6 +93,7 @@ def main() -> None:
     with Kafka() as kafka:
         recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
         ClusterScenes(recorder.ask, at_controller.ask).all()
+        QuotaScenes(recorder.ask).all()
         at_controller.said["api_versions_at_controller"] = at_controller.said.pop("api_versions")
         recorder.write(GOLDEN)
         at_controller.write(GOLDEN)

@@ -13,7 +13,7 @@ ROWS = [
     ["server"],
     ["handlers"],
     ["broker", "creating"],
-    ["controller", "replication", "groups", "transactions"],
+    ["controller", "replication", "groups", "transactions", "quotas"],
     ["raft", "coordinating", "runner", "machine", "peer", "call"],
     ["storage", "metadata"],
     ["security"],

@@ -111,9 +111,14 @@ class BrokerConfig:
 
     socket_request_max_bytes: int
     connections_max_idle_ms: int
+    max_connection_creation_rate: int
     max_connections: int
     max_connections_per_ip: int
     queued_max_request_bytes: int
+    quota_window_num: int
+    quota_window_size_seconds: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     request_timeout_ms: int
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int

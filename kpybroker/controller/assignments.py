@@ -104,7 +104,9 @@ def create_partitions(
                     ErrorCode.POLICY_VIOLATION,
                     f"The cluster may have {config.max_partitions} partitions (kpybroker.max.partitions).",
                 )
-            records.extend(_grow(state, random, topic))
+            grown = _grow(state, random, topic)
+            command.charge(len(grown))
+            records.extend(grown)
             results.append(TopicResult(topic.name, num_partitions=topic.total))
         except KafkaError as refusal:
             results.append(TopicResult(topic.name, error_code=refusal.code, error_message=refusal.message))

@@ -5,7 +5,7 @@ A command is refused as a whole by a KafkaError; what is refused per item has it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -16,6 +16,14 @@ from kpybroker.machine import Tick
 
 ZERO_UUID = bytes(16)
 NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+
+
+ChargePartitions = Callable[[int], None]
+"""Told of the partitions that a topic gains or loses before it does. Raises THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+
+def free(_partitions: int) -> None:
+    """No quota."""
 
 
 class ResourceType(IntEnum):
@@ -125,6 +133,7 @@ class CreateTopics(NamedTuple):
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
+    charge: ChargePartitions = free
 
 
 class TopicResult(NamedTuple):
@@ -143,6 +152,7 @@ class DeleteTopics(NamedTuple):
     """Topics by name (id zero) or by id (name None). Answer: list[TopicResult] as of CreateTopics."""
 
     topics: tuple[tuple[str | None, bytes], ...]
+    charge: ChargePartitions = free
 
 
 class NewPartitions(NamedTuple):
@@ -158,6 +168,7 @@ class CreatePartitions(NamedTuple):
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False
+    charge: ChargePartitions = free
 
 
 class ReplaceConfigs(NamedTuple):
@@ -294,6 +305,28 @@ class OngoingReassignment(NamedTuple):
     removing: tuple[int, ...]
 
 
+class QuotaChange(NamedTuple):
+    """Quotas of one entity, which is (type, name) parts: a name of None is the default. A value of None removes."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    ops: tuple[tuple[str, float | None], ...]
+
+
+class AlterClientQuotas(NamedTuple):
+    """Answer: list[QuotaResult], one for each entity. One entity's changes are made together or not at all."""
+
+    changes: tuple[QuotaChange, ...]
+    validate_only: bool = False
+
+
+class QuotaResult(NamedTuple):
+    """What became of one entity."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
 class UpgradeType(IntEnum):
     """How far UpdateFeatures may go (KIP-778)."""
 
@@ -342,5 +375,6 @@ Command = (
     | CreatePartitions
     | AlterConfigs
     | IncrementalAlterConfigs
+    | AlterClientQuotas
     | AllocateProducerIds
 )

@@ -15,6 +15,7 @@ from kpybroker.controller import (
     features,
     isr,
     log_dirs,
+    quotas,
     reassignment,
     topics,
 )
@@ -80,6 +81,8 @@ class ControllerMachine:
                 return configs.alter_configs(state, self.config, command)
             case asked.IncrementalAlterConfigs():
                 return configs.incremental_alter_configs(state, self.config, command)
+            case asked.AlterClientQuotas():
+                return quotas.alter_client_quotas(state, command)
             case asked.AllocateProducerIds():
                 return self._allocate_producer_ids(command)
             case asked.RegisterBroker():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kpybroker.controller.commands import BrokerEndpoint, ResourceType
+from kpybroker.metadata.quotas import Entity, changed
 from kpybroker.wire.stored import metadata as stored
 
 NO_LEADER = -1
@@ -93,13 +94,14 @@ class ControllerState:
     brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
+    quotas: dict[Entity, Mapping[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     partition_count: int = 0
     open_transaction: list[Any] | None = None
     """The records of a metadata transaction that has not ended (KIP-866)."""
 
     def apply(self, record: Any) -> None:
-        """Replay one record. Kinds that the controller decides nothing by (ACLs, quotas, tokens) change nothing."""
+        """Replay one record. Kinds that the controller decides nothing by (ACLs, tokens) change nothing."""
         kind = type(record)
         if kind is stored.BeginTransactionRecord:
             self.open_transaction = []
@@ -225,6 +227,10 @@ def _producer_ids(state: ControllerState, record: stored.ProducerIdsRecord) -> N
     state.next_producer_id = record.next_producer_id
 
 
+def _quota(state: ControllerState, record: stored.ClientQuotaRecord) -> None:
+    changed(state.quotas, record)
+
+
 CHANGES: Mapping[type[Any], Callable[[ControllerState, Any], None]] = {
     stored.TopicRecord: _topic,
     stored.RemoveTopicRecord: _remove_topic,
@@ -239,4 +245,5 @@ CHANGES: Mapping[type[Any], Callable[[ControllerState, Any], None]] = {
     stored.ConfigRecord: _config,
     stored.FeatureLevelRecord: _feature,
     stored.ProducerIdsRecord: _producer_ids,
+    stored.ClientQuotaRecord: _quota,
 }

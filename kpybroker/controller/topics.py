@@ -11,6 +11,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.controller.assignments import check_assignments, new_partition, place
 from kpybroker.controller.commands import (
     ZERO_UUID,
+    ChargePartitions,
     CreateTopics,
     DeleteTopics,
     NewTopic,
@@ -52,7 +53,7 @@ def create_topics(
         try:
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            results.append(_create(state, config, random, topic, made))
+            results.append(_create(state, config, random, topic, made, command.charge))
         except KafkaError as refusal:
             results.append(TopicResult(topic.name, error_code=refusal.code, error_message=refusal.message))
     return [] if command.validate_only else made.records, results
@@ -64,7 +65,14 @@ def _count(topic: NewTopic, config: BrokerConfig) -> int:
     return config.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
 
 
-def _create(state: ControllerState, config: BrokerConfig, random: Random, topic: NewTopic, made: _Made) -> TopicResult:
+def _create(
+    state: ControllerState,
+    config: BrokerConfig,
+    random: Random,
+    topic: NewTopic,
+    made: _Made,
+    charge: ChargePartitions,
+) -> TopicResult:
     _check_name(state, topic.name, made)
     settings = made.settings.get(topic.configs)
     if settings is None:
@@ -77,6 +85,7 @@ def _create(state: ControllerState, config: BrokerConfig, random: Random, topic:
             f"The cluster may have {config.max_partitions} partitions (kpybroker.max.partitions) "
             f"and has {state.partition_count + made.partitions}.",
         )
+    charge(count)
     topic_id = random_uuid(random)
     made.partitions += count
     made.normal_names[normal_name(topic.name)] = topic.name
@@ -185,6 +194,7 @@ def delete_topics(
                     ErrorCode.INVALID_REQUEST, "Duplicate topic name." if name is not None else "Duplicate topic id."
                 )
             topic_name, found_id = _find(state, name, topic_id)
+            command.charge(len(state.topics[topic_name].partitions))
             records.append(stored.RemoveTopicRecord(topic_id=found_id))
             results.append(TopicResult(topic_name, found_id))
         except KafkaError as refusal:

@@ -14,6 +14,7 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.in_turns import Turns
 from kpybroker.metadata.whereabouts import has_partition
+from kpybroker.replication.partition import INTERNAL_TOPICS
 from kpybroker.transactions.commands import AddPartitions
 from kpybroker.transactions.transaction import V1, Place
 from kpybroker.wire.rpc.add_partitions_to_txn import (
@@ -92,7 +93,7 @@ def _unfit(broker: Broker, places: list[Place], *, may_be_internal: bool) -> Cod
     own: that is what AddOffsetsToTxn is for."""
     codes = {}
     for place in places:
-        if broker.is_internal(place[0]) and not may_be_internal:
+        if place[0] in INTERNAL_TOPICS and not may_be_internal:
             codes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif not has_partition(broker.image, *place):
             codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -8,6 +8,7 @@ from kpybroker.call import Call
 from kpybroker.controller.commands import CreatePartitions, NewPartitions
 from kpybroker.errors import KafkaError
 from kpybroker.handlers.everywhere import served_everywhere
+from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
@@ -19,17 +20,21 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    command = CreatePartitions(tuple(_new_partitions(topic) for topic in request.topics), request.validate_only)
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    quota = mutations(broker, call, "CreatePartitions")
+    command = CreatePartitions(
+        tuple(_new_partitions(topic) for topic in request.topics), request.validate_only, quota.take
+    )
     results = await broker.controller.ask(command, request.timeout_ms)
     await served_everywhere(broker, request.timeout_ms)
     return Response(
+        throttle_time_ms=quota.wait_ms,
         results=[
             CreatePartitionsTopicResult(
                 name=result.name or "", error_code=result.error_code, error_message=result.error_message
             )
             for result in results
-        ]
+        ],
     )
 
 

@@ -9,6 +9,7 @@ from kpybroker.config.describe import describe_topic
 from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.everywhere import served_everywhere
+from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from kpybroker.config import BrokerConfig
 
 
-async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    command = CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    quota = mutations(broker, call, "CreateTopics")
+    command = CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only, quota.take)
     results = await broker.controller.ask(command, request.timeout_ms)
     await served_everywhere(broker, request.timeout_ms)
     settings = _Settings(broker.config)
-    return Response(topics=[_result(settings, result) for result in results])
+    return Response(throttle_time_ms=quota.wait_ms, topics=[_result(settings, result) for result in results])
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.commands import ZERO_UUID, DeleteTopics
 from kpybroker.errors import KafkaError
+from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.delete_topics import DeletableTopicResult, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    results = await broker.controller.ask(DeleteTopics(_asked(request)), request.timeout_ms)
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    quota = mutations(broker, call, "DeleteTopics")
+    results = await broker.controller.ask(DeleteTopics(_asked(request), quota.take), request.timeout_ms)
     return Response(
+        throttle_time_ms=quota.wait_ms,
         responses=[
             DeletableTopicResult(
                 name=result.name,
@@ -24,7 +27,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
                 error_message=result.error_message,
             )
             for result in results
-        ]
+        ],
     )
 
 

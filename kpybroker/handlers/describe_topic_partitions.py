@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.metadata import TOPIC_OPERATIONS
+from kpybroker.replication.partition import INTERNAL_TOPICS
 from kpybroker.wire.rpc.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponsePartition,
@@ -74,7 +75,7 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
         return DescribeTopicPartitionsResponseTopic(
             error_code=code,
             name=name,
-            is_internal=broker.is_internal(name),
+            is_internal=name in INTERNAL_TOPICS,
             partitions=[],
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
@@ -82,7 +83,7 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=image.id,
-        is_internal=broker.is_internal(name),
+        is_internal=name in INTERNAL_TOPICS,
         partitions=[
             _partition(index, partition, live)
             for index, partition in enumerate(image.partitions[first : first + limit], start=first)

@@ -51,7 +51,7 @@ def forwardable(api: Api) -> bool:
 def says_not_controller(told: Any) -> bool:
     """Whether an answer, or the first rows of one, refuses because its sender is no longer the active controller."""
     codes = [getattr(told, "error_code", 0)]
-    for name in ("topics", "results", "responses"):
+    for name in ("topics", "results", "responses", "entries"):
         codes += [getattr(each, "error_code", 0) for each in getattr(told, name, None) or ()]
     return ErrorCode.NOT_CONTROLLER in codes
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition import INTERNAL_TOPICS
 from kpybroker.wire.message import build
 from kpybroker.wire.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (
@@ -101,7 +102,7 @@ def _asked(broker: Broker, name: str | None, topic_id: bytes, operations: int, v
     return MetadataResponseTopic(
         error_code=code,
         name=name,
-        is_internal=broker.is_internal(name),
+        is_internal=name in INTERNAL_TOPICS,
         partitions=[],
         topic_authorized_operations=operations,
     )
@@ -112,7 +113,7 @@ def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataRespon
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
-        is_internal=broker.is_internal(topic.name),
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
                 error_code=ErrorCode.NONE if p.leader in live else ErrorCode.LEADER_NOT_AVAILABLE,

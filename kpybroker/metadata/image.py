@@ -11,6 +11,7 @@ from typing import Any
 
 from kpybroker.errors import Damage
 from kpybroker.metadata.parts import BrokerImage, Changes, PartitionImage, TopicImage
+from kpybroker.metadata.quotas import NO_QUOTAS, Quotas, changed, record_of
 from kpybroker.metadata.records import kept_as
 from kpybroker.wire.stored import metadata as stored
 
@@ -50,6 +51,7 @@ class Image:
         "features",
         "next_producer_id",
         "offset",
+        "quotas",
         "topics",
     )
 
@@ -64,11 +66,13 @@ class Image:
         self.configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
         """(resource type, name) -> the settings it has of its own."""
         self.features: Mapping[str, int] = {}
+        self.quotas: Quotas = NO_QUOTAS
+        """By entity, the values that are set."""
         self.next_producer_id = 0
         self.changes = Changes()
         self._names: Mapping[bytes, str] = {}
         self._kept: Mapping[Any, Any] = {}
-        """Records of kinds that nothing here decides by (quotas, ACLs, ...): they must survive a snapshot."""
+        """Records of kinds that nothing here decides by (ACLs, tokens, ...): they must survive a snapshot."""
         self._open: tuple[Any, ...] | None = None
         """The records of a metadata transaction that has not ended (KIP-868)."""
 
@@ -120,6 +124,8 @@ class Image:
         for (kind, name), settings in self.configs.items():
             for key, value in settings.items():
                 yield stored.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+        for entity, values in self.quotas.items():
+            yield from (record_of(entity, key, value) for key, value in values.items())
         if self.next_producer_id:
             yield stored.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id)
         yield from self._kept.values()
@@ -128,7 +134,17 @@ class Image:
         """Same content; offset and epoch are where it was reached, not what it is."""
         if not isinstance(other, Image):
             return NotImplemented
-        compared = ("topics", "brokers", "controllers", "configs", "features", "next_producer_id", "_kept", "_open")
+        compared = (
+            "topics",
+            "brokers",
+            "controllers",
+            "configs",
+            "features",
+            "quotas",
+            "next_producer_id",
+            "_kept",
+            "_open",
+        )
         return all(getattr(self, name) == getattr(other, name) for name in compared)
 
     __hash__ = None  # type: ignore[assignment]  # compared by content, never a key
@@ -281,6 +297,9 @@ class _Draft:
     def producer_ids(self, record: stored.ProducerIdsRecord) -> None:
         self._image.next_producer_id = record.next_producer_id
 
+    def quota(self, record: stored.ClientQuotaRecord) -> None:
+        changed(self.of("quotas"), record)
+
     def nothing(self, record: Any) -> None:
         """NoOpRecord and what is left of migrations from ZooKeeper: there is nothing to remember."""
 
@@ -309,7 +328,7 @@ _CHANGES: Mapping[type[Any], Callable[[_Draft, Any], None]] = {
     stored.ProducerIdsRecord: _Draft.producer_ids,
     stored.NoOpRecord: _Draft.nothing,
     stored.ZkMigrationStateRecord: _Draft.nothing,
-    stored.ClientQuotaRecord: _Draft.keep,
+    stored.ClientQuotaRecord: _Draft.quota,
     stored.AccessControlEntryRecord: _Draft.keep,
     stored.RemoveAccessControlEntryRecord: _Draft.keep,
     stored.UserScramCredentialRecord: _Draft.keep,

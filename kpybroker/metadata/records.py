@@ -9,9 +9,6 @@ from kpybroker.wire.stored import metadata as stored
 
 def kept_as(record: Any) -> tuple[Any, bool]:
     """Under which key a record is kept, and whether it says that what is kept there is gone."""
-    if isinstance(record, stored.ClientQuotaRecord):
-        entity = tuple((e.entity_type, e.entity_name) for e in record.entity)
-        return ("quota", entity, record.key), record.remove
     if isinstance(record, stored.AccessControlEntryRecord | stored.RemoveAccessControlEntryRecord):
         return ("acl", record.id), isinstance(record, stored.RemoveAccessControlEntryRecord)
     if isinstance(record, stored.UserScramCredentialRecord | stored.RemoveUserScramCredentialRecord):

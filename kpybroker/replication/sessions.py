@@ -234,6 +234,12 @@ class Sessions:
             self._rank_again(session)
         return session
 
+    def forget_what_was_told(self, session_id: int) -> None:
+        """An answer was not sent after all: the next one tells everything, as the first one did."""
+        session = self._sessions.get(session_id)
+        for want in () if session is None else session.wants.values():
+            want.told_high_watermark = -1
+
     def _rank_again(self, session: Session) -> None:
         is_old = session.id not in self._young
         if is_old:

@@ -34,17 +34,26 @@ API_VERSIONS = 18
 PRODUCE, FETCH = 0, 1
 
 
+Handle = Callable[["Broker", Call, Any], Any]
+Between = Callable[[api_table.Api, Handle], Handle]
+
+
 class Route:
     """One row of the table, bound to its handler on first use; `count` requests have taken it."""
 
-    __slots__ = ("api", "count", "handle")
+    __slots__ = ("_own", "api", "count", "handle")
 
     def __init__(self, api: api_table.Api) -> None:
         handler = handler_of(api)
         handle, here = handler.handle, getattr(handler, "here", None)
         self.api = api
         self.count = 0
-        self.handle: Callable[[Broker, Call, Any], Any] = forwarding(api, handle, here) if forwardable(api) else handle
+        self._own: Handle = forwarding(api, handle, here) if forwardable(api) else handle
+        self.handle: Handle = self._own
+
+    def go_through(self, between: Between | None) -> None:
+        """Have requests handled by what `between` makes of the handler; None: by the handler itself."""
+        self.handle = self._own if between is None else between(self.api, self._own)
 
 
 class Known(NamedTuple):
@@ -64,6 +73,13 @@ class Dispatcher:
         self._broker = broker
         self.routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._between: Between | None = None
+
+    def stand_between(self, between: Between | None) -> None:
+        """Put something between requests and their handlers, or take it away."""
+        self._between = between
+        for route in self.routes.values():
+            route.go_through(between)
 
     async def answer_here(self, name: str, request: Any) -> Any:
         """What this node's own parts ask of it as the active controller: no connection, and nothing is forwarded."""
@@ -121,6 +137,7 @@ class Dispatcher:
         route = self.routes.get(api.key)
         if route is None:
             route = self.routes[api.key] = Route(api)
+            route.go_through(self._between)
         call = Call(api.key, version, header.client_id, connection.host, connection.number, door.listener, door.side)
         parse: Callable[[memoryview, int], Any] = parser(api.request, version)
         if api.key == PRODUCE and version >= FIRST_FLEXIBLE_PRODUCE:

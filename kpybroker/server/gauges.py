@@ -58,6 +58,8 @@ COUNTERS = {
     f"{NETWORK}outgoing_byte": "Bytes sent",
     f"{NETWORK}connection_creation": "Connections accepted",
     "kpybroker_connections_refused": "Connections refused: max.connections, max.connections.per.ip",
+    "kpybroker_connections_throttled": "Connections held and then closed: connection_creation_rate of their address",
+    "kpybroker_requests_throttled": "Requests after which a client had to wait: a quota was exceeded",
     "kpybroker_frames_refused": "Frames that could not be read; each cost its connection",
 }
 REQUESTS = "kafka_network_requestmetrics_requests"
@@ -124,6 +126,8 @@ class Gauges:
                 f"{NETWORK}outgoing_byte": metrics.bytes_sent,
                 f"{NETWORK}connection_creation": metrics.connections_accepted,
                 "kpybroker_connections_refused": metrics.connections_refused,
+                "kpybroker_connections_throttled": metrics.connections_throttled,
+                "kpybroker_requests_throttled": metrics.requests_throttled,
                 "kpybroker_frames_refused": metrics.frames_refused,
             }
         )

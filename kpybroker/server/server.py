@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import BROKER, CONTROLLER, Reply
 from kpybroker.server import dispatch
+from kpybroker.server.arriving import Arrivals
 from kpybroker.server.connection import Connection
 from kpybroker.server.door import Door
+from kpybroker.server.throttling import Throttling
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -49,6 +51,9 @@ class Server:
         broker.answer_here(self._dispatcher.answer_here)
         self.dispatch = self._dispatcher.run
         self.encode: Callable[[Reply], Sequence[Any]] = dispatch.encode
+        self.stand_between = self._dispatcher.stand_between
+        self.throttling = Throttling(self, broker.quotas)
+        self._arrivals = Arrivals(self)
         self._connections: dict[int, Connection] = {}
         self._per_host: dict[str, int] = {}
         self._accepted = 0
@@ -84,6 +89,8 @@ class Server:
 
     def open_the_doors(self) -> None:
         """Serve from now on, those first who came while the broker started."""
+        self.broker.quotas.on_change(self.throttling.follow)
+        self.throttling.follow()
         for door in self._doors:
             door.is_open = True
         for connection in self.connections():
@@ -96,6 +103,8 @@ class Server:
             listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for pauses in (self.throttling.pauses, self._arrivals.pauses):
+            pauses.stop()
         for connection in self.connections():
             connection.stop_gracefully()
         deadline = self.now + STOP_PATIENCE_S
@@ -161,6 +170,7 @@ class Server:
         connection.quiet_since = self.now
         self._connections[connection.number] = connection
         self._per_host[host] = here + 1
+        self._arrivals.came(connection)
         return True
 
     def forget(self, connection: Connection) -> None:

@@ -127,6 +127,8 @@ API = [
     Api(  45, "AlterPartitionReassignments", 0, 1,  0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  46, "ListPartitionReassignments", 0, 0,   0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY,        ON_BROKER),
+    Api(  48, "DescribeClientQuotas",     0,  1,    1,    CLIENT,   ANY,        ON_BROKER),
+    Api(  49, "AlterClientQuotas",        0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  52, "Vote",                     0,  2,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  53, "BeginQuorumEpoch",         0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  54, "EndQuorumEpoch",           0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),

@@ -132,7 +132,7 @@ def test_what_the_controller_does_not_decide_by_is_let_pass() -> None:
     stage = Stage(brokers=1)
     before = stage.replayed()
     stage.state.apply(stored.NoOpRecord())
-    stage.state.apply(stored.ClientQuotaRecord(key="producer_byte_rate", value=1.0))
+    stage.state.apply(stored.AccessControlEntryRecord(resource_name="r", principal="User:u"))
     assert stage.state == before
 
 

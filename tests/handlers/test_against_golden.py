@@ -26,6 +26,7 @@ from oracle.directory_scenes import DirectoryScenes
 from oracle.group_scenes import SETTINGS, GroupScenes
 from oracle.marker_scenes import MarkerScenes
 from oracle.quorum_scenes import QuorumScenes
+from oracle.quota_scenes import QuotaScenes
 from oracle.scenes import Scenes
 from oracle.transaction_scenes import TransactionScenes
 from oracle.txn_offset_scenes import TxnOffsetScenes
@@ -85,9 +86,11 @@ OURS_IN_SCENE = {
 """As `OURS`, by the recorded scene."""
 
 UNORDERED = {
+    "AlterClientQuotas",
     "ConsumerGroupDescribe",
     "DeleteRecords",
     "DeleteTopics",
+    "DescribeClientQuotas",
     "DescribeConfigs",
     "DescribeTransactions",
     "ListConfigResources",
@@ -195,6 +198,7 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
         peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
         inner = await dialled(node, await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller"))
         await asyncio.to_thread(ClusterScenes(asking(peer, said), asking(inner, at_controller)).all)
+        await asyncio.to_thread(QuotaScenes(asking(peer, said)).all)
         inner.close()
         peer.close()
     at_controller_too: dict[str, list[Exchange]] = defaultdict(list)

@@ -10,6 +10,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.wire.api import API, by_name
 from kpybroker.wire.rpc import (
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     create_partitions,
@@ -39,6 +40,9 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
     ours = elect_leaders.TopicPartitions(topic=name, partitions=[0])
     stay = alter_partition_reassignments.ReassignablePartition(partition_index=0, replicas=None)
     moved = alter_partition_reassignments.ReassignableTopic(name=name, partitions=[stay])
+    rate = alter_client_quotas.OpData(key="producer_byte_rate", value=1e9)
+    user = alter_client_quotas.EntityData(entity_type="user", entity_name=name)
+    quota = alter_client_quotas.EntryData(entity=[user], ops=[rate])
     level = update_features.FeatureUpdateKey(feature="metadata.version", max_version_level=30)
     return [
         ("CreateTopics", wanted(name), "topics"),
@@ -47,6 +51,7 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
         ("ElectLeaders", elect_leaders.Request(topic_partitions=[ours]), ""),
         ("AlterPartitionReassignments", alter_partition_reassignments.Request(topics=[moved]), ""),
         ("ListPartitionReassignments", list_partition_reassignments.Request(topics=None), ""),
+        ("AlterClientQuotas", alter_client_quotas.Request(entries=[quota]), "entries"),
         ("UpdateFeatures", update_features.Request(feature_updates=[level]), ""),
         ("DeleteTopics", delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)]), "responses"),
     ]

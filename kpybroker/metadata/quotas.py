@@ -1,0 +1,51 @@
+"""Quotas as the metadata has them: whose they are, and of what (KIP-546)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from kpybroker.wire.stored import metadata as stored
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+ENTITY_TYPES = (USER, CLIENT_ID, IP)
+
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+REQUEST_PERCENTAGE = "request_percentage"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+CONNECTION_CREATION_RATE = "connection_creation_rate"
+
+Entity = tuple[tuple[str, str | None], ...]
+"""(type, name) in the order of the types; the name None is the default of those who have no quota of their own."""
+Quotas = Mapping[Entity, Mapping[str, float]]
+NO_QUOTAS: Quotas = MappingProxyType({})
+
+
+def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """The one form of an entity: records and requests may name its parts in any order."""
+    return tuple(sorted(parts, key=lambda part: part[0]))
+
+
+def entity_of_record(record: stored.ClientQuotaRecord) -> Entity:
+    """Whose quota a record sets or removes."""
+    return entity_of((part.entity_type, part.entity_name) for part in record.entity)
+
+
+def record_of(entity: Entity, key: str, value: float | None) -> stored.ClientQuotaRecord:
+    """The record that sets a quota, or with None removes it."""
+    parts = [stored.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+    return stored.ClientQuotaRecord(entity=parts, key=key, value=value or 0.0, remove=value is None)
+
+
+def changed(quotas: dict[Entity, Any], record: stored.ClientQuotaRecord) -> None:
+    """Take a record into a mapping of its own; the mappings in it are left as they are."""
+    entity = entity_of_record(record)
+    values = {key: value for key, value in quotas.get(entity, {}).items() if key != record.key}
+    if not record.remove:
+        values[record.key] = record.value
+    if values:
+        quotas[entity] = values
+    else:
+        quotas.pop(entity, None)

@@ -1,0 +1,167 @@
+"""The quotas that are in force on this node, and what its clients have done of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from ipaddress import ip_address
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONTROLLER_MUTATION_RATE,
+    IP,
+    NO_QUOTAS,
+    REQUEST_PERCENTAGE,
+    Entity,
+    Quotas,
+)
+from kpybroker.quotas.limits import ANONYMOUS, Applying, applying, of_address
+from kpybroker.quotas.meters import Meters
+from kpybroker.quotas.rate import Permits, Rate, Windows
+
+STRICT_FROM = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
+"""The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+
+class ClientQuotas:
+    """Who may do how much. Everybody is ANONYMOUS: there is no authentication. `now_ms` is the loop's clock."""
+
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
+        of_controller = Windows(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000)
+        self.now_ms = now_ms
+        self._quotas = NO_QUOTAS
+        self._limits: dict[str, dict[Entity, float]] = {}
+        """By key."""
+        self._rates: Meters[Rate] = Meters(partial(Rate, self.windows))
+        self._permits: Meters[Permits] = Meters(partial(Permits, of_controller))
+        self._on_change: Callable[[], None] = lambda: None
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call when other quotas are in force."""
+        self._on_change = callback
+
+    def follow(self, quotas: Quotas) -> None:
+        """These are in force from now on. What was done already counts on."""
+        if quotas is self._quotas:
+            return
+        self._quotas = quotas
+        self._limits = {}
+        for entity, values in quotas.items():
+            for key, value in values.items():
+                self._limits.setdefault(key, {})[_normal(entity)] = value
+        self._on_change()
+
+    @property
+    def of_requests(self) -> bool:
+        """Some client has a quota for what it asks."""
+        return bool(self._limits.keys() - {CONNECTION_CREATION_RATE})
+
+    def has(self, key: str) -> bool:
+        """Somebody has a quota of this kind."""
+        return key in self._limits
+
+    def charge(self, key: str, client_id: str | None, value: float) -> int:
+        """A client has done so much; for how many milliseconds it must do nothing more."""
+        found = self._applying(key, client_id)
+        if found is None:
+            return 0
+        now_ms = self.now_ms()
+        rate = self._rates.at((key, found.user, found.client_id), now_ms)
+        rate.record(value, now_ms)
+        wait_ms = rate.wait_ms(found.limit, now_ms)
+        return min(wait_ms, self.windows.size_ms) if key == REQUEST_PERCENTAGE else wait_ms
+
+    def take_back(self, key: str, client_id: str | None, value: float) -> None:
+        """What was charged has not been done after all."""
+        found = self._applying(key, client_id)
+        if found is not None:
+            now_ms = self.now_ms()
+            self._rates.at((key, found.user, found.client_id), now_ms).record(-value, now_ms)
+
+    def most_at_once(self, key: str, client_id: str | None) -> float | None:
+        """What a client may do that has done nothing for a while, without being made to wait; None for no end."""
+        found = self._applying(key, client_id)
+        if found is None:
+            return None
+        return found.limit * (self.windows.samples - 1) * self.windows.size_ms / 1000
+
+    def connected(self, host: str) -> int:
+        """A connection has come from this address; 0 if it may stay, else for how long it is to be held and not served.
+
+        One that may not stay does not count.
+        """
+        limits = self._limits.get(CONNECTION_CREATION_RATE)
+        limit = None if limits is None else of_address(limits, host)
+        if limit is None:
+            return 0
+        now_ms = self.now_ms()
+        rate = self._rates.at((CONNECTION_CREATION_RATE, host, ""), now_ms)
+        rate.record(1, now_ms)
+        wait_ms = rate.wait_ms(limit, now_ms)
+        if wait_ms:
+            rate.record(-1, now_ms)
+        return min(wait_ms, self.windows.size_ms)
+
+    def mutations(self, api: str, version: int, client_id: str | None) -> Mutations:
+        """What one request to create, grow or delete topics may change."""
+        found = self._applying(CONTROLLER_MUTATION_RATE, client_id)
+        permits = None
+        if found is not None:
+            permits = self._permits.at((CONTROLLER_MUTATION_RATE, found.user, found.client_id), self.now_ms())
+        return Mutations(self.now_ms, permits, found, strict=version >= STRICT_FROM[api])
+
+    def _applying(self, key: str, client_id: str | None) -> Applying | None:
+        limits = self._limits.get(key)
+        return None if limits is None else applying(limits, ANONYMOUS, client_id or "")
+
+
+class Mutations:
+    """The partitions that one request makes or deletes, charged one topic at a time (KIP-599).
+
+    A strict one is refused what would come when permits are owed already; any other is let through and waits after it.
+    """
+
+    def __init__(
+        self, now_ms: Callable[[], int], permits: Permits | None, found: Applying | None, *, strict: bool
+    ) -> None:
+        self._now_ms = now_ms
+        self._permits = permits
+        self._limit = 0.0 if found is None else found.limit
+        self._strict = strict
+        self._until_ms = 0
+
+    def take(self, partitions: int) -> None:
+        """Raises THROTTLING_QUOTA_EXCEEDED."""
+        if self._permits is None:
+            return
+        now_ms = self._now_ms()
+        if self._strict:
+            self._owe(self._permits.wait_ms(self._limit, now_ms), now_ms)
+            if self._until_ms > now_ms:
+                raise KafkaError(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded; try again later."
+                )
+        self._permits.take(partitions, self._limit, now_ms)
+        if not self._strict:
+            self._owe(self._permits.wait_ms(self._limit, now_ms), now_ms)
+
+    @property
+    def wait_ms(self) -> int:
+        """For how long the client must ask for nothing more."""
+        return max(self._until_ms - self._now_ms(), 0)
+
+    def _owe(self, wait_ms: int, now_ms: int) -> None:
+        self._until_ms = now_ms + wait_ms
+
+
+def _normal(entity: Entity) -> Entity:
+    """Addresses as sockets write them; a host's name, which only Kafka lets be set, is nobody's address."""
+    if len(entity) != 1 or entity[0][0] != IP or entity[0][1] is None:
+        return entity
+    try:
+        return ((IP, str(ip_address(entity[0][1]))),)
+    except ValueError:
+        return entity

@@ -1,0 +1,46 @@
+"""Whose quota applies: entities, and the order in which they are looked for (KIP-55, KIP-546)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kpybroker.metadata.quotas import CLIENT_ID, IP, USER, Entity
+
+ANONYMOUS = "ANONYMOUS"
+"""The user of whoever has not said who it is: everybody, on listeners without authentication."""
+
+Limits = Mapping[Entity, float]
+"""One kind of quota, of all who have it."""
+
+
+class Applying(NamedTuple):
+    """A limit, and who share it: a user, the clients of one user with one id, or those of all users with one id."""
+
+    limit: float
+    user: str
+    client_id: str
+
+
+def applying(limits: Limits, user: str, client_id: str) -> Applying | None:
+    """What limits a client; None for nothing.
+
+    A user's own quota comes before the default one, one of user and client id before the user's, and users before
+    client ids.
+    """
+    for named in (user, None):
+        for entity in (((CLIENT_ID, client_id), (USER, named)), ((CLIENT_ID, None), (USER, named))):
+            if entity in limits:
+                return Applying(limits[entity], user, client_id)
+        if ((USER, named),) in limits:
+            return Applying(limits[((USER, named),)], user, "")
+    for entity_of_client in (((CLIENT_ID, client_id),), ((CLIENT_ID, None),)):
+        if entity_of_client in limits:
+            return Applying(limits[entity_of_client], "", client_id)
+    return None
+
+
+def of_address(limits: Limits, host: str) -> float | None:
+    """What limits the connections of an address: its own quota, or the default one."""
+    own = limits.get(((IP, host),))
+    return limits.get(((IP, None),)) if own is None else own

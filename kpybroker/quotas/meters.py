@@ -1,0 +1,45 @@
+"""A meter for each who has a quota; those that nobody uses are forgotten, as Kafka forgets its sensors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+IDLE_MS = 3_600_000
+METERS_MAX = 10_000
+"""Of one table. Past it, the one that was idle for longest is forgotten: a client id costs nothing to make up."""
+
+Key = tuple[str, str, str]
+"""The kind of quota, the user, the client id; what is not looked at is empty."""
+T = TypeVar("T")
+
+
+class Meters(Generic[T]):
+    """Meters of one sort, in the order of their last use."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._meters: OrderedDict[Key, T] = OrderedDict()
+        self._used_ms: dict[Key, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._meters)
+
+    def at(self, key: Key, now_ms: int) -> T:
+        """The meter of these, a new one if need be."""
+        meter = self._meters.get(key)
+        if meter is None:
+            self._forget(now_ms)
+            meter = self._meters[key] = self._make()
+        self._meters.move_to_end(key)
+        self._used_ms[key] = now_ms
+        return meter
+
+    def _forget(self, now_ms: int) -> None:
+        """Make room for one more."""
+        while self._meters:
+            key = next(iter(self._meters))
+            if len(self._meters) < METERS_MAX and now_ms - self._used_ms[key] < IDLE_MS:
+                return
+            del self._meters[key], self._used_ms[key]

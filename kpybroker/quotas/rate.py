@@ -1,0 +1,103 @@
+"""How fast something goes on: over windows of samples (KIP-13), or by permits that come back with time (KIP-599).
+
+The formulas are Kafka's, down to the millisecond: tests/quotas has what Apache Kafka said of the same histories.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import floor
+from typing import NamedTuple
+
+LONGEST_MS = (1 << 31) - 1
+"""A throttle time is told as an INT32."""
+
+
+class Windows(NamedTuple):
+    """So many samples of so long each: `quota.window.num` and `quota.window.size.seconds`."""
+
+    samples: int = 11
+    size_ms: int = 1000
+
+
+class _Sample:
+    __slots__ = ("last_ms", "since_ms", "total")
+
+    def __init__(self, now_ms: int) -> None:
+        self.since_ms = self.last_ms = now_ms
+        self.total = 0.0
+
+
+class Rate:
+    """What was recorded, by the second.
+
+    A sample begins with the first record after the one before was full, and counts until its last record is as old as
+    all windows together. The time divided by goes back to the beginning of the oldest sample, and is at least all
+    windows but one: whoever begins may do at once what the quota allows in that time.
+    """
+
+    __slots__ = ("_samples", "_windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._samples: deque[_Sample] = deque(maxlen=windows.samples + 1)
+
+    def record(self, value: float, now_ms: int) -> None:
+        """So much was done now."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1].since_ms >= self._windows.size_ms:
+            samples.append(_Sample(now_ms))
+        samples[-1].total += value
+        samples[-1].last_ms = now_ms
+
+    def per_second(self, now_ms: int) -> float:
+        """The rate as of now."""
+        window_ms = self._window_ms(now_ms)
+        return sum(sample.total for sample in self._samples) / (window_ms / 1000)
+
+    def wait_ms(self, limit: float, now_ms: int) -> int:
+        """How long nothing may be done until the rate is down at its limit; 0 while it is not above."""
+        rate = self.per_second(now_ms)
+        if rate <= limit:
+            return 0
+        if limit <= 0:
+            return LONGEST_MS
+        return min(floor((rate - limit) / limit * self._window_ms(now_ms) + 0.5), LONGEST_MS)
+
+    def _window_ms(self, now_ms: int) -> int:
+        samples, (count, size_ms) = self._samples, self._windows
+        while samples and now_ms - samples[0].last_ms >= count * size_ms:
+            samples.popleft()
+        elapsed_ms = now_ms - samples[0].since_ms if samples else 0
+        missing = max(count - 1 - elapsed_ms // size_ms, 0)
+        return max(elapsed_ms + missing * size_ms, 1)
+
+
+class Permits:
+    """Permits that come back at the rate of the quota, as many as all windows bring at most."""
+
+    __slots__ = ("_left", "_since_ms", "_windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._left: float | None = None
+        """None while nothing was taken: all are there."""
+        self._since_ms = 0
+
+    def take(self, count: float, limit: float, now_ms: int) -> None:
+        """So many are taken, whether they are there or not."""
+        self._left = self._at(limit, now_ms) - count
+        self._since_ms = now_ms
+
+    def wait_ms(self, limit: float, now_ms: int) -> int:
+        """How long until none is owed any more; 0 where none is."""
+        left = self._at(limit, now_ms)
+        if left >= 0:
+            return 0
+        return min(floor(-left / limit * 1000 + 0.5), LONGEST_MS) if limit > 0 else LONGEST_MS
+
+    def _at(self, limit: float, now_ms: int) -> float:
+        all_of_them = limit * self._windows.samples * self._windows.size_ms / 1000
+        if self._left is None:
+            return all_of_them
+        return min(self._left + limit * (now_ms - self._since_ms) / 1000, all_of_them)

@@ -1,0 +1,72 @@
+"""A connection whose client has to wait: nothing more of it is run for a while (KIP-219).
+
+A pause stands among the connection's replies like one that is not complete yet, and nothing is sent for it. What the
+client has sent meanwhile waits in the receive buffer, and once that is full in the sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Reply
+
+if TYPE_CHECKING:
+    from kpybroker.server.connection import Connection
+
+
+class Pause(Reply):
+    """Begins when it is made, and ends some time after `start`."""
+
+    __slots__ = ("_pauses", "_timer")
+
+    def __init__(self, pauses: Pauses) -> None:
+        super().__init__()
+        self._pauses = pauses
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, wait_ms: int) -> None:
+        """End after so long."""
+        if not self.done:
+            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
+
+    def end(self) -> None:
+        self._forget()
+        self.complete(None)
+
+    def abandon(self) -> None:
+        self._forget()
+        self.done = True
+
+    def _forget(self) -> None:
+        self._pauses.open.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Pauses:
+    """Those of all connections of a server; there is at most a handful for each connection."""
+
+    def __init__(self) -> None:
+        self.open: set[Pause] = set()
+        self._stopped = False
+
+    def begin(self, connection: Connection) -> Pause:
+        """Run nothing more of this connection until the pause is over."""
+        pause = Pause(self)
+        if self._stopped:
+            pause.end()
+        else:
+            self.open.add(pause)
+            connection.await_reply(pause)
+        return pause
+
+    def end_all(self) -> None:
+        """Let everybody go on."""
+        for pause in list(self.open):
+            pause.end()
+
+    def stop(self) -> None:
+        """The server stops: nobody is to wait any more."""
+        self._stopped = True
+        self.end_all()

@@ -1,0 +1,279 @@
+"""Client quotas at work: every answer to a client that has done too much says for how long it must be quiet (KIP-219).
+
+While no quota is set nothing of this is in the way of a request; `follow` steps in and out. A client's request is
+charged when it has been handled, a Fetch when its answer is encoded, for its size is known then: one that is too much
+is answered empty, and not charged. Answers leave at once; the connection then pauses. What brokers ask of one another
+is not charged.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import CONTROLLER, Call, Encoded, Reply
+from kpybroker.errors import KafkaError
+from kpybroker.handlers.answering import refused
+from kpybroker.handlers.fetching_quietly import quiet_answer
+from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
+from kpybroker.server.pausing import Pause, Pauses
+from kpybroker.wire.api import Api, Audience
+from kpybroker.wire.forms import FORMS
+from kpybroker.wire.message import parse
+from kpybroker.world.stopwatch import perf_counter
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.server.connection import Connection
+    from kpybroker.server.server import Server
+
+PRODUCE, FETCH, ADD_PARTITIONS_TO_TXN = 0, 1, 24
+BROKERS_ADD_FROM = 4
+"""AddPartitionsToTxn from this version on is the brokers' (KIP-890)."""
+PERCENT = 100.0
+"""Of one thread: what all time of it is."""
+_BODY_AT = 8
+"""Where the message of a response frame begins, but for the tagged fields of flexible headers."""
+
+
+class Charge:
+    """One request that is charged to its client."""
+
+    __slots__ = (
+        "api",
+        "call",
+        "connection",
+        "pause",
+        "request_bytes",
+        "session_epoch",
+        "spent_s",
+        "unanswered",
+        "wait_ms",
+    )
+
+    def __init__(self, api: Api, call: Call, connection: Connection, request_bytes: int) -> None:
+        self.api = api
+        self.call = call
+        self.connection = connection
+        self.request_bytes = request_bytes
+        self.spent_s = 0.0
+        self.wait_ms = 0
+        self.pause: Pause | None = None
+        self.session_epoch = 0
+        """Of a Fetch. The request itself may be filled in anew by the time it is answered."""
+        self.unanswered = False
+        """A Produce with acks=0."""
+
+
+class Charged(tuple[Any, ...]):
+    """The address of a reply, and the charge that its encoding settles."""
+
+    charge: Charge
+
+
+class Throttling:
+    """Stands before a server's dispatch and encoding while somebody has a quota. `stopwatch` counts seconds."""
+
+    def __init__(self, server: Server, quotas: ClientQuotas, stopwatch: Callable[[], float] = perf_counter) -> None:
+        self._server = server
+        self._quotas = quotas
+        self._stopwatch = stopwatch
+        self.pauses = Pauses()
+        self._inner: tuple[Any, Any] | None = None
+        """The server's own dispatch and encoding, while this stands before them."""
+        self._dispatched: tuple[Connection, int] | None = None
+        """Whose frame is being dispatched, and its size."""
+        self._charge: Charge | None = None
+        """Of that frame."""
+
+    def follow(self) -> None:
+        """Step in, or out, as the quotas are now."""
+        server, wanted = self._server, self._quotas.of_requests
+        if wanted and self._inner is None:
+            self._inner = server.dispatch, server.encode
+            server.dispatch, server.encode = self._dispatch, self._encode
+            server.stand_between(self._charging)
+        elif not wanted and self._inner is not None:
+            server.dispatch, server.encode = self._inner
+            self._inner = None
+            server.stand_between(None)
+            self.pauses.end_all()
+
+    # ---- one request
+
+    def _dispatch(self, connection: Connection, frame: memoryview) -> None:
+        inner = self._inner
+        assert inner is not None
+        outer = self._dispatched, self._charge  # a handler may let another connection go on
+        self._dispatched, self._charge = (connection, len(frame)), None
+        before = connection.last_reply
+        try:
+            inner[0](connection, frame)
+            charge, reply = self._charge, connection.last_reply
+        finally:
+            self._dispatched, self._charge = outer
+        if charge is None:
+            return
+        if isinstance(reply, Reply) and reply is not before:
+            reply.address = Charged(reply.address)
+            reply.address.charge = charge
+            if charge.wait_ms and charge.api.key != FETCH:
+                charge.pause = self.pauses.begin(connection)
+        elif charge.wait_ms:
+            self._pause(charge)
+
+    def _charging(self, api: Api, handle: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler, with its work charged to the client."""
+        if api.audience is Audience.BROKER:
+            return handle
+
+        def charged(broker: Broker, call: Call, request: Any) -> Any:
+            dispatched = self._dispatched
+            if dispatched is None or call.side == CONTROLLER or _is_of_a_broker(call, request):
+                return handle(broker, call, request)
+            charge = self._charge = Charge(api, call, *dispatched)
+            if api.key == FETCH:
+                request = self._limited(call, request)
+                charge.session_epoch = request.session_epoch
+            charge.unanswered = api.key == PRODUCE and request.acks == 0
+            began = self._stopwatch()
+            try:
+                result = handle(broker, call, request)
+            except KafkaError as refusal:
+                result = refused(api, request, refusal)
+            charge.spent_s = self._stopwatch() - began
+            if type(result) is types.CoroutineType:
+                return self._awaited(charge, request, result)
+            self._decide(charge)
+            if api.key == FETCH and not isinstance(result, Reply):
+                answered = Reply()
+                answered.complete(result)
+                return answered
+            return result if isinstance(result, Reply) else self._told(charge, result)
+
+        return charged
+
+    async def _awaited(self, charge: Charge, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            result = await _Measured(work, charge, self._stopwatch)
+        except KafkaError as refusal:
+            result = refused(charge.api, request, refusal)
+        self._decide(charge)
+        if charge.api.name in STRICT_FROM:  # the active controller has decided, here or elsewhere
+            result = _spelled_out(charge, result)
+            charge.wait_ms = max(charge.wait_ms, result.throttle_time_ms)
+        return self._told(charge, result)
+
+    def _limited(self, call: Call, request: Any) -> Any:
+        """A Fetch that wants no more than its client may have without being made to wait, or it would wait for ever."""
+        most = self._quotas.most_at_once(CONSUMER_BYTE_RATE, call.client_id)
+        if most is None or request.max_bytes <= most:
+            return request
+        limited = copy(request)
+        limited.max_bytes = int(most)
+        limited.min_bytes = min(request.min_bytes, limited.max_bytes)
+        return limited
+
+    def _decide(self, charge: Charge) -> None:
+        """How long the client has to wait, but for what a Fetch will bring."""
+        quotas, client_id = self._quotas, charge.call.client_id
+        if quotas.has(REQUEST_PERCENTAGE) and not charge.unanswered:
+            charge.wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT)
+        if charge.api.key == PRODUCE:
+            bytes_wait_ms = quotas.charge(PRODUCER_BYTE_RATE, client_id, charge.request_bytes)
+            charge.wait_ms = max(charge.wait_ms, bytes_wait_ms)
+
+    # ---- its answer
+
+    def _encode(self, reply: Reply) -> Sequence[Any]:
+        inner = self._inner
+        assert inner is not None
+        encode: Callable[[Reply], Sequence[Any]] = inner[1]
+        if type(reply.address) is not Charged:
+            return encode(reply)
+        charge = reply.address.charge
+        if charge.api.key == FETCH:
+            buffers = encode(reply)
+            self._decide_fetch(charge, sum(map(len, buffers)))
+            if not charge.wait_ms:
+                return buffers
+            reply.response = quiet_answer(self._server.broker, charge.session_epoch, reply.response, charge.wait_ms)
+        if charge.wait_ms:
+            reply.response = self._told(charge, reply.response)
+            self._pause(charge)
+        return encode(reply)
+
+    def _decide_fetch(self, charge: Charge, response_bytes: int) -> None:
+        client_id = charge.call.client_id
+        wait_ms = self._quotas.charge(CONSUMER_BYTE_RATE, client_id, response_bytes)
+        charge.wait_ms = max(charge.wait_ms, wait_ms)
+        if charge.wait_ms:
+            self._quotas.take_back(CONSUMER_BYTE_RATE, client_id, response_bytes)
+
+    def _told(self, charge: Charge, response: Any) -> Any:
+        """The answer, which says how long to wait."""
+        if not charge.wait_ms or response is None:
+            return response
+        response = _spelled_out(charge, response)
+        if hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = charge.wait_ms
+        return response
+
+    def _pause(self, charge: Charge) -> None:
+        self._server.metrics.requests_throttled += 1
+        if charge.pause is None:
+            charge.pause = self.pauses.begin(charge.connection)
+        charge.pause.start(charge.wait_ms)
+
+
+def _is_of_a_broker(call: Call, request: Any) -> bool:
+    """What brokers ask of one another over the listeners of clients, as its request says it."""
+    if call.api_key == ADD_PARTITIONS_TO_TXN:
+        return call.version >= BROKERS_ADD_FROM
+    state = getattr(request, "replica_state", None)
+    return getattr(request, "replica_id", -1) >= 0 or (state is not None and state.replica_id >= 0)
+
+
+def _spelled_out(charge: Charge, response: Any) -> Any:
+    """The response as an object that can be changed, where it is encoded already or a form."""
+    api, version = charge.api, charge.call.version
+    if isinstance(response, Encoded):
+        return parse(api.response, version, memoryview(response))
+    if type(response) in FORMS:
+        frame = b"".join(response.buffers(0))
+        return parse(api.response, version, memoryview(frame), _BODY_AT + (version >= api.flexible))
+    return response
+
+
+class _Measured:
+    """A coroutine whose steps are counted: awaited, it gives what the coroutine gives."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], charge: Charge, stopwatch: Callable[[], float]) -> None:
+        self._work = work
+        self._charge = charge
+        self._stopwatch = stopwatch
+
+    def __await__(self) -> _Measured:
+        return self
+
+    def __iter__(self) -> _Measured:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        began = self._stopwatch()
+        try:
+            return self._work.send(value)
+        finally:
+            self._charge.spent_s += self._stopwatch() - began
+
+    def throw(self, *thrown: Any) -> Any:
+        return self._work.throw(*thrown)
+
+    def close(self) -> None:
+        self._work.close()
