@@ -11,15 +11,19 @@ import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs Kafka's tools one after the other in one JVM. Each line on stdin is a JSON object {main, args, stdin}; each answer is one line
- * {code, out, err} on stdout. A tool that calls Exit ends itself only.
+ * {code, out, err} on stdout. A tool that calls Exit ends itself only, and its shutdown hooks
+ * run before the answer leaves.
  */
 public class Launcher {
     private static final Switch OUT = new Switch();
     private static final Switch ERR = new Switch();
+    private static final List<Runnable> HOOKS = new CopyOnWriteArrayList<>();
     private static ObjectNode answer;
 
     private static final class Ended extends RuntimeException {
@@ -54,7 +58,7 @@ public class Launcher {
         System.setErr(new PrintStream(ERR, true, StandardCharsets.UTF_8));
         Exit.setExitProcedure((code, message) -> { throw end(code, message); });
         Exit.setHaltProcedure((code, message) -> { throw end(code, message); });
-        Exit.setShutdownHookAdder((name, runnable) -> { });
+        Exit.setShutdownHookAdder((name, runnable) -> HOOKS.add(runnable));
 
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             JsonNode command = json.readTree(line);
@@ -64,6 +68,7 @@ public class Launcher {
             String[] args = json.convertValue(command.get("args"), String[].class);
             answer = json.createObjectNode();
             end(run(command.get("main").asText(), args), null);
+            runHooks();
             answers.println(json.writeValueAsString(answer));
         }
     }
@@ -81,6 +86,24 @@ public class Launcher {
             answer.put("err", ERR.sink.toString(StandardCharsets.UTF_8));
         }
         return new Ended(code);
+    }
+
+    /** What a tool does when its JVM ends: the console producer sends what it has gathered. What it says counts. */
+    private static void runHooks() {
+        OUT.sink = new ByteArrayOutputStream();
+        ERR.sink = new ByteArrayOutputStream();
+        for (Runnable hook : HOOKS) {
+            try {
+                hook.run();
+            } catch (RuntimeException thrown) {
+                thrown.printStackTrace();
+            }
+        }
+        HOOKS.clear();
+        System.out.flush();
+        System.err.flush();
+        answer.put("out", answer.get("out").asText() + OUT.sink.toString(StandardCharsets.UTF_8));
+        answer.put("err", answer.get("err").asText() + ERR.sink.toString(StandardCharsets.UTF_8));
     }
 
     private static int run(String main, String[] args) {

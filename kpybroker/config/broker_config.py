@@ -33,6 +33,7 @@ from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
 CACHED_LOG_SETTINGS_MAX = 1000
+LOOPBACK = ("127.0.0.1", "::1")
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SELECTORS = (RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
 """Kafka's two ways to choose the replica that a consumer reads from (KIP-392)."""
@@ -114,6 +115,7 @@ class BrokerConfig:
     max_connection_creation_rate: int
     max_connections: int
     max_connections_per_ip: int
+    max_connections_per_ip_overrides: Mapping[str, int]
     queued_max_request_bytes: int
     quota_window_num: int
     quota_window_size_seconds: int
@@ -221,6 +223,10 @@ class BrokerConfig:
             return self
         return BrokerConfig._of(self.static, for_all, for_this)
 
+    def connections_from(self, host: str) -> int:
+        """How many connections one address may have."""
+        return self.max_connections_per_ip_overrides.get(host, self.max_connections_per_ip)
+
     def text(self, name: str) -> str | None:
         """A broker setting in force as text; None where it has no value."""
         for layer in (self.dynamic_broker, self.dynamic_default, self.static):
@@ -284,8 +290,18 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
     return {
         "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
         "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
+        "max_connections_per_ip_overrides": _per_host(values["max_connections_per_ip_overrides"]),
         **_quorum(values, _endpoints(values, texts)),
     }
+
+
+def _per_host(text: str) -> dict[str, int]:
+    found = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        host, _, count = item.rpartition(":")
+        for address in LOOPBACK if host.strip() == "localhost" else (host.strip().strip("[]"),):
+            found[address] = int(count)
+    return found
 
 
 def _quorum(values: dict[str, Any], endpoints: dict[str, tuple[Endpoint, ...]]) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.broker_keys import BROKER_KEYS, BROKER_SYNONYMS, CHANGEABLE_KEYS
+from kpybroker.config.documentation import documentation
+from kpybroker.config.effect import without_prefix
 from kpybroker.config.key import ConfigKey, Mode
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
 
 UNKNOWN_KIND = 0
-LISTENER_PREFIX = "listener.name."
 KEPT_MAX = 1000
 
 
@@ -132,7 +133,7 @@ def _broker_entry(layers: BrokerLayers, key: ConfigKey) -> Described:
 
 def _unlisted(layers: BrokerLayers, name: str) -> Described:
     """A setting of one listener, or one nobody here knows: that may be a secret of a plug-in, so it is not shown."""
-    key = CHANGEABLE_KEYS.get(_without_prefix(name))
+    key = CHANGEABLE_KEYS.get(without_prefix(name))
     names = dict.fromkeys((name,) if key is None else (name, key.name))
     synonyms = layers.synonyms(name, names)
     if key is None:
@@ -145,7 +146,7 @@ def describe_default_broker(layers: BrokerLayers) -> list[Described]:
     entries = []
     for name, value in layers.dynamic_default.items():
         source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
-        key = CHANGEABLE_KEYS.get(_without_prefix(name))
+        key = CHANGEABLE_KEYS.get(without_prefix(name))
         shown = None if _sensitive(name) else value
         synonyms = [Synonym(name, shown, source)]
         if key is None:
@@ -193,19 +194,10 @@ def _entry(
     name: str | None = None,
 ) -> Described:
     shown = None if key.sensitive else value
-    return Described(name or key.name, shown, source, read_only, key.sensitive, key.kind, tuple(synonyms), _remark(key))
-
-
-def _remark(key: ConfigKey) -> str | None:
-    if key.doc is not None:
-        return key.doc
-    return None if key.effect else "Accepted and kept; without effect on this broker."
-
-
-def _without_prefix(name: str) -> str:
-    return name.split(".", 3)[-1] if name.startswith(LISTENER_PREFIX) else name
+    about = documentation(key)
+    return Described(name or key.name, shown, source, read_only, key.sensitive, key.kind, tuple(synonyms), about)
 
 
 def _sensitive(name: str) -> bool:
-    key = CHANGEABLE_KEYS.get(_without_prefix(name))
+    key = CHANGEABLE_KEYS.get(without_prefix(name))
     return key is None or key.sensitive

@@ -6,6 +6,7 @@ broker reads it) or `idle` (known and validated, so that clients and property fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
@@ -15,6 +16,9 @@ from kpybroker.errors import ConfigError
 Value = bool | int | float | str | tuple[str, ...] | None
 """A parsed setting; a LIST is a tuple, an absent value is None."""
 
+DURATION = re.compile(
+    r"by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]+)?S)?)?", re.IGNORECASE
+)
 LIMITS = {"INT": (-(1 << 31), (1 << 31) - 1), "SHORT": (-(1 << 15), (1 << 15) - 1), "LONG": (-(1 << 63), (1 << 63) - 1)}
 
 
@@ -123,6 +127,34 @@ class Replicas(NamedTuple):
 
     def __str__(self) -> str:
         return "[partitionId]:[brokerId],... or *"
+
+
+class HostCounts(NamedTuple):
+    """`host:count` pairs; an IPv6 address may stand as it is."""
+
+    def refuse(self, value: Value) -> str | None:
+        assert isinstance(value, str)
+        for item in filter(None, (item.strip() for item in value.split(","))):
+            host, _, count = item.rpartition(":")
+            if not (host.strip() and count.strip().isascii() and count.strip().isdigit()):
+                return "it must be a list of host:count"
+        return None
+
+    def __str__(self) -> str:
+        return "host:count,..."
+
+
+class OffsetReset(NamedTuple):
+    """Where a share group begins (KIP-932, KIP-1106)."""
+
+    def refuse(self, value: Value) -> str | None:
+        assert isinstance(value, str)
+        if value in ("earliest", "latest") or DURATION.fullmatch(value):
+            return None
+        return "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+
+    def __str__(self) -> str:
+        return "earliest, latest or by_duration:PnDTnHnMn.nS"
 
 
 class ConfigKey(NamedTuple):

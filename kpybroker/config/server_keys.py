@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.config.key import CLASS, INT, LIST, LONG, STRING, ConfigKey, Mode, at_least, idle, used
+from kpybroker.config.key import CLASS, INT, LIST, LONG, STRING, ConfigKey, HostCounts, Mode, at_least, idle, used
 
 CLUSTER_WIDE = Mode.CLUSTER_WIDE
 PER_BROKER = Mode.PER_BROKER
@@ -29,7 +29,14 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     used("max.connection.creation.rate", INT, "2147483647", at_least(0), CLUSTER_WIDE),
     used("max.connections", INT, "2147483647", at_least(0), CLUSTER_WIDE),
     used("max.connections.per.ip", INT, "2147483647", at_least(0), CLUSTER_WIDE),
-    idle("max.connections.per.ip.overrides", STRING, "", None, CLUSTER_WIDE),
+    used(
+        "max.connections.per.ip.overrides",
+        STRING,
+        "",
+        HostCounts(),
+        CLUSTER_WIDE,
+        doc="Names other than localhost are not looked up.",
+    ),
     used("max.incremental.fetch.session.cache.slots", INT, "1000", at_least(0)),
     used("max.request.partition.size.limit", INT, "2000", at_least(1)),
     idle("metric.reporters", LIST, "org.apache.kafka.common.metrics.JmxReporter", None, CLUSTER_WIDE),

@@ -23,6 +23,7 @@ from kpybroker.controller.commands import (
 )
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
+from kpybroker.controller.together import check_together
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.wire.stored import metadata as stored
@@ -222,7 +223,7 @@ def _check_settings(
     if kind == ResourceType.TOPIC:
         check_topic_configs(config, wanted)
     elif kind == ResourceType.BROKER:
-        check_broker_configs(wanted, current, default=not name)
+        check_broker_configs(config, wanted, current, default=not name)
     elif kind == ResourceType.CLIENT_METRICS:
         check_client_metrics(wanted)
     elif kind == ResourceType.GROUP:
@@ -249,7 +250,9 @@ def check_topic_configs(config: BrokerConfig, settings: Mapping[str, str]) -> No
         )
 
 
-def check_broker_configs(settings: Mapping[str, str], current: Mapping[str, str], *, default: bool) -> None:
+def check_broker_configs(
+    config: BrokerConfig, settings: Mapping[str, str], current: Mapping[str, str], *, default: bool
+) -> None:
     """Check dynamic broker settings; unknown names belong to plug-ins, as in Kafka. Raises INVALID_REQUEST."""
     new = [name for name in settings if settings[name] != current.get(name)]
     known = [name for name in new if name in CHANGEABLE_KEYS]
@@ -268,10 +271,7 @@ def check_broker_configs(settings: Mapping[str, str], current: Mapping[str, str]
             [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.PER_BROKER],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
-    if settings.get("log.retention.ms", "-1").strip() == "0":
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
-        )
+    check_together(config, settings, known, default=default)
 
 
 def check_client_metrics(settings: Mapping[str, str]) -> None:
@@ -279,7 +279,7 @@ def check_client_metrics(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         if name not in CLIENT_METRICS_KEYS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
-        parsed = _parse(CLIENT_METRICS_KEYS[name], value, ErrorCode.INVALID_REQUEST)
+        parsed = _parse(CLIENT_METRICS_KEYS[name], value, ErrorCode.INVALID_CONFIG)
         if name == "interval.ms" and parsed not in INTERVAL_MS:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -306,7 +306,7 @@ def check_group_configs(config: BrokerConfig, settings: Mapping[str, str]) -> No
     for name, text in settings.items():
         protocol, _, rest = name.partition(".")
         for bound, word in (("min", "greater"), ("max", "less")):
-            limit_name = f"group.{protocol}.{bound}.{rest}"
+            limit_name = f"group.{protocol}.{bound}.{rest.removeprefix('num.')}"
             limit = config.text(limit_name) if limit_name in BROKER_KEYS else None
             if limit is None:
                 continue

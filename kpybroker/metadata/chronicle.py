@@ -1,4 +1,5 @@
-"""What befalls the cluster, one line each in the log: brokers that come and go, in-sync sets, unclean elections.
+"""What befalls the cluster, one line each in the log: brokers that come and go, in-sync sets, unclean elections,
+settings that do nothing here.
 
 Every node of a cluster writes them unless KPYBROKER_LOG says otherwise (`cli/serving.py`). Partitions are told of by
 the broker that leads them, all that change at once in one line.
@@ -7,8 +8,9 @@ the broker that leads them, all that change at once in one line.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from kpybroker.config.effect import BROKER, without_effect
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.parts import BrokerImage, PartitionImage
 
@@ -17,7 +19,9 @@ log = logging.getLogger(CHRONICLE)
 
 NAMED_MAX = 5
 """More partitions are counted, not named."""
+IDLE = "settings without effect on this broker (see docs/configuration.md)"
 RECOVERING = 1
+RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 
 def tell(old: Image, new: Image, node_id: int) -> None:
@@ -37,6 +41,7 @@ def tell(old: Image, new: Image, node_id: int) -> None:
             shrunk.append(f"{name}: {_listed(before.isr)} to {_listed(now.isr)}")
         elif set(now.isr) > set(before.isr):
             grown.append(f"{name}: {_listed(before.isr)} to {_listed(now.isr)}")
+    _tell_idle(_set_in_vain(old, new, node_id))
     for what, names in (("shrink", shrunk), ("grow", grown)):
         if names:
             log.info("in-sync sets %s, %d: %s", what, len(names), _named(names))
@@ -75,3 +80,24 @@ def _listed(ids: tuple[int, ...]) -> str:
 
 def _named(names: list[str]) -> str:
     return "; ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
+
+
+def _set_in_vain(old: Image, new: Image, node_id: int) -> list[str]:
+    return [
+        f"{setting} of {RESOURCES[kind]} {name or 'default'}"
+        for kind, name in new.changes.configs
+        if kind != BROKER or name in ("", str(node_id))
+        for setting in without_effect(kind, new.config(kind, name), old.config(kind, name))
+    ]
+
+
+def tell_start(static: Mapping[str, str]) -> None:
+    """Warn of the settings in a node's own file that do nothing here."""
+    idle = without_effect(BROKER, static)
+    if idle:
+        log.warning("%s: %s", IDLE, ", ".join(idle))
+
+
+def _tell_idle(names: list[str]) -> None:
+    if names:
+        log.warning("%s, %d: %s", IDLE, len(names), _named(names))

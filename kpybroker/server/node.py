@@ -10,6 +10,7 @@ from kpybroker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError
+from kpybroker.metadata import chronicle
 from kpybroker.server.server import Server
 from kpybroker.world import World
 
@@ -41,6 +42,7 @@ class Node:
         Raises ConfigError with the cause and the way out: a directory of another node, in use or not writable, a port
         in use.
         """
+        chronicle.tell_start(config.static)
         observing = await _observe(world, config)
         node = None
         try:

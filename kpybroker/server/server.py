@@ -157,7 +157,7 @@ class Server:
         """Whether a new connection may stay (max.connections, max.connections.per.ip)."""
         config, host = self.broker.config, connection.host
         here = self._per_host.get(host, 0)
-        if self._stopping or len(self._connections) >= config.max_connections or here >= config.max_connections_per_ip:
+        if self._stopping or len(self._connections) >= config.max_connections or here >= config.connections_from(host):
             self.metrics.connections_refused += 1
             if not self._stopping:
                 log.warning(

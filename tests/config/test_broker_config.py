@@ -20,8 +20,9 @@ from kpybroker.config.describe import (
     describe_group,
     describe_topic,
 )
+from kpybroker.config.documentation import NO_EFFECT
 from kpybroker.config.key import Kind
-from kpybroker.config.topic_keys import TOPIC_KEYS
+from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
 DESCRIBED = (Path(__file__).parent / "described-4.3.1.tsv").read_text().splitlines()
@@ -154,10 +155,18 @@ def test_secrets_are_never_shown() -> None:
     assert "hush" not in repr(describe_broker(shown))
 
 
-def test_every_setting_says_what_it_does_or_that_it_does_nothing() -> None:
-    for entry in describe_broker(layers()):
-        key = BROKER_KEYS[entry.name]
-        assert (entry.doc is not None) == (key.doc is not None or not key.effect)
+def test_every_setting_says_what_it_is_for_and_whether_it_does_anything() -> None:
+    shown = layers()
+    topic, group, metrics = describe_topic(shown.config, {}), describe_group(shown, {}), describe_client_metrics({})
+    for keys, entries in (
+        (BROKER_KEYS, describe_broker(shown)),
+        (TOPIC_KEYS, topic),
+        (GROUP_KEYS, group),
+        (CLIENT_METRICS_KEYS, metrics),
+    ):
+        for entry in entries:
+            assert entry.doc, entry.name
+            assert (NO_EFFECT in entry.doc) == (not keys[entry.name].effect), entry.name
 
 
 def test_listeners() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
+from kpybroker.config.documentation import NO_EFFECT, documentation, purpose
 from kpybroker.config.key import Between, ConfigKey, OneOf
 from kpybroker.config.own_keys import OWN_KEYS
 from kpybroker.config.reference import page
@@ -81,6 +82,8 @@ def _attributes_read() -> set[str]:
 
 DERIVED = {
     "broker_id": "node_id",
+    "max_connections_per_ip": "connections_from",
+    "max_connections_per_ip_overrides": "connections_from",
     "log_dir": "log_dirs",
     "cleanup_policy": "compacted",
     "fsync": "fsync_always",
@@ -119,3 +122,24 @@ def test_what_the_view_offers_is_marked_as_used() -> None:
 def test_the_page_about_settings_is_of_this_code() -> None:
     found = (PACKAGE.parent / "docs" / "configuration.md").read_text()
     assert found == page(), "make it anew: python -m kpybroker.config.reference > docs/configuration.md"
+
+
+def test_every_setting_has_a_sentence_and_no_sentence_is_left_over() -> None:
+    every = {**BROKER_KEYS, **DYNAMIC_KEYS, **TOPIC_KEYS, **GROUP_KEYS, **CLIENT_METRICS_KEYS}
+    assert [name for name, key in every.items() if not documentation(key).removesuffix(NO_EFFECT)] == []
+    lines = (PACKAGE / "config" / "documentation.txt").read_text().splitlines()[1:]
+    names = [line.partition(": ")[0] for line in lines]
+    assert len(names) == len(set(names))
+    assert [name for name in names if name not in every] == []
+    assert all(line.endswith(".") for line in lines)
+
+
+def test_what_gives_the_default_or_the_range_of_another_is_told_by_it() -> None:
+    assert purpose("log.retention.hours").startswith("The default of topics' retention.ms. How long records are kept")
+    assert purpose("group.consumer.session.timeout.ms").startswith(
+        "The default of groups' consumer.session.timeout.ms."
+    )
+    assert (
+        purpose("group.share.max.session.timeout.ms") == "Largest share.session.timeout.ms that a group may be given."
+    )
+    assert purpose("kpybroker.fsync") == ""

@@ -165,6 +165,12 @@ def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, co
         ("", "min.insync.replicas", "0", "at least 1"),
         ("1", "leader.replication.throttled.rate", "-1", "at least 0"),
         ("1", "ssl.key.password", "hush", "per-listener"),
+        ("", "num.io.threads", "17", "not be greater than double the current value 8"),
+        ("1", "num.io.threads", "3", "at least half the current value 8"),
+        ("", "log.cleaner.dedupe.buffer.size", "1048575", "at least 1MB per cleaner thread"),
+        ("", "log.local.retention.ms", "604800001", "more than log.retention.ms property value: 604800000"),
+        ("", "log.local.retention.ms", "-1", "Value must not be -1 as log.retention.ms value is set as 604800000"),
+        ("1", "max.connections.per.ip.overrides", "localhost", "host:count"),
         ("", "ssl.keystore.type", "JKS", "per-listener"),
         ("", "listeners", "PLAINTEXT://:1234", "broker id must be specified: [listeners]"),
     ],
@@ -182,6 +188,11 @@ def test_bad_broker_settings(stage: Stage, name: str, setting: str, value: str, 
         ("1", "log.retention.ms", "-5"),
         ("", "log.cleanup.policy", "compact"),
         ("1", "max.connections", "100"),
+        ("1", "max.connections.per.ip.overrides", "::1:3, 127.0.0.1:5"),
+        ("", "num.io.threads", "16"),
+        ("", "num.io.threads", "4"),
+        ("", "log.local.retention.ms", "604800000"),
+        ("", "log.local.retention.bytes", "1"),
         ("1", "listener.name.plaintext.ssl.key.password", "hush"),
         ("1", "a.plug.in", "x"),
     ],
@@ -210,6 +221,12 @@ def test_good_broker_settings(stage: Stage, name: str, setting: str, value: str)
         (GROUP, "share.record.lock.duration.ms", "1000", E.INVALID_CONFIG),
         (GROUP, "consumer.session.timeout.ms", "x", E.INVALID_CONFIG),
         (GROUP, "nosuch", "1", E.INVALID_CONFIG),
+        (METRICS, "interval.ms", "soon", E.INVALID_CONFIG),
+        (GROUP, "streams.num.standby.replicas", "2", E.NONE),
+        (GROUP, "streams.num.standby.replicas", "3", E.INVALID_CONFIG),
+        (GROUP, "share.auto.offset.reset", "by_duration:PT1H30M", E.NONE),
+        (GROUP, "share.auto.offset.reset", "by_duration:P", E.INVALID_CONFIG),
+        (GROUP, "share.auto.offset.reset", "sometime", E.INVALID_CONFIG),
     ],
 )
 def test_settings_of_groups_and_client_metrics(stage: Stage, kind: int, setting: str, value: str, code: E) -> None:
@@ -251,3 +268,16 @@ def test_what_does_not_change_is_not_written(stage: Stage) -> None:
     stage.ask(change(TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", DELETE, None)))
     stage.ask(change(TOPIC, "t", ("retention.ms", SET, "6"), validate_only=True))
     assert len(stage.log) == written
+
+
+def test_broker_settings_are_checked_with_those_they_go_together_with(stage: Stage) -> None:
+    """Also where the other one is of now; and what was let in is nobody's fault later."""
+    local = ("log.local.retention.ms", SET, "1000")
+    assert stage.code(change(BROKER, "", local))[0] is E.NONE
+    assert stage.code(change(BROKER, "", ("log.retention.ms", SET, "999")))[0] is E.INVALID_REQUEST
+    assert stage.code(change(BROKER, "", ("log.retention.ms", SET, "999"), (*local[:2], "-2")))[0] is E.NONE
+    assert stage.code(change(BROKER, "", ("log.retention.ms", SET, "-1"), (*local[:2], "-1")))[0] is E.NONE
+    assert stage.code(change(BROKER, "", ("message.max.bytes", SET, "1")))[0] is E.NONE
+    assert stage.code(change(BROKER, "", ("num.io.threads", SET, "16")))[0] is E.NONE
+    assert stage.code(change(BROKER, "", ("num.io.threads", SET, "32")))[0] is E.NONE
+    assert stage.code(change(BROKER, "1", ("num.io.threads", SET, "15")))[0] is E.INVALID_REQUEST

@@ -83,3 +83,36 @@ def test_the_first_image_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, chronicle.CHRONICLE)
     chronicle.tell(Image(), Image().apply([registered(1, 1)], 1, 1), 1)
     assert not caplog.records
+
+
+def setting(kind: int, resource: str, name: str, value: str | None) -> Any:
+    return stored.ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
+
+
+def test_settings_that_do_nothing_are_warned_about_when_they_are_set(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog)
+    said = "WARNING settings without effect on this broker (see docs/configuration.md)"
+    assert told.of(setting(2, "t", "preallocate", "true")) == [f"{said}, 1: preallocate of topic t"]
+    assert told.of(setting(2, "t", "retention.ms", "5")) == []
+    assert told.of(setting(2, "t", "preallocate", None)) == []
+    assert told.of(setting(2, "t", "preallocate", "false")) == [], "as it is anyway"
+    assert told.of(setting(4, "", "num.io.threads", "3")) == [f"{said}, 1: num.io.threads of broker default"]
+    assert told.of(setting(4, "2", "num.io.threads", "3")) == [], "another broker says it"
+    assert told.of(setting(4, "1", "of.a.plug.in", "3")) == [f"{said}, 1: of.a.plug.in of broker 1"]
+    secret = setting(4, "1", "listener.name.plaintext.ssl.key.password", "hush")
+    assert told.of(secret) == [f"{said}, 1: listener.name.plaintext.ssl.key.password of broker 1"]
+    assert told.of(setting(16, "m", "interval.ms", "1000")) == [f"{said}, 1: interval.ms of client metrics m"]
+    assert told.of(
+        setting(32, "g", "streams.num.standby.replicas", "2"), setting(32, "g", "share.isolation.level", "x")
+    )
+    (line,) = told.of(*(setting(2, f"t{n}", "preallocate", "true") for n in range(9)))
+    assert line.startswith(f"{said}, 9: preallocate of topic t0; ")
+    assert line.endswith("t4, ...")
+
+
+def test_settings_in_the_file_that_do_nothing_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    chronicle.tell_start({"num.partitions": "3", "num.io.threads": "8"})
+    assert caplog.records == []
+    chronicle.tell_start({"num.partitions": "3", "num.io.threads": "9", "authorizer.class.name": "x"})
+    (record,) = caplog.records
+    assert record.getMessage().endswith(": authorizer.class.name, num.io.threads")

@@ -259,6 +259,14 @@ def test_connections_beyond_the_limit_are_refused_and_room_is_made_again(with_br
     with_broker(scenario, {"max.connections": "2"})
 
 
+def test_an_address_may_have_a_limit_of_its_own(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with raw(node) as second:
+            assert await second.closed()
+
+    with_broker(scenario, {"max.connections.per.ip.overrides": "10.0.0.1:7, localhost:1"})
+
+
 def test_a_frame_at_the_limit_is_served_and_one_byte_more_is_not(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         limit = 4096
