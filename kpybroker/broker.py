@@ -15,7 +15,7 @@ from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.presence import Presence
 from kpybroker.creating import CONTROLLER_TIMEOUT_MS, TopicCreation
-from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.metadata import chronicle, whereabouts
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
@@ -33,14 +33,15 @@ from kpybroker.replication.fetcher import Context
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.in_sync import Proposals
 from kpybroker.replication.lifecycle import Lifecycle
+from kpybroker.replication.moving import Moves
 from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.replication.replicas import Replicas, Wishes
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
 from kpybroker.replication.txn_markers import TxnMarkers
-from kpybroker.storage.directory import Directory, open_directories, random_id
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.directory import Directory, random_id
+from kpybroker.storage.log_dirs import LogDirectories, open_log_dirs
 from kpybroker.transactions.client import TransactionsClient
 from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
 from kpybroker.transactions.coordinator import TransactionCoordinator
@@ -122,13 +123,16 @@ class Broker:
 
     def _replicas(self, context: Context) -> Replicas:
         asking = (self.channel, self.node_id, lambda: self.epoch)
+        assignments = Assignments(*asking)
+        moves = Moves(self.world, self.hosting, self.log_dirs, assignments, context.image)
         return Replicas(
             self.hosting,
             self.log_dirs,
             context,
             Proposals(*asking),
-            Assignments(*asking),
+            assignments,
             Wishes(self._reign_changed, self.fail, self._tell_controller),
+            moves,
         )
 
     # ---- start and stop
@@ -136,17 +140,10 @@ class Broker:
     @classmethod
     async def open(cls, world: World, config: BrokerConfig) -> Broker:
         """Lock, format or check the directories, recover the logs, lead the quorum. Raises ConfigError."""
-        paths = tuple(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
-        wanted, failed = await checked_format(world, config), dict[str, str]()
-        directories = open_directories(world, paths, config.node_id, wanted, failed)
-        try:
-            check_served(world, config, SUPPORTED_FEATURES)
-            log_dirs = LogDirectories(world, config, directories, failed)
-        except ConfigError:
-            for directory in directories:
-                world.disk.close(directory.lock)
-            raise
-        broker = cls(world, config, directories, log_dirs)
+        opened = open_log_dirs(
+            world, config, await checked_format(world, config), lambda: check_served(world, config, SUPPORTED_FEATURES)
+        )
+        broker = cls(world, config, *opened)
         broker.quorum.on_damage(broker.fail)
         await broker.quorum.start()
         if broker.quorum.is_active:
@@ -210,6 +207,7 @@ class Broker:
                 retain_and_checkpoint(self.world, self.config, self.hosting, self.log_dirs),
             ),
             ("the watch over followers", self.replicas.watch_followers()),
+            ("the moves between log directories", self.replicas.moves.run()),
             ("the log cleaner", self.log_dirs.keep_clean(lambda: self.config)),
             *(("the deletion of files", each.garbage.unlink_when_due()) for each in self.log_dirs.online),
         ]
@@ -290,6 +288,7 @@ class Broker:
         self._settle_in()
         self.hosting.flush()
         self.quorum.answering.followed.look_again()
+        self.replicas.moves.wake()
         if self.lifecycle is not None:
             self.lifecycle.wake()
 

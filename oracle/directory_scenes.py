@@ -22,6 +22,7 @@ class DirectoryScenes(ClusterScenes):
 
     def all(self) -> None:
         self.begin()
+        self.moves()
         self.join()
         self.assignments()
 

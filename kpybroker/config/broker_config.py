@@ -97,6 +97,7 @@ class BrokerConfig:
     replica_selector_class: str | None
     leader_replication_throttled_rate: int
     follower_replication_throttled_rate: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int
 
     num_partitions: int
     default_replication_factor: int

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kpybroker.config.cluster_keys import CLUSTER_KEYS
 from kpybroker.config.coordinator_keys import COORDINATOR_KEYS
-from kpybroker.config.key import LONG, ConfigKey, Mode, at_least, idle, used
+from kpybroker.config.key import LONG, ConfigKey, Mode, at_least, used
 from kpybroker.config.log_keys import LOG_KEYS
 from kpybroker.config.own_keys import OWN_KEYS
 from kpybroker.config.security_keys import SECURITY_KEYS
@@ -28,7 +28,7 @@ DYNAMIC_KEYS: Mapping[str, ConfigKey] = {
     for key in (
         used("follower.replication.throttled.rate", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
         used("leader.replication.throttled.rate", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
-        idle("replica.alter.log.dirs.io.max.bytes.per.second", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
+        used("replica.alter.log.dirs.io.max.bytes.per.second", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
     )
 }
 """Settings that exist only while the broker runs: not in a file, and shown only where they were set."""

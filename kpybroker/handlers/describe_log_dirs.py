@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
+from kpybroker.storage.log import Log
 from kpybroker.wire.rpc.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsResult,
@@ -31,21 +32,27 @@ def handle(broker: Broker, _call: Call, request: Request) -> Response:
         except OSError:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     topics: dict[tuple[str, str], DescribeLogDirsTopic] = {}
+
+    def tell(path: str, topic: str, row: DescribeLogDirsPartition) -> None:
+        if wanted is not None and row.partition_index not in wanted.get(topic, ()):
+            return
+        if (path, topic) not in topics:
+            topics[path, topic] = DescribeLogDirsTopic(name=topic, partitions=[])
+            results[path].topics.append(topics[path, topic])
+        topics[path, topic].partitions.append(row)
+
     for partition in broker.hosting:
-        if wanted is not None and partition.index not in wanted.get(partition.topic, ()):
-            continue
         directory = log_dirs.of(partition.log)
-        if directory is None:
-            continue
-        key = directory.path, partition.topic
-        if key not in topics:
-            topics[key] = DescribeLogDirsTopic(name=partition.topic)
-            results[directory.path].topics.append(topics[key])
-        topics[key].partitions.append(
-            DescribeLogDirsPartition(
-                partition_index=partition.index,
-                partition_size=partition.log.size_bytes,
-                offset_lag=max(partition.log.high_watermark - partition.log.end, 0),
-            )
-        )
+        if directory is not None:
+            lag = max(partition.log.high_watermark - partition.log.end, 0)
+            tell(directory.path, partition.topic, _row(partition.index, partition.log, lag))
+    for move in broker.replicas.moves:
+        of, lag = move.partition, move.partition.log.end - move.future.end
+        tell(move.target.path, of.topic, _row(of.index, move.future, lag, is_future=True))
     return Response(results=list(results.values()))
+
+
+def _row(index: int, of: Log, lag: int, *, is_future: bool = False) -> DescribeLogDirsPartition:
+    return DescribeLogDirsPartition(
+        partition_index=index, partition_size=of.size_bytes, offset_lag=lag, is_future_key=is_future
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kpybroker.metadata.image import Image
+from kpybroker.metadata.image import Image, PartitionImage
+from kpybroker.wire.directory_ids import UNASSIGNED
 
 PLAINTEXT = "PLAINTEXT"
 ANY_EPOCH = -1
@@ -74,6 +75,17 @@ def has_partition(image: Image, name: str, index: int) -> bool:
     """There is such a partition, wherever it is."""
     topic = image.topic(name)
     return topic is not None and 0 <= index < len(topic.partitions)
+
+
+def directory_in(partition: PartitionImage, node_id: int) -> bytes:
+    """The log directory of a broker's replica, as the metadata says; UNASSIGNED where it says none."""
+    return dict(zip(partition.replicas, partition.directories, strict=False)).get(node_id, UNASSIGNED)
+
+
+def directory_of(image: Image, name: str, index: int, node_id: int) -> bytes:
+    """The same, of a partition by its name."""
+    topic = image.topic(name)
+    return UNASSIGNED if topic is None else directory_in(topic.partitions[index], node_id)
 
 
 def is_replicated(image: Image, name: str, index: int) -> bool:

@@ -38,6 +38,7 @@ class Hosting:
         self.now_ms: Callable[[], int] = _loop_ms
         self.leading_throttle = Throttle(node_id, lambda it: it.leader_replication_throttled_replicas, self.now)
         self.following_throttle = Throttle(node_id, lambda it: it.follower_replication_throttled_replicas, self.now)
+        self.moving_throttle = Throttle(node_id, lambda it: frozenset(), self.now)
         self.may_join: Callable[[int, int], bool] = lambda node_id, broker_epoch: True
         """Whether a node can be in sync, as far as the metadata says, that fetched with a broker epoch (KIP-841)."""
         self.epoch_of: Callable[[int], int] = lambda node_id: -1
@@ -67,6 +68,7 @@ class Hosting:
         """The broker's rates, as they are now (KIP-73)."""
         self.leading_throttle.limit(config.leader_replication_throttled_rate)
         self.following_throttle.limit(config.follower_replication_throttled_rate)
+        self.moving_throttle.limit(config.replica_alter_log_dirs_io_max_bytes_per_second)
 
     def host(self, topic: str, topic_id: bytes, index: int, storage: Log) -> Partition:
         self.offline.pop((topic, index), None)

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
 from kpybroker.metadata.image import PartitionImage, TopicImage
-from kpybroker.metadata.whereabouts import epoch_of, has_partition, is_replicated, may_be_in_sync
+from kpybroker.metadata.whereabouts import directory_in, epoch_of, has_partition, is_replicated, may_be_in_sync
 from kpybroker.replication.assigning import Assignments
 from kpybroker.replication.fetcher import Context, Fetchers
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.in_sync import Proposals
+from kpybroker.replication.moving import Moves
 from kpybroker.replication.partition import Partition
 from kpybroker.storage.log_dir import LogDirectory
 from kpybroker.storage.log_dirs import LogDirectories
@@ -47,12 +48,14 @@ class Replicas:
         proposals: Proposals,
         assignments: Assignments,
         wishes: Wishes,
+        moves: Moves,
     ) -> None:
         self._hosting = hosting
         self._log_dirs = log_dirs
         self._fetchers = Fetchers(context)
         self._proposals = proposals
         self._assignments = assignments
+        self.moves = moves
         self._on_reign, self._on_lost, self._on_offline = wishes
         self._image = context.image
         log_dirs.on_io_error = self._disk_failed
@@ -86,6 +89,8 @@ class Replicas:
                 continue
             if partition is None:
                 partition = self._open(topic, index, image, settings)
+                if partition is not None:
+                    self.moves.resume(partition)
             else:
                 partition.log.settings = settings
             if partition is not None:
@@ -93,7 +98,7 @@ class Replicas:
                 self._tell_place(partition, image)
 
     def _open(self, topic: TopicImage, index: int, image: PartitionImage, settings: LogSettings) -> Partition | None:
-        assigned = directory_of(image, self._hosting.node_id)
+        assigned = directory_in(image, self._hosting.node_id)
         is_lost = assigned not in (MIGRATING, UNASSIGNED) and self._log_dirs.is_lost(topic.name, index, assigned)
         try:
             storage = self._log_dirs.open_log(topic.name, topic.id, index, settings, assigned)
@@ -111,9 +116,9 @@ class Replicas:
         Of one that was made anew it is told before that the other is lost: it had what this one has not.
         """
         directory = self._log_dirs.of(partition.log)
-        if directory is None or not self.is_registered:
+        if directory is None or not self.is_registered or partition in self.moves:
             return
-        key, said = (partition.topic_id, partition.index), directory_of(image, self._hosting.node_id)
+        key, said = (partition.topic_id, partition.index), directory_in(image, self._hosting.node_id)
         if said == directory.id:
             self._made_anew.discard(key)
             self._assignments.settled(*key)
@@ -122,12 +127,13 @@ class Replicas:
 
     def _directory_failed(self, directory: LogDirectory, why: str) -> None:
         """What is in a directory is offline by now: others lead it once the controller knows."""
-        for topic, index in list(directory.logs):
+        for (topic, index), one in list(directory.logs.items()):
             partition = self._hosting.find(topic, index)
-            if partition is not None:
+            if partition is not None and partition.log is one:
                 partition.fail(why)
                 self._fetchers.leave(partition)
                 self._assignments.settled(partition.topic_id, index)
+        self.moves.lose(directory)
         asyncio.get_running_loop().call_soon(self._hosting.flush)
         self._on_offline()
 
@@ -160,6 +166,7 @@ class Replicas:
             self._on_reign(partition, False)
         self._hosting.retire(partition.topic, partition.index)
         self._fetchers.leave(partition)
+        self.moves.call_off(partition)
         self._assignments.settled(partition.topic_id, partition.index)
         self._made_anew.discard((partition.topic_id, partition.index))
         self._log_dirs.delete_log(partition.log)
@@ -182,8 +189,3 @@ class Replicas:
         self._proposals.close()
         self._assignments.close()
         await self._fetchers.close()
-
-
-def directory_of(image: PartitionImage, node_id: int) -> bytes:
-    """The directory of a broker's replica, as the metadata says."""
-    return dict(zip(image.replicas, image.directories, strict=False)).get(node_id, UNASSIGNED)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections.abc import Mapping, Sequence
 
 from kpybroker.errors import Damage
 from kpybroker.world import Buffer, Disk
+
+log = logging.getLogger(__name__)
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -114,3 +117,23 @@ def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
         disk.pwritev(handle, [b"version: 0\ntopic_id: " + text], 0)
     finally:
         disk.close(handle)
+
+
+def take_clean_mark(disk: Disk, path: str) -> int | None:
+    """The broker epoch in the mark of a clean stop, -1 where it does not say; the mark is removed. None without one.
+
+    Raises OSError.
+    """
+    try:
+        content = read_file(disk, path)
+    except FileNotFoundError:
+        return None
+    import json  # only a restart needs it
+
+    epoch = -1
+    try:
+        epoch = int(json.loads(content).get("brokerEpoch", -1))
+    except (ValueError, AttributeError, TypeError):
+        log.warning("%s is not readable; the stop counts as clean, its broker epoch as unknown", path)
+    disk.unlink(path)
+    return epoch

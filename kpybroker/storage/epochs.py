@@ -29,6 +29,10 @@ class LeaderEpochs:
         self.unsaved = False
         """The file does not say all that is here."""
 
+    def moved(self, directory: str) -> None:
+        """The log's directory has another name."""
+        self._path = f"{directory}/{FILE_NAME}"
+
     def load(self) -> None:
         """Raises Damage when the file is not one."""
         self.entries = sorted((int(epoch), int(start)) for epoch, start in read_rows(self._disk, self._path, 2))

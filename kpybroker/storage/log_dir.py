@@ -20,14 +20,15 @@ from kpybroker.storage.checkpoint_files import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
-    read_file,
     read_offsets,
     read_topic_id,
     replace_file,
+    take_clean_mark,
     write_offsets,
     write_topic_id,
 )
 from kpybroker.storage.files import FilePool
+from kpybroker.storage.futures import futures_in
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
 from kpybroker.world import Disk, World
@@ -54,12 +55,13 @@ class LogDirectory:
         self.logs: dict[tuple[str, int], Log] = {}
         self.damaged: dict[tuple[str, int], str] = {}
         """Partitions that could not be opened, and why."""
-        self.previous_epoch = -1
-        """The broker epoch at the last clean stop (BrokerRegistration), -1 after any other."""
         self.broker_epoch = -1
         self.on_io_error: Callable[[str, int, str], None] | None = None
         """Told of topic, partition and why when the disk has failed under a log; what opens next takes it over."""
-        self.clean = self._take_clean_mark()
+        mark = take_clean_mark(world.disk, f"{path}/{CLEAN_SHUTDOWN}")
+        self.clean = mark is not None
+        self.previous_epoch = -1 if mark is None else mark
+        """The broker epoch at the last clean stop (BrokerRegistration), -1 after any other."""
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
@@ -67,12 +69,15 @@ class LogDirectory:
         self._cleaned_on_disk = dict(self._cleaned)
         self._is_saving_cleaned = False
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
+        self.futures = futures_in(world.disk, path)
+        """Partitions that are here as future replicas, and the names of their directories."""
         self._stale: set[tuple[str, int]] = set()
         """Whose rows are in checkpoints on disk, and who are not there any more."""
         self._discards = 0
         self._is_checkpointing = False
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):
-            self._stale |= {key for key in offsets if f"{key[0]}-{key[1]}" not in self._present}
+            kept = (key for key in offsets if key not in self.futures)
+            self._stale |= {key for key in kept if f"{key[0]}-{key[1]}" not in self._present}
         for key in self._stale:
             self._drop_rows(key)
         self.is_recovered = self.clean or self._present <= {METADATA_LOG}
@@ -82,21 +87,6 @@ class LogDirectory:
         for name in world.disk.list(path):
             if name.endswith(DIRECTORY):
                 self.garbage.add(0, f"{path}/{name}")
-
-    def _take_clean_mark(self) -> bool:
-        path = f"{self.path}/{CLEAN_SHUTDOWN}"
-        try:
-            content = read_file(self._world.disk, path)
-        except FileNotFoundError:
-            return False
-        import json  # only a restart needs it
-
-        try:
-            self.previous_epoch = int(json.loads(content).get("brokerEpoch", -1))
-        except (ValueError, AttributeError, TypeError):
-            log.warning("%s is not readable; the stop counts as clean, its broker epoch as unknown", path)
-        self._world.disk.unlink(path)
-        return True
 
     def _read_offsets(self, name: str) -> Offsets:
         try:
@@ -125,9 +115,7 @@ class LogDirectory:
             if self.on_io_error is not None and (error is not damage or isinstance(error.__cause__, OSError)):
                 self.on_io_error(topic, partition, str(damage))
             raise damage from error.__cause__ if error is damage else error
-        opened.on_start_moved = self._save_marks
-        opened.before_cut = partial(self._lower_recovery_point, key)
-        opened.on_io_error = self.on_io_error
+        self.listen(opened)
         self.damaged.pop(key, None)
         self.logs[key] = opened
         if opened.cleaned_end < self._cleaned_on_disk.get(key, 0):
@@ -136,9 +124,10 @@ class LogDirectory:
 
     def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
         disk = self._world.disk
-        name = f"{topic}-{partition}"
-        directory = f"{self.path}/{name}"
         key = (topic, partition)
+        name = self.futures.get(key, f"{topic}-{partition}")
+        directory = f"{self.path}/{name}"
+        is_future = key in self.futures
         if name in self._present:
             found = read_topic_id(disk, directory)
             if found is not None and found != topic_id:
@@ -146,7 +135,7 @@ class LogDirectory:
                 self._discard(name, DIRECTORY)
             elif found is None:
                 write_topic_id(disk, directory, topic_id)
-        is_new = name not in self._present
+        is_new = not disk.exists(directory) if is_future else name not in self._present
         if is_new and key in self._stale and not self._is_checkpointing:  # who is at the files writes them once more
             self._write_without_stale()
         opened = Log.open(
@@ -168,6 +157,25 @@ class LogDirectory:
         opened.advance(max(opened.start, min(self._high_watermarks.get(key, 0), opened.end)))
         return opened
 
+    def listen(self, one: Log) -> None:
+        """What a log here has to say, it says here."""
+        one.on_start_moved = self._save_marks
+        one.before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
+        one.on_io_error = self.on_io_error
+
+    def drop_stale(self, key: tuple[str, int]) -> None:
+        """What stands for a partition in checkpoints is of one that came before. Raises OSError."""
+        if key in self._stale and not self._is_checkpointing:
+            self._write_without_stale()
+
+    def forget(self, key: tuple[str, int]) -> None:
+        """Nothing of a partition is here any more."""
+        self._present.discard(f"{key[0]}-{key[1]}")
+        self._drop_rows(key)
+        self._cleaned.pop(key, None)
+        self._stale.add(key)
+        self._discards += 1
+
     def delete_log(self, deleted: Log) -> None:
         """Forget a partition: its directory is renamed now and unlinked later, off the loop."""
         key = (deleted.topic, deleted.partition)
@@ -188,12 +196,7 @@ class LogDirectory:
         ending = f"-{partition}.{self._world.random.getrandbits(128):032x}{suffix}"
         new = f"{self.path}/{topic[: _MAX_NAME - len(ending)]}{ending}"
         self._world.disk.rename(f"{self.path}/{name}", new)
-        self._present.discard(name)
-        key = (topic, int(partition))
-        self._drop_rows(key)
-        self._cleaned.pop(key, None)
-        self._stale.add(key)
-        self._discards += 1
+        self.forget((topic, int(partition)))
         if suffix == DIRECTORY:
             self.garbage.add(self._world.wall_ms() + delay_ms, new)
 

@@ -13,7 +13,8 @@ from functools import partial
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.storage.cleaner import Cleaner
-from kpybroker.storage.directory import Directory
+from kpybroker.storage.directory import Directory, Format, open_directories
+from kpybroker.storage.futures import discard_future, finish_replacements
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory, partitions_in
 from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
@@ -22,6 +23,25 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 Key = tuple[str, int]
+
+
+def open_log_dirs(
+    world: World, config: BrokerConfig, wanted: Format, check: Callable[[], None]
+) -> tuple[list[Directory], LogDirectories]:
+    """Lock, format or check all directories, the metadata log's first; if `check` finds them right open log.dirs.
+
+    Raises ConfigError.
+    """
+    failed: dict[str, str] = {}
+    paths = tuple(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
+    directories = open_directories(world, paths, config.node_id, wanted, failed)
+    try:
+        check()
+        return directories, LogDirectories(world, config, directories, failed)
+    except ConfigError:
+        for directory in directories:
+            world.disk.close(directory.lock)
+        raise
 
 
 class LogDirectories:
@@ -49,6 +69,8 @@ class LogDirectories:
         self._place: dict[Key, LogDirectory] = {}
         """Where partitions are; of those that have files, or were opened."""
         self._counts: dict[str, int] = {}
+        self.preferred: dict[Key, str] = {}
+        """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
         found = self._look(tuple(path for path in self.paths if path in ids))
         for path, keys in found.items():
@@ -60,6 +82,10 @@ class LogDirectories:
 
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
         """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
+        try:
+            finish_replacements(self._world.disk, paths)
+        except OSError as error:
+            log.error("a replica that was about to move stays where it is: %s", error)
         found: dict[str, list[Key]] = {}
         first: dict[Key, str] = {}
         for path in paths:
@@ -106,8 +132,9 @@ class LogDirectories:
 
     @property
     def logs(self) -> dict[Key, Log]:
-        """All that are open."""
-        return {key: one for directory in self.online for key, one in directory.logs.items()}
+        """All that are open, but for those on their way between directories: these are not cleaned."""
+        moving = {key for directory in self.online for key in directory.futures}
+        return {key: one for each in self.online for key, one in each.logs.items() if key not in moving}
 
     def of(self, one: Log) -> LogDirectory | None:
         """The directory of a log; None once that is offline."""
@@ -132,12 +159,16 @@ class LogDirectories:
         return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
 
     def _for_new(self, key: Key, assigned: bytes) -> LogDirectory:
+        wished = self._online.get(self.preferred.pop(key, ""))
+        if wished is not None:
+            return wished
         for directory in self.online:
-            if directory.id == assigned:
+            if directory.id == assigned and key not in directory.futures:
                 return directory
         if self.offline and assigned not in (MIGRATING, UNASSIGNED):
             raise Damage(f"{key[0]}-{key[1]} may be in a log directory that is offline: {', '.join(self.offline)}")
-        return self._online[min(self._online, key=lambda path: self._counts[path])]
+        free = [path for path, each in self._online.items() if key not in each.futures]
+        return self._online[min(free or self._online, key=lambda path: self._counts[path])]
 
     def delete_log(self, deleted: Log) -> None:
         """Forget a partition, as of `LogDirectory.delete_log`."""
@@ -147,11 +178,27 @@ class LogDirectories:
             self._counts[directory.path] -= 1
             directory.delete_log(deleted)
 
+    def by_path(self, path: str) -> LogDirectory | None:
+        """The directory, where it is in use."""
+        return self._online.get(path)
+
+    def future_of(self, key: Key) -> LogDirectory | None:
+        """The directory that has a future replica of a partition."""
+        return next((directory for directory in self.online if key in directory.futures), None)
+
+    def moved(self, key: Key, target: LogDirectory) -> None:
+        """A partition is in another directory."""
+        self._counts[self._place[key].path] -= 1
+        self._counts[target.path] += 1
+        self._place[key] = target
+
     def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
-        """As of `LogDirectory.keep_only`."""
+        """As of `LogDirectory.keep_only`; future replicas of what is not here go, too."""
         for directory in self.online:
             for key in directory.keep_only(hosted):
                 self._counts[self._place.pop(key).path] -= 1
+            for key in [key for key in directory.futures if key not in hosted]:
+                discard_future(self._world, directory, key, 0)
 
     def recovered(self) -> None:
         """All partitions have been opened."""

@@ -35,6 +35,11 @@ class GroupSync:
         """Full segments wait for their sync."""
         return bool(self._sealed)
 
+    @property
+    def is_running(self) -> bool:
+        """A sync is under way."""
+        return self._running is not None
+
     def sealed(self, segment: Segment) -> None:
         self._sealed.append(segment)
 

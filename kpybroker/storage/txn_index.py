@@ -38,6 +38,10 @@ class TxnIndex:
         self._saved = 0
         """Entries that the file has."""
 
+    def moved(self, path: str) -> None:
+        """Its directory has another name."""
+        self._path = path
+
     def __len__(self) -> int:
         return len(self._load())
 

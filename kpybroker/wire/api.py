@@ -119,6 +119,7 @@ API = [
     Api(  28, "TxnOffsetCommit",          0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY,        ON_BOTH),
     Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER),
     Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY,        ON_BROKER),
     Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  42, "DeleteGroups",             0,  2,    2,    CLIENT,   ANY,        ON_BROKER),
@@ -157,7 +158,6 @@ API = [
 ]
 
 DECLARED = [
-    Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER),
     Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
 ]
 """Rows whose messages are declared and that nobody answers yet: neither dispatched nor advertised. A row that gets its

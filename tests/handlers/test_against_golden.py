@@ -59,6 +59,7 @@ PROSE = {"batch_index_error_message", "documentation", "error_message"}
 """Sentences for people: ours are our own, codes are what clients act on."""
 
 OURS = {
+    ("AlterReplicaLogDirs", "path"): "where the broker keeps its files",
     ("DescribeLogDirs", "total_bytes"): "the size of the volume is not known to the World yet; -1 says so (KIP-827)",
     ("Produce", "log_append_time_ms"): "for a duplicate Kafka tells the batch's own time even where the topic keeps "
     "the producers' times, and clients then take it for the broker's; ours says -1 as for the first",

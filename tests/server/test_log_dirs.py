@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.controller.commands import AlterOp, ResourceType
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.wire.rpc import describe_log_dirs
+from kpybroker.wire.batch import split
+from kpybroker.wire.rpc import alter_replica_log_dirs, delete_topics, describe_log_dirs, incremental_alter_configs
 from tests.asking import get, make, put
 from tests.server.clustering import Cluster, run_cluster
 from tests.server.clustering import dialled as dial
@@ -72,7 +74,7 @@ def test_partitions_are_spread_and_found_again(tmp_path: Path) -> None:
             await make(peer, "new", 2)
             assert {places(node)["new-0"], places(node)["new-1"]} == {"c"}
             await told(node, "new")
-        copy = crashed(tmp_path, tmp_path.parent / "crashed")
+        copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))
         assert (copy / "c" / "meta.properties").exists()
 
     asyncio.run(scenario())
@@ -216,3 +218,145 @@ def test_others_lead_what_was_in_a_failed_directory(tmp_path: Path) -> None:
         assert places(cluster.nodes[leads]) == {"in-a-0": "a", "in-b-0": "b"}
 
     run_cluster(tmp_path, play)
+
+
+async def move(peer: Peer, topic: str, path: Path, *indexes: int) -> list[int]:
+    """AlterReplicaLogDirs; the error codes."""
+    rpc = alter_replica_log_dirs
+    named = rpc.AlterReplicaLogDirTopic(name=topic, partitions=list(indexes))
+    asked = rpc.Request(dirs=[rpc.AlterReplicaLogDir(path=str(path), topics=[named])])
+    told = await peer.ask("AlterReplicaLogDirs", asked)
+    return [row.error_code for row in told.results[0].partitions]
+
+
+async def until_at(node: Node, name: str, directory: str) -> None:
+    for _ in range(1000):
+        if places(node)[name] == directory:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{name} is not in {directory} but in {places(node)[name]}")
+
+
+def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
+    settings = dirs(tmp_path, "a", "b")
+
+    async def scenario() -> None:
+        async with serving(tmp_path, settings) as node, dialled(node) as peer:
+            await make(peer, "t", configs={"segment.bytes": str(1 << 20)})
+            assert places(node) == {"t-0": "a"}
+            for number in range(40):
+                assert (await put(peer, "t", b"%d" % number + bytes(100_000))).base_offset == number
+            assert await move(peer, "t", tmp_path / "b", 0) == [0]
+            number = 40
+            while places(node)["t-0"] == "a" or number < 60:
+                assert (await put(peer, "t", b"%d" % number)).base_offset == number
+                number += 1
+                assert number < 20_000, "it never catches up"
+            await told(node, "t")
+            assert not list((tmp_path / "a").glob("t-0"))
+            assert (tmp_path / "b" / "t-0").is_dir()
+            assert not list((tmp_path / "b").glob("*-future"))
+            assert node.broker.log_dirs.by_path(str(tmp_path / "a")).futures == {}  # type: ignore[union-attr]
+            await all_are_there(peer, number)
+            assert await move(peer, "t", tmp_path / "a", 0) == [0]  # and back
+            await until_at(node, "t-0", "a")
+            assert (await put(peer, "t", b"%d" % number)).base_offset == number
+            copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))
+        for root in (tmp_path, copy):
+            async with serving(root, dirs(root, "a", "b"), 2) as node, dialled(node) as peer:
+                assert places(node) == {"t-0": "a"}
+                await all_are_there(peer, number + 1)
+
+    asyncio.run(scenario())
+
+
+async def all_are_there(peer: Peer, count: int) -> None:
+    offset = 0
+    while offset < count:
+        for batch in split(memoryview(bytearray((await get(peer, "t", offset)).records))):
+            assert (batch.base_offset, batch.crc_ok()) == (offset, True)
+            offset = batch.next_offset
+    assert offset == count
+
+
+def test_a_move_is_throttled_called_off_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
+            await throttle(peer, 1)
+            await make(peer, "t")
+            for number in range(30):
+                assert (await put(peer, "t", b"%d" % number + bytes(100_000))).base_offset == number
+            for is_called_off in (True, False):
+                assert await move(peer, "t", tmp_path / "b", 0) == [0]
+                await until_copied(node)
+                (future,) = [row for row in await rows(peer, "b") if row.is_future_key]
+                assert 0 < future.offset_lag < 30
+                assert future.partition_size > 0
+                if is_called_off:
+                    assert await move(peer, "t", tmp_path / "a", 0) == [0]  # stay where you are
+                    assert not list(node.broker.replicas.moves)
+                    assert await rows(peer, "b") == []
+                    await throttle(peer, 1 << 40)  # what has passed is paid for
+                    while node.broker.hosting.moving_throttle.must_wait:
+                        await asyncio.sleep(0.001)
+                    await throttle(peer, 1)
+            copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))
+        for root in (tmp_path, copy):
+            async with serving(root, dirs(root, "a", "b"), 2) as node, dialled(node) as peer:
+                assert len(list(node.broker.replicas.moves)) == 1
+                await throttle(peer, 1 << 30)
+                await until_at(node, "t-0", "b")
+                await told(node, "t")
+                await all_are_there(peer, 30)
+                assert not list((root / "b").glob("*-future"))
+
+    asyncio.run(scenario())
+
+
+async def throttle(peer: Peer, rate: int) -> None:
+    """Bytes a second of moves between directories."""
+    rpc = incremental_alter_configs
+    change = rpc.AlterableConfig(
+        name="replica.alter.log.dirs.io.max.bytes.per.second", config_operation=AlterOp.SET, value=str(rate)
+    )
+    resource = rpc.AlterConfigsResource(resource_type=ResourceType.BROKER, resource_name="", configs=[change])
+    told = await peer.ask("IncrementalAlterConfigs", rpc.Request(resources=[resource]))
+    assert told.responses[0].error_code == 0, told.responses[0].error_message
+
+
+async def until_copied(node: Node) -> None:
+    for _ in range(1000):
+        if any(move.future.end for move in node.broker.replicas.moves):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nothing was copied")
+
+
+async def rows(peer: Peer, directory: str) -> list[describe_log_dirs.DescribeLogDirsPartition]:
+    reply = await peer.ask("DescribeLogDirs", describe_log_dirs.Request(topics=None))
+    return [
+        row
+        for each in reply.results
+        if Path(each.log_dir).name == directory
+        for topic in each.topics
+        for row in topic.partitions
+    ]
+
+
+def test_a_deleted_topic_takes_its_future_replica_along(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
+            await throttle(peer, 1)
+            await make(peer, "t")
+            for number in range(20):
+                assert (await put(peer, "t", b"%d" % number + bytes(100_000))).base_offset == number
+            assert await move(peer, "t", tmp_path / "b", 0) == [0]
+            await until_copied(node)
+            asked = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name="t")], timeout_ms=5000)
+            assert (await peer.ask("DeleteTopics", asked)).responses[0].error_code == 0
+            assert not list(tmp_path.glob("*/t-0"))
+            assert not list(tmp_path.glob("*/*-future"))
+            await make(peer, "t")
+            assert (await put(peer, "t", b"new")).base_offset == 0
+
+    asyncio.run(scenario())

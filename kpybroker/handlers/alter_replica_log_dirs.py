@@ -1,0 +1,37 @@
+"""AlterReplicaLogDirs (34): replicas of this broker shall be in other directories of it (KIP-113)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirTopicResult,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    """The moves begin; DescribeLogDirs tells how far they are."""
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            told = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=[]))
+            for index in topic.partitions:
+                code = _altered(broker, topic.name, index, directory.path)
+                told.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+    return Response(results=list(topics.values()))
+
+
+def _altered(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
+    try:
+        broker.replicas.moves.alter(topic, index, path)
+    except KafkaError as refusal:
+        return refusal.code
+    return ErrorCode.NONE

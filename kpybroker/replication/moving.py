@@ -1,0 +1,286 @@
+"""Replicas on their way from one log directory of this broker to another (AlterReplicaLogDirs, KIP-113, KIP-858).
+
+A future replica is filled from the current one. When it has caught up the controller is told where it is to be,
+and once the metadata says so it takes the current one's place, in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.metadata.image import Image
+from kpybroker.metadata.whereabouts import directory_of
+from kpybroker.replication.assigning import Assignments
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.partition import Partition
+from kpybroker.storage.futures import discard_future, is_too_long, open_future, replace
+from kpybroker.storage.log import Log
+from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.retention import begin_anew
+from kpybroker.wire.batch import split
+from kpybroker.world import Buffer, World
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1 << 20
+TAIL_BYTES = 1 << 20
+"""What may be missing when the last of it is copied in one step."""
+LOOK_AGAIN_S = 0.05
+Key = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Move:
+    """A replica on its way."""
+
+    partition: Partition
+    future: Log
+    target: LogDirectory
+    generation: int = -1
+    """Of the current log's cuts, when the two were last compared."""
+    is_told: bool = False
+    """The controller has been told where it will be."""
+
+
+class Moves:
+    """`alter` and `resume` begin them, `run` brings them on."""
+
+    def __init__(
+        self,
+        world: World,
+        hosting: Hosting,
+        log_dirs: LogDirectories,
+        assignments: Assignments,
+        image: Callable[[], Image],
+    ) -> None:
+        self._world = world
+        self._hosting = hosting
+        self._log_dirs = log_dirs
+        self._assignments = assignments
+        self._image = image
+        self._moves: dict[Key, Move] = {}
+        self._news = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Move]:
+        return iter(list(self._moves.values()))
+
+    def __contains__(self, partition: Partition) -> bool:
+        return (partition.topic, partition.index) in self._moves
+
+    def alter(self, topic: str, index: int, path: str) -> None:
+        """The replica shall be in that directory; where it is already, a move elsewhere is called off.
+
+        Raises INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, and
+        REPLICA_NOT_AVAILABLE where it is not here yet: it will be made there.
+        """
+        key = topic, index
+        if is_too_long(topic, index):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the name is too long for a future replica")
+        if path not in self._log_dirs.paths:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
+        target = self._log_dirs.by_path(path)
+        if target is None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
+        partition = self._hosting.find(topic, index)
+        if partition is None:
+            if key in self._hosting.offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._hosting.offline[key])
+            if not self._hosting.exists(topic, index):
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._log_dirs.preferred[key] = path
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE)
+        partition.require_online()
+        partition.log.require_online()
+        under_way = self._moves.get(key)
+        if under_way is not None and under_way.target is not target:
+            self.call_off(partition)
+        if self._log_dirs.of(partition.log) is not target and key not in self._moves:
+            self._begin(partition, target)
+
+    def _begin(self, partition: Partition, target: LogDirectory) -> None:
+        try:
+            future = open_future(self._world, target, partition.log, partition.log.settings)
+        except Damage as damage:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
+        self._moves[partition.topic, partition.index] = Move(partition, future, target)
+        log.info("%r moves to %s", partition, target.path)
+        self._news.set()
+
+    def resume(self, partition: Partition) -> None:
+        """Go on with what a stop has interrupted."""
+        key = partition.topic, partition.index
+        target = self._log_dirs.future_of(key)
+        if target is None or key in self._moves or target is self._log_dirs.of(partition.log):
+            return
+        try:
+            self._begin(partition, target)
+        except KafkaError as refusal:
+            log.error("the future replica of %r cannot be opened: %s", partition, refusal)
+            self._discard(key, target)
+
+    def call_off(self, partition: Partition) -> None:
+        """The replica stays where it is."""
+        key = partition.topic, partition.index
+        move = self._moves.pop(key, None)
+        if move is None:
+            return
+        self._discard(key, move.target)
+        source = self._log_dirs.of(partition.log)
+        if move.is_told and source is not None:
+            self._assignments.assign(partition.topic_id, partition.index, source.id)
+
+    def _discard(self, key: Key, target: LogDirectory) -> None:
+        try:
+            discard_future(self._world, target, key, 0)
+        except OSError as error:
+            log.error("the future replica of %s-%d cannot be deleted: %s", *key, error)
+
+    def lose(self, directory: LogDirectory) -> None:
+        """A directory has failed: what moves into it stays; what moves out of it cannot, and is offline."""
+        for key, move in list(self._moves.items()):
+            partition = move.partition
+            if move.target is directory:
+                del self._moves[key]
+                source = self._log_dirs.of(partition.log)
+                if move.is_told and source is not None:
+                    self._assignments.assign(partition.topic_id, partition.index, source.id)
+            elif directory.logs.get(key) is partition.log:
+                del self._moves[key]
+                if move.is_told:  # the controller is to know that it is where it was: others lead then
+                    self._assignments.assign(partition.topic_id, partition.index, directory.id)
+
+    def wake(self) -> None:
+        """The metadata has changed: it may say what is waited for."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            self._news.clear()
+            throttle, is_on = self._hosting.moving_throttle, False
+            for key, move in list(self._moves.items()):
+                if throttle.must_wait:
+                    break
+                if self._moves.get(key) is move:
+                    is_on |= await self._tried(move)
+                await asyncio.sleep(0)
+            if is_on and not throttle.must_wait:
+                continue
+            wait_s = min(throttle.wait_ms / 1000, 1.0) if throttle.must_wait else LOOK_AGAIN_S
+            try:
+                async with asyncio.timeout(wait_s if self._moves else None):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    async def _tried(self, move: Move) -> bool:
+        partition = move.partition
+        try:
+            return await self._step(move)
+        except (Damage, KafkaError, OSError) as error:
+            if move.future.offline is None and partition.log.offline is None and isinstance(error, KafkaError):
+                return False  # what was to be copied was cut, or is being written: look again
+            log.error("%r stays where it is: %s", partition, error)
+            self.call_off(partition)
+            return False
+
+    async def _step(self, move: Move) -> bool:
+        """Bring one on; False where it waits for something."""
+        current, future = move.partition.log, move.future
+        current.require_online()
+        if move.generation != current.syncing.generation:
+            _cut_like(future, current)
+            move.generation = current.syncing.generation
+        if future.end < current.start:
+            _empty(future, current.start)
+        if future.end < current.written_end:
+            found = current.read(future.end, CHUNK_BYTES, upper=current.written_end, min_one=True)
+            if found is None:
+                at, found = (
+                    future.end,
+                    await current.read_cold(future.end, CHUNK_BYTES, upper=current.written_end, min_one=True),
+                )
+                if self._is_over(move) or move.generation != current.syncing.generation or at != future.end:
+                    return True
+            self._append(current, future, found)
+            return True
+        directory = directory_of(self._image(), move.partition.topic, move.partition.index, self._hosting.node_id)
+        if directory != move.target.id:
+            move.is_told = True
+            self._assignments.assign(move.partition.topic_id, move.partition.index, move.target.id)
+            return False
+        move.is_told = True
+        await future.sync()
+        return self._end(move)
+
+    def _is_over(self, move: Move) -> bool:
+        return self._moves.get((move.partition.topic, move.partition.index)) is not move
+
+    def _append(self, current: Log, future: Log, found: Buffer) -> None:
+        size = len(found)
+        batches = split(memoryview(bytearray(found)))
+        self._world.disk.give_back(found)
+        if batches[0].base_offset < future.end and future.start == future.end:
+            _empty(future, batches[0].base_offset)
+        future.append_replicated(batches)
+        future.flush()
+        future.advance(max(future.start, min(current.high_watermark, future.end)))
+        self._hosting.moving_throttle.count(size)
+
+    def _end(self, move: Move) -> bool:
+        """Copy what is missing and change over, in one step; where too much is missing, go on copying."""
+        partition, future = move.partition, move.future
+        current = partition.log
+        if self._is_over(move) or move.generation != current.syncing.generation or current.start > future.end:
+            return True
+        current.require_online()
+        current.flush()
+        copied = 0
+        while future.end < current.end:
+            found = current.read(future.end, CHUNK_BYTES, upper=current.end, min_one=True)
+            if found is None or copied + len(found) > TAIL_BYTES:
+                return True
+            copied += len(found)
+            self._append(current, future, found)
+        source = self._log_dirs.of(current)
+        if source is None or future.syncing.is_running:
+            return True
+        self._log_dirs.collect(current)
+        key = partition.topic, partition.index
+        del self._moves[key]
+        replace(self._world, current, future, source, move.target)
+        self._log_dirs.moved(key, move.target)
+        log.info("%r is in %s now", partition, move.target.path)
+        return True
+
+
+def _empty(future: Log, offset: int) -> None:
+    try:
+        if not future.made:
+            future.make()
+        begin_anew(future, offset)
+    except OSError as error:
+        raise future.fail(error) from error
+
+
+def _cut_like(future: Log, current: Log) -> None:
+    """Cut what the current log has not, or not any more: as a follower does, by leader epochs (KIP-101)."""
+    while future.end > future.start:
+        epoch = future.epoch_at(future.end - 1)
+        known, ends = current.end_of_epoch(epoch)
+        if known == epoch:
+            cut = min(ends, current.end, future.end)
+        else:
+            cut = max(next((start for each, start in future.epochs.entries if each == epoch), 0), future.start)
+        if cut < future.end:
+            before = future.end
+            future.truncate_to(max(cut, future.start))
+            if future.end == before:
+                return
+        if known == epoch:
+            return

@@ -1,0 +1,142 @@
+"""A log on its way to another directory: whenever the broker dies, exactly one whole replica opens afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.sim.loop import Dead
+from kpybroker.sim.storage import Storage
+from kpybroker.storage.directory import Directory
+from kpybroker.storage.futures import finish_replacements, open_future, replace
+from kpybroker.storage.log import Log
+from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.wire.batch import read_records, split
+from tests.storage.compacting import VirtualWorld, batches_of
+from tests.storage.test_cut import OLD, batch
+
+A, B = b"a" * 16, b"b" * 16
+CONFIG = BrokerConfig.parse({"log.dirs": "/d/a,/d/b"})
+SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=150)
+RECORDS = 60
+SYNCED = 50
+
+
+def opened(storage: Storage) -> tuple[VirtualWorld, LogDirectories]:
+    world = VirtualWorld(storage)
+    directories = [Directory("/d/a", A, "c", 1, 0), Directory("/d/b", B, "c", 1, 0)]
+    return world, LogDirectories(world, CONFIG, directories, {})
+
+
+def with_a_log() -> tuple[Storage, VirtualWorld, LogDirectories, Log]:
+    """In /d/a; a part of it is on disk for sure."""
+    storage = Storage()
+    made = VirtualWorld(storage)
+    for path in ("/d/a", "/d/b"):
+        made.disk.mkdir(path)
+    for path in ("", "/d"):
+        made.disk.sync_directory_blocking(path)
+    world, log_dirs = opened(storage)
+    log = log_dirs.open_log("t", b"t" * 16, 0, SETTINGS, A)
+    for offset in range(RECORDS):
+        log.append_replicated([batch(offset, OLD)])
+        log.flush()
+        if offset == SYNCED - 1:
+            world.loop.run_until_complete(log.sync())
+    log.advance(SYNCED)
+    return storage, world, log_dirs, log
+
+
+def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log) -> None:
+    """Copy and change over, as `replication.moving` does, and write on."""
+    source, target = log_dirs.online
+    future = open_future(world, target, log, SETTINGS)
+    while future.end < log.end:
+        found = log.read(future.end, 1000, upper=log.end, min_one=True)
+        assert found is not None
+        future.append_replicated(split(memoryview(bytearray(found))))
+        future.flush()
+    world.loop.run_until_complete(future.sync())
+    replace(world, log, future, source, target)
+    log_dirs.moved(("t", 0), target)
+    for offset in range(RECORDS, RECORDS + 5):
+        log.append_replicated([batch(offset, OLD)])
+    log.flush()
+    log.roll()
+    world.loop.run_until_complete(log.sync())
+    world.loop.run_until_complete(log_dirs.checkpoint())
+
+
+def whole(log: Log) -> int:
+    """How many records it has, each what it should be."""
+    found = [(each.base_offset, next(iter(read_records(each))).value) for each in batches_of(log)]
+    assert found == [(offset, next(iter(read_records(batch(offset, OLD)))).value) for offset in range(log.end)]
+    return log.end
+
+
+@pytest.mark.parametrize("is_power", [False, True], ids=["kill", "power"])
+def test_one_whole_replica_opens_whenever_the_broker_dies(is_power: bool) -> None:
+    places: Counter[str] = Counter()
+    finished = False
+    fuse = 0
+    while not finished:
+        storage, world, log_dirs, log = with_a_log()
+        world.disk.fuse = fuse
+        try:
+            move(world, log_dirs, log)
+            finished = True
+        except Dead:
+            pass
+        world.owner.alive = False
+        if is_power:
+            storage.lose_power(Random(fuse))
+        for assigned in (A, B):  # the controller may know or not
+            copy = storage.copy()
+            again, found = opened(copy)
+            one = found.open_log("t", b"t" * 16, 0, SETTINGS, assigned)
+            assert whole(one) >= (SYNCED if is_power else RECORDS), fuse
+            where = [path for path in ("/d/a", "/d/b") if again.disk.exists(f"{path}/t-0")]
+            assert len(where) == 1
+            assert one.directory == f"{where[0]}/t-0"
+            places[where[0]] += 1
+        fuse += 1
+    assert min(places.values()) > 4, places
+
+
+def test_what_was_about_to_take_a_place_takes_it_once() -> None:
+    storage, world, log_dirs, _ = with_a_log()
+    world.loop.run_until_complete(log_dirs.close())
+    disk = VirtualWorld(storage).disk
+    number = f"{1:032x}"
+    disk.rename("/d/a/t-0", f"/d/a/t-0.{number}-delete")
+    disk.mkdir(f"/d/b/t-0.{number}-future")
+    disk.mkdir(f"/d/b/u-0.{number}-future")
+    disk.mkdir(f"/d/b/t-1.{2:032x}-future")
+    finish_replacements(disk, ["/d/a", "/d/b"])
+    assert disk.list("/d/b") == sorted(
+        {
+            "t-0",
+            f"u-0.{number}-future",
+            f"t-1.{2:032x}-future",
+            *(n for n in disk.list("/d/b") if n[:2] not in ("t-", "u-")),
+        }
+    )
+
+
+def test_a_log_that_has_moved_is_the_same_to_whoever_has_it() -> None:
+    storage, world, log_dirs, log = with_a_log()
+    producers, generation = log.producers, log.syncing.generation
+    move(world, log_dirs, log)
+    assert (log.start, log.end, log.high_watermark) == (0, RECORDS + 5, SYNCED)
+    assert log.producers is producers
+    assert log.syncing.generation > generation
+    assert log.synced_end == log.end
+    assert log_dirs.of(log) is log_dirs.online[1]
+    assert whole(log) == RECORDS + 5
+    world.loop.run_until_complete(log_dirs.close())
+    _, again = opened(storage)
+    assert again.clean
+    assert whole(again.open_log("t", b"t" * 16, 0, SETTINGS, B)) == RECORDS + 5
