@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
+from kpybroker.cli import checking
 from kpybroker.cli.formatting import Wishes, describe, format_directories
+from kpybroker.cli.options import Json, flag
 from kpybroker.cli.properties import read_properties
 from kpybroker.cli.show import show_line
 from kpybroker.storage.formatting import encode_id, random_id
@@ -93,3 +95,33 @@ def info(config: Config) -> None:
 def random_uuid() -> None:
     """Print a random id, for a cluster or a directory."""
     show_line(encode_id(random_id(SystemRandom())))
+
+
+Directory = Annotated[Path, typer.Argument(metavar="[DIR]", help="A data directory; of several, one at a time.")]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic's partitions.")]
+Partition = Annotated[
+    int | None, typer.Option("--partition", metavar="N", min=0, help="Only partitions of this number.")
+]
+DATA_DIR = Path("kpybroker-data")
+
+
+@app.command()
+def check(
+    directory: Directory = DATA_DIR, topic: Topic = None, partition: Partition = None, as_json: Json = False
+) -> None:
+    """Read all files of a stopped broker's directory and show what is wrong; exit code 1 where something is."""
+    if checking.check(directory, topic, partition, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def repair(
+    directory: Directory = DATA_DIR,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Only say what would be done; so it is without --yes, too.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do it. What is replaced is kept in DIR.set-aside.")] = False,
+) -> None:
+    """Say what would mend a stopped broker's directory, and do it with --yes; exit code 1 where something is left."""
+    if checking.repair(directory, topic, partition, does=yes and not dry_run):
+        raise typer.Exit(1)

@@ -1,0 +1,158 @@
+"""`kpybroker storage check` and `repair`: what is wrong in a stopped broker's directory, and what mends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kpybroker.cli.client import CommandFailed
+from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.errors import Damage
+from kpybroker.storage import repairing
+from kpybroker.storage.checking import Checked, Finding, Key, Marks, check_directory, check_partition, partitions_of
+from kpybroker.storage.directory import LOCK
+from kpybroker.storage.formatting import META_PROPERTIES
+from kpybroker.storage.segment import LOG
+from kpybroker.world import World
+from kpybroker.world.real import real_world
+
+
+class Wanted(NamedTuple):
+    """What to look at."""
+
+    path: str
+    topic: str | None = None
+    partition: int | None = None
+
+
+class Report(NamedTuple):
+    """What was found: in the directory itself, and in each partition that is not as it should be."""
+
+    directory: Checked
+    marks: Marks
+    partitions: dict[Key, Checked]
+
+    def findings(self) -> list[Finding]:
+        """All of them."""
+        return [*self.directory.findings, *(one for each in self.partitions.values() for one in each.findings)]
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[tuple[World, str]]:
+    """Nobody else is at the directory. Raises CommandFailed."""
+    path = str(directory.absolute())
+    world = real_world()
+    if not os.path.isdir(path) or not any(os.path.exists(f"{path}/{name}") for name in (META_PROPERTIES, LOCK)):
+        raise CommandFailed(f"{path} is no broker's data directory; name one (of log.dirs, or of --data-dir)")
+    try:
+        lock = world.disk.lock(f"{path}/{LOCK}")
+    except BlockingIOError:
+        raise CommandFailed(f"{path} is in use by a broker; stop it first") from None
+    except OSError as error:
+        raise CommandFailed(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        yield world, path
+    except OSError as error:
+        raise CommandFailed(f"cannot go on: {error}") from error
+    finally:
+        world.disk.close(lock)
+
+
+def look(world: World, wanted: Wanted) -> Report:
+    """Read all files that are asked for. Raises OSError."""
+    directory, marks = check_directory(world, wanted.path)
+    keys = partitions_of(world, wanted.path, wanted.topic, wanted.partition)
+    total = sum(_log_bytes(f"{wanted.path}/{topic}-{index}") for topic, index in keys)
+    bad = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("reading", total=total)
+        for key in keys:
+            found = check_partition(world, wanted.path, key, marks, lambda size: bar.advance(task, size))
+            if found.findings:
+                bad[key] = found
+    return Report(directory, marks, bad)
+
+
+def _log_bytes(directory: str) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.name.endswith(LOG))
+
+
+def show(report: Report, path: str, *, as_json: bool) -> None:
+    """The findings, as a table or as JSON."""
+    findings = report.findings()
+    if as_json:
+        show_json([one._asdict() for one in findings])
+        return
+    rows = [
+        (
+            one.path.removeprefix(f"{path}/"),
+            one.position if one.position >= 0 else None,
+            one.offset if one.offset >= 0 else None,
+            one.text.replace(f"{path}/", ""),
+        )
+        for one in findings
+    ]
+    if rows:
+        show_table(("FILE", "POSITION", "OFFSET", "FINDING"), rows, folds=3)
+    else:
+        show_line(f"{path}: nothing is wrong")
+
+
+def check(directory: Path, topic: str | None, partition: int | None, *, as_json: bool) -> bool:
+    """Show what is wrong; True where something is. Raises CommandFailed."""
+    with locked(directory) as (world, path):
+        report = look(world, Wanted(path, topic, partition))
+        show(report, path, as_json=as_json)
+        return bool(report.findings())
+
+
+def repair(directory: Path, topic: str | None, partition: int | None, *, does: bool) -> bool:
+    """Say what mends it, and do it if asked; True where something is left to do by hand. Raises CommandFailed."""
+    with locked(directory) as (world, path):
+        report = look(world, Wanted(path, topic, partition))
+        if not report.findings():
+            show_line(f"{path}: nothing is wrong")
+            return False
+        aside = f"{path}.set-aside/{time.strftime('%Y%m%dT%H%M%S', time.gmtime(world.wall_ms() / 1000))}"
+        left = [one for one in report.directory.findings if one.path not in report.directory.unreadable]
+        by_hand = [f"{one.path}: {one.text}" for one in left]
+        for file in report.directory.unreadable:
+            show_line(f"set {file} aside: what it says is made anew")
+        mendable = {}
+        for key, checked in report.partitions.items():
+            why = repairing.way_out(checked, key)
+            if why is not None:
+                by_hand.append(f"{checked.path}: {why}")
+                continue
+            mendable[key] = checked
+            for line in repairing.plan(checked):
+                show_line(line)
+        for line in by_hand:
+            remark(f"by hand: {line}")
+        if not does:
+            remark(f"nothing was done; --yes does it, with copies of what is replaced in {aside}")
+            return True
+        _mend(world, path, report, mendable, aside)
+        show_line(f"done; what was replaced is in {aside}")
+        return bool(by_hand)
+
+
+def _mend(world: World, path: str, report: Report, mendable: dict[Key, Checked], aside: str) -> None:
+    repairing.set_aside(world, report.directory, aside)
+    ends = {}
+    for key, checked in mendable.items():
+        try:
+            ends[key] = repairing.repair_partition(world, path, key, checked, report.marks, aside)
+        except Damage as damage:
+            raise CommandFailed(f"{checked.path} could not be mended: {damage}") from damage
+        finally:
+            repairing.note_ends(world, path, report.marks, ends)

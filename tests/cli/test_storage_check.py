@@ -1,0 +1,117 @@
+"""`kpybroker storage check` and `repair` as a user has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Answer, Shell
+from tests.storage.workshop import WORLD, History
+
+META = "node.id=1\ndirectory.id=_SxAiFjWQ3qCp-YBk6xYKQ\nversion=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\n"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Nobody is asked."""
+    return Shell("127.0.0.1:1", monkeypatch)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """A directory with one partition that was stopped cleanly."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "meta.properties").write_text(META)
+    (tmp_path / "data" / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    history = History.of(tmp_path / "data", 5)
+    for _ in range(80):
+        history.append()
+    history.flush()
+    history.log.close()
+    return history
+
+
+def spoiled(history: History) -> Path:
+    """Its second segment has a damaged batch."""
+    log = sorted(Path(history.log.directory).glob("*.log"))[1]
+    content = bytearray(log.read_bytes())
+    content[65] ^= 1
+    log.write_bytes(content)
+    return log
+
+
+def storage(shell: Shell, command: str, history: History, *options: str) -> Answer:
+    return shell("storage", command, str(Path(history.log.directory).parent), *options)
+
+
+def test_nothing_is_wrong(shell: Shell, history: History, tmp_path: Path) -> None:
+    said = f"{tmp_path}/data: nothing is wrong\n"
+    assert storage(shell, "check", history) == (0, said, "")
+    assert storage(shell, "repair", history, "--yes") == (0, said, "")
+    assert storage(shell, "check", history, "--json").json == []
+
+
+def test_a_finding_is_a_row_and_the_exit_code_says_so(shell: Shell, history: History) -> None:
+    log = spoiled(history)
+    answer = storage(shell, "check", history)
+    assert answer.code == 1
+    head, _, row = answer.out.splitlines()
+    assert head.split() == ["FILE", "POSITION", "OFFSET", "FINDING"]
+    place = f"{log.parent.name}/{log.name}"
+    assert row.split()[:3] == [place, "0", str(int(log.stem))]
+    (found,) = storage(shell, "check", history, "--json").json
+    assert found["path"] == str(log)
+    assert json.dumps(found)
+    assert storage(shell, "check", history, "--topic", "other").code == 0
+
+
+def test_a_repair_says_what_it_would_do_and_does_it_when_told(shell: Shell, history: History, tmp_path: Path) -> None:
+    log = spoiled(history)
+    before = log.read_bytes()
+    for options in ((), ("--dry-run",), ("--dry-run", "--yes")):
+        dry = storage(shell, "repair", history, *options)
+        assert dry.code == 1
+        assert f"set a copy of {log} aside" in dry.out
+        assert "nothing was done; --yes does it" in dry.err
+    assert log.read_bytes() == before
+    assert not (tmp_path / "data.set-aside").exists()
+    assert storage(shell, "repair", history, "--yes").code == 0
+    [aside] = (tmp_path / "data.set-aside").rglob("*.log")
+    assert aside.read_bytes() == before
+    assert storage(shell, "check", history).code == 0
+    point = (tmp_path / "data" / "recovery-point-offset-checkpoint").read_text().split()
+    assert point[-1] == str(history.log.end)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_set_aside(shell: Shell, history: History, tmp_path: Path) -> None:
+    marks = tmp_path / "data" / "log-start-offset-checkpoint"
+    marks.write_text("0\n7\n")
+    assert "log-start-offset-checkpoint" in storage(shell, "check", history).out
+    assert storage(shell, "repair", history, "--yes").code == 0
+    assert storage(shell, "check", history).code == 0
+    assert [path.read_text() for path in (tmp_path / "data.set-aside").rglob("log-start*")] == ["0\n7\n"]
+
+
+def test_what_is_to_be_done_by_hand_is_said(shell: Shell, history: History, tmp_path: Path) -> None:
+    (tmp_path / "data" / "meta.properties").write_text("version=1\n")
+    answer = storage(shell, "repair", history, "--yes")
+    assert answer.code == 1
+    assert f"by hand: {tmp_path}/data/meta.properties: cannot be used" in answer.err
+
+
+def test_a_broker_has_it(shell: Shell, history: History, tmp_path: Path) -> None:
+    lock = WORLD.disk.lock(f"{tmp_path}/data/.lock")
+    for command in ("check", "repair"):
+        answer = storage(shell, command, history)
+        assert (answer.code, answer.out) == (1, "")
+        assert "is in use by a broker; stop it first" in answer.err
+    WORLD.disk.close(lock)
+
+
+def test_a_directory_of_something_else(shell: Shell, tmp_path: Path) -> None:
+    answer = shell("storage", "check", str(tmp_path))
+    assert answer.code == 1
+    assert "is no broker's data directory" in answer.err
+    assert list(tmp_path.iterdir()) == []

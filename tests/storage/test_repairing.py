@@ -1,0 +1,152 @@
+"""Damage is found and named; a repair leaves nothing to find, and every batch that was not touched can be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kpybroker.storage.checking import Checked, Key, Marks, check_partition
+from kpybroker.storage.log import Log
+from kpybroker.storage.repairing import repair_partition
+from kpybroker.wire.batch import Batch, split
+from tests.storage.workshop import SMALL, WORLD, History
+
+CLEAN = Marks(clean=True, recovery_points={}, starts={}, cleaned={})
+
+
+def lived(path: Path, seed: int, steps: int = 60) -> History:
+    """A log with a past, stopped cleanly."""
+    history = History.of(path, seed)
+    for _ in range(steps):
+        history.step()
+    history.flush()
+    history.log.close()
+    return history
+
+
+def key_of(history: History) -> Key:
+    topic, _, number = history.log.directory.rpartition("/")[2].rpartition("-")
+    return topic, int(number)
+
+
+def marks_of(history: History) -> Marks:
+    return CLEAN._replace(starts={key_of(history): history.log.start})
+
+
+def checked(history: History) -> Checked:
+    return check_partition(WORLD, str(Path(history.log.directory).parent), key_of(history), marks_of(history))
+
+
+def repaired(history: History, found: Checked) -> int:
+    root = Path(history.log.directory).parent
+    return repair_partition(WORLD, str(root), key_of(history), found, marks_of(history), f"{root}.aside")
+
+
+def reread(history: History, *, clean: bool) -> Log:
+    log = history.log
+    end = 0 if clean else 1 << 62
+    return Log.open(
+        WORLD, log.directory, "t", 0, SMALL, clean=clean, recovery_point=end, log_start=log.start, synced_end=end
+    )
+
+
+def damage(random: Random, content: bytes) -> bytes:
+    """Flip a bit, cut bytes out, put bytes in."""
+    at = random.randrange(len(content) + 1)
+    kind = random.choice(("flip", "flip", "cut", "insert"))
+    if kind == "flip" and at < len(content):
+        return content[:at] + bytes([content[at] ^ 1 << random.randrange(8)]) + content[at + 1 :]
+    size = random.randrange(1, 200)
+    if kind == "cut":
+        return content[:at] + content[at + size :]
+    return content[:at] + random.randbytes(size) + content[at:]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_log_that_nobody_harmed_is_as_it_should_be(seed: int, tmp_path: Path) -> None:
+    assert checked(lived(tmp_path, seed)).findings == []
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_what_was_not_touched_can_be_read_after_a_repair(seed: int, tmp_path: Path) -> None:
+    history, random = lived(tmp_path, seed), Random(seed)
+    before = readable(reread(history, clean=True))
+    files = sorted(file for file in Path(history.log.directory).iterdir() if file.stat().st_size)
+    logs = [file for file in files if file.suffix == ".log"]
+    for _ in range(random.choice((1, 1, 3))):
+        file = random.choice(logs if logs and random.random() < 0.6 else files)
+        if file.name != "partition.metadata":
+            file.write_bytes(damage(random, file.read_bytes()))
+    left = b"\xff".join(file.read_bytes() for file in logs)
+    untouched = {content(batch) for batch in before if batch in left}
+    found = checked(history)
+    end = repaired(history, found)
+    assert checked(history).findings == []
+    for clean in (True, False):
+        log = reread(history, clean=clean)
+        assert log.end == end
+        after = {content(batch) for batch in readable(log)}
+        assert untouched <= after <= {content(batch) for batch in before}
+        log.drop_files()
+
+
+def readable(log: Log) -> list[bytes]:
+    """All batches as a consumer reads them; the last ones may be a gap."""
+    found: list[Batch] = []
+    offset = log.start
+    for segment in log.segments:
+        segment.index()
+    while batches := split(bytes(part)) if (part := log.read(offset, 700, upper=log.end, min_one=True)) else []:
+        found += batches
+        offset = found[-1].next_offset
+    return [bytes(batch.view) for batch in found]
+
+
+def content(batch: bytes) -> bytes:
+    """All but the leader epoch, which is put right as far as others tell."""
+    return batch[:12] + batch[16:]
+
+
+def first_log(history: History) -> tuple[Path, list[Batch]]:
+    file = max(Path(history.log.directory).glob("*.log"), key=lambda file: file.stat().st_size)
+    return file, split(file.read_bytes())
+
+
+def test_a_finding_says_which_file_which_position_and_which_offset(tmp_path: Path) -> None:
+    history = lived(tmp_path, 3)
+    file, batches = first_log(history)
+    at = batches[0].size_bytes
+    content = bytearray(file.read_bytes())
+    content[at + 70 if len(content) > at + 70 else -1] ^= 1
+    file.write_bytes(content)
+    (finding,) = checked(history).findings
+    assert (finding.path, finding.position, finding.offset) == (str(file), at, batches[1].base_offset)
+    assert "with a wrong CRC" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("at", "said"), [(7, "it should be"), (11, "wrong length"), (15, "leader epoch"), (16, "magic")]
+)
+def test_what_the_crc_does_not_cover_is_put_right(at: int, said: str, tmp_path: Path) -> None:
+    history = lived(tmp_path, 3)
+    file, batches = first_log(history)
+    whole = file.read_bytes()
+    content = bytearray(whole)
+    content[batches[0].size_bytes + at] ^= 0x40
+    file.write_bytes(content)
+    found = checked(history)
+    assert said in found.findings[0].text
+    repaired(history, found)
+    assert file.read_bytes() == whole
+
+
+def test_nothing_is_deleted(tmp_path: Path) -> None:
+    history = lived(tmp_path, 3)
+    file, _ = first_log(history)
+    spoiled = b"x" * 300 + file.read_bytes()[300:]
+    file.write_bytes(spoiled)
+    repaired(history, checked(history))
+    aside = Path(f"{tmp_path}.aside") / Path(history.log.directory).name / file.name
+    assert aside.read_bytes() == spoiled
