@@ -8,7 +8,7 @@ from kpybroker.call import Call
 from kpybroker.controller.commands import AlterClientQuotas, QuotaChange
 from kpybroker.errors import KafkaError
 from kpybroker.metadata.quotas import Entity
-from kpybroker.wire.rpc.alter_client_quotas import EntityData, EntryData, EntryResult, Request, Response
+from kpybroker.wire.rpc.alter_client_quotas import EntityData, EntryData, EntryDataReply, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -23,7 +23,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     results = await broker.controller.ask(command, broker.config.request_timeout_ms)
     return Response(
         entries=[
-            EntryResult(
+            EntryDataReply(
                 error_code=result.error_code, error_message=result.error_message, entity=_entity_data(result.entity)
             )
             for result in results
@@ -34,7 +34,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 def refuse(request: Request, refusal: KafkaError) -> Response:
     return Response(
         entries=[
-            EntryResult(error_code=refusal.code, error_message=refusal.message, entity=_entity_data(_entity(entry)))
+            EntryDataReply(error_code=refusal.code, error_message=refusal.message, entity=_entity_data(_entity(entry)))
             for entry in request.entries
         ]
     )

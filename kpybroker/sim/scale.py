@@ -111,7 +111,7 @@ class Plane:
                 endpoints=(asked.BrokerEndpoint("PLAINTEXT", "10.0.0.1", 9092),),
                 features=tuple((name, *levels) for name, levels in SUPPORTED_FEATURES.items()),
                 rack=None,
-                log_dirs=(node_id.to_bytes(16),),
+                log_dirs=((1000 + node_id).to_bytes(16),),  # the first hundred are reserved (KIP-858)
                 previous_epoch=-1,
             )
         )

@@ -30,7 +30,7 @@ class Request:
 
 
 @part
-class EntryResult:
+class EntryDataReply:
     error_code: Int16 = 0
     error_message: str | None = ""
     entity: list[EntityData] = []
@@ -39,4 +39,4 @@ class EntryResult:
 @message("0-1", flexible=1)
 class Response:
     throttle_time_ms: Int32 = 0
-    entries: list[EntryResult] = []
+    entries: list[EntryDataReply] = []
