@@ -50,11 +50,16 @@ class Home:
         *,
         how: str = "stop",
         properties: Mapping[str, str] | None = None,
+        more_log_dirs: tuple[str, ...] = (),
     ) -> None:
+        """`more_log_dirs`: names of directories of a lone node besides `data`."""
         self._how = how
         self.directory = Path(tempfile.mkdtemp(prefix="takeover-"))
         self.node_count = nodes
         self._settings = {**ALIKE, **(properties or {})}
+        self._log_dirs = [self.directory / name for name in ("data", *more_log_dirs)]
+        if more_log_dirs:
+            self._settings["log.dirs"] = ",".join(map(str, self._log_dirs))
         self._port = steady_port()
         self._running: KPyBroker | Kafka | Cluster | None = None
         self.cluster: Cluster | None = None
@@ -79,9 +84,9 @@ class Home:
 
     @property
     def data(self) -> list[Path]:
-        """The data directory of each node."""
+        """The data directories of each node."""
         if self.cluster is None:
-            return [self.directory / "data"]
+            return self._log_dirs
         return [node.data for node in self.cluster.nodes.values()]
 
     def start(self, kind: str) -> None:

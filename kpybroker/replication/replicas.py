@@ -123,7 +123,8 @@ class Replicas:
             self._made_anew.discard(key)
             self._assignments.settled(*key)
         else:
-            self._assignments.assign(*key, LOST if key in self._made_anew and said != LOST else directory.id)
+            is_lost = key in self._made_anew and said not in (LOST, MIGRATING, UNASSIGNED)
+            self._assignments.assign(*key, LOST if is_lost else directory.id)
 
     def _directory_failed(self, directory: LogDirectory, why: str) -> None:
         """What is in a directory is offline by now: others lead it once the controller knows."""

@@ -114,7 +114,9 @@ class Gauges:
         metrics = broker.metrics
         counted.update(
             {
-                "kafka_log_free_bytes": min(broker.world.disk.free_bytes(each.path) for each in broker.log_dirs.online),
+                "kafka_log_free_bytes": min(
+                    (broker.world.disk.free_bytes(each.path) for each in broker.log_dirs.online), default=0
+                ),
                 f"{CONTROLLER}activecontrollercount": broker.controller.is_active,
                 f"{RAFT}current_leader": quorum.leader_id,
                 f"{RAFT}current_epoch": quorum.epoch,

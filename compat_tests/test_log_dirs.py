@@ -1,0 +1,161 @@
+"""Two log.dirs: Kafka's tools move replicas between them while a client produces, and one of them may fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from compat_tests.conftest import Running
+from oracle.broker import KPyBroker
+from oracle.kafka import Kafka
+
+PATIENCE_S = 60
+TOPIC = "moved"
+FEW = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2"}
+
+
+@pytest.fixture
+def two(target_name: str, tmp_path: Path) -> Iterator[Running]:
+    """A broker with the directories `data` and `second`."""
+    properties = {**FEW, "log.dirs": f"{tmp_path / 'data'},{tmp_path / 'second'}"}
+    kind: type[Running] = Kafka if target_name == "kafka" else KPyBroker
+    broker = kind(tmp_path, properties).start()
+    yield broker
+    broker.kill9()
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.1)
+
+
+def described(broker: Running) -> dict[str, dict[str, Any]]:
+    """By name of the directory, what kafka-log-dirs says of it."""
+    said = broker.tool("kafka-log-dirs", "--describe").ok()
+    (told,) = json.loads(next(line for line in said.splitlines() if line.startswith("{")))["brokers"]
+    return {Path(each["logDir"]).name: each for each in told["logDirs"]}
+
+
+def places(broker: Running, topic: str) -> dict[str, str]:
+    """Where each partition is, future replicas left out."""
+    return {
+        row["partition"]: name
+        for name, each in described(broker).items()
+        for row in each["partitions"]
+        if row["partition"].rpartition("-")[0] == topic and not row["isFuture"]
+    }
+
+
+def make(broker: Running, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=30)[topic].result(30)
+    until(lambda: len(places(broker, topic)) == partitions, f"{topic} has its logs")
+
+
+class Writing:
+    """A client that produces to partition 0 all the while."""
+
+    def __init__(self, broker: Running) -> None:
+        self.acked: list[int] = []
+        self._over = threading.Event()
+        self._producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1, "log_level": 2}
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._over.is_set():
+
+            def told(error: Any, _message: Any, number: int = number) -> None:
+                assert error is None, error
+                self.acked.append(number)
+
+            self._producer.produce(TOPIC, b"%d" % number + b"." * 1000, partition=0, on_delivery=told)
+            number += 1
+            self._producer.poll(0.001)
+
+    def end(self) -> list[int]:
+        self._over.set()
+        self._thread.join()
+        assert self._producer.flush(PATIENCE_S) == 0
+        return self.acked
+
+
+def read(broker: Running, count: int) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < deadline:
+        for message in consumer.consume(1000, 0.5):
+            assert message.error() is None
+            found.append(int((message.value() or b"").partition(b".")[0]))
+    consumer.close()
+    return found
+
+
+def test_a_replica_moves_while_a_client_produces(two: Running, tmp_path: Path) -> None:
+    make(two, TOPIC, 2)
+    assert set(places(two, TOPIC).values()) == {"data", "second"}
+    writing = Writing(two)
+    until(lambda: len(writing.acked) > 1000, "there is something to move")
+    for _ in range(2):  # there and back
+        goal = {"data": "second", "second": "data"}[places(two, TOPIC)[f"{TOPIC}-0"]]
+        plan = tmp_path / "plan.json"
+        moved = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [str(tmp_path / goal)]}
+        plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+        asked = ("kafka-reassign-partitions", "--reassignment-json-file", str(plan))
+        throttle = ("--replica-alter-log-dirs-throttle", "50000000")
+        said = two.tool(*asked, "--execute", *throttle).ok()
+        assert "Successfully started moving log directory" in said, said
+        until(lambda: "completed successfully" in two.tool(*asked, "--verify").ok(), "the move is complete")  # noqa: B023
+        assert places(two, TOPIC)[f"{TOPIC}-0"] == goal
+        at = len(writing.acked)
+        until(lambda: len(writing.acked) > at + 100, "the client goes on")  # noqa: B023
+    acked = writing.end()
+    assert acked == sorted(acked)
+    assert read(two, len(acked)) == acked
+    two.stop()
+    two.start()
+    assert read(two, len(acked)) == acked
+
+
+def test_one_directory_is_not_there_at_the_start(two: Running, tmp_path: Path) -> None:
+    make(two, TOPIC, 2)
+    lost = next(name for name, at in places(two, TOPIC).items() if at == "second")
+    kept = int(next(name for name, at in places(two, TOPIC).items() if at == "data").rpartition("-")[2])
+    two.stop()
+    (tmp_path / "second").rename(tmp_path / "saved")
+    (tmp_path / "second").write_text("no directory")
+    two.start()
+    said = described(two)
+    assert "KafkaStorageException" in said["second"]["error"]
+    assert said["data"]["error"] is None
+    assert lost not in places(two, TOPIC)
+    producer = Producer({"bootstrap.servers": two.bootstrap, "log_level": 2})
+    producer.produce(TOPIC, b"served", partition=kept)
+    assert producer.flush(PATIENCE_S) == 0
+    make(two, "later", 3)
+    assert set(places(two, "later").values()) == {"data"}
+    told = two.tool("kafka-topics", "--describe", "--topic", TOPIC).ok()
+    assert [line for line in told.splitlines() if "Leader: none" in line and f"Partition: {1 - kept}" in line]
+    two.stop()
+    (tmp_path / "second").unlink()
+    (tmp_path / "saved").rename(tmp_path / "second")
+    two.start()
+    assert places(two, TOPIC)[lost] == "second"
+    until(
+        lambda: "Leader: none" not in two.tool("kafka-topics", "--describe", "--topic", TOPIC).ok(), "all are led again"
+    )
