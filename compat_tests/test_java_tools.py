@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compat_tests.clients import CLIENTS
 from compat_tests.conftest import MakeTopic, Running, Settled
 from compat_tests.vocabulary import CODECS, Codec, Message, closing, send_all
+from oracle.tools import alone
 
 CLIENT = CLIENTS[0]
 
@@ -205,3 +207,23 @@ def test_broker_api_versions(broker: Running) -> None:
 def test_features(broker: Running) -> None:
     said = broker.tool("kafka-features", "describe").ok()
     assert re.search(r"Feature: metadata.version\s.*FinalizedVersionLevel: 4.3-IV0", said)
+
+
+def test_verifiable_clients(broker: Running, make_topic: MakeTopic, unique: Callable[[], str]) -> None:
+    """Each line that they say is an event: nothing sent is unacknowledged, and all of it is consumed and committed."""
+    topic = make_topic()
+
+    def events(name: str, *options: str) -> list[dict[str, Any]]:
+        said = alone(name, "--topic", topic, "--max-messages", "50", *options, bootstrap=broker.bootstrap).ok()
+        return [json.loads(line) for line in said.splitlines()]
+
+    sent = events("kafka-verifiable-producer", "--acks", "-1", "--value-prefix", "7")
+    assert [event["offset"] for event in sent if event["name"] == "producer_send_success"] == list(range(50))
+    [summary] = [event for event in sent if event["name"] == "tool_data"]
+    assert (summary["sent"], summary["acked"]) == (50, 50)
+    read = events("kafka-verifiable-consumer", "--group-id", unique(), "--reset-policy", "earliest")
+    assert sum(event["count"] for event in read if event["name"] == "records_consumed") == 50
+    committed = [event for event in read if event["name"] == "offsets_committed"]
+    assert all(event["success"] for event in committed)
+    assert committed[-1]["offsets"] == [{"topic": topic, "partition": 0, "offset": 50}]
+    assert "shutdown_complete" in [event["name"] for event in read]

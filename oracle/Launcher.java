@@ -67,8 +67,18 @@ public class Launcher {
             System.setIn(new ByteArrayInputStream(command.get("stdin").asText().getBytes(StandardCharsets.UTF_8)));
             String[] args = json.convertValue(command.get("args"), String[].class);
             answer = json.createObjectNode();
-            end(run(command.get("main").asText(), args), null);
+            int code = run(command.get("main").asText(), args);
+            boolean hasExited = answer.has("code");
+            if (hasExited) {
+                OUT.sink = new ByteArrayOutputStream();
+                ERR.sink = new ByteArrayOutputStream();
+            }
             runHooks();
+            if (hasExited) {
+                answer.put("out", answer.get("out").asText() + OUT.sink.toString(StandardCharsets.UTF_8));
+                answer.put("err", answer.get("err").asText() + ERR.sink.toString(StandardCharsets.UTF_8));
+            }
+            end(code, null);
             answers.println(json.writeValueAsString(answer));
         }
     }
@@ -90,8 +100,6 @@ public class Launcher {
 
     /** What a tool does when its JVM ends: the console producer sends what it has gathered. What it says counts. */
     private static void runHooks() {
-        OUT.sink = new ByteArrayOutputStream();
-        ERR.sink = new ByteArrayOutputStream();
         for (Runnable hook : HOOKS) {
             try {
                 hook.run();
@@ -102,8 +110,6 @@ public class Launcher {
         HOOKS.clear();
         System.out.flush();
         System.err.flush();
-        answer.put("out", answer.get("out").asText() + OUT.sink.toString(StandardCharsets.UTF_8));
-        answer.put("err", answer.get("err").asText() + ERR.sink.toString(StandardCharsets.UTF_8));
     }
 
     private static int run(String main, String[] args) {

@@ -135,3 +135,17 @@ def tool(name: str, *args: str, bootstrap: str = "", stdin: str = "", timeout_s:
         shared.append(Tools())
     server = ["--bootstrap-server", bootstrap] if bootstrap and name not in WITHOUT_BROKER else []
     return shared[-1].run(MAINS[name], [*server, *args], stdin, timeout_s)
+
+
+def alone(name: str, *args: str, bootstrap: str, timeout_s: float = TIMEOUT_S) -> Ran:
+    """Run a tool in a JVM of its own: one that ends its work when its JVM ends, such as kafka-verifiable-producer."""
+    flags = [
+        "-Xmx128m",
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
+    ]
+    command = [java(), *flags, "-Dkpybroker.log.level=error", "-cp", f"{jars()}/*", MAINS[name]]
+    command += ["--bootstrap-server", bootstrap, *args]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return Ran(code=ran.returncode, out=ran.stdout, err=ran.stderr)
