@@ -113,7 +113,7 @@ def test_what_apache_kafka_has_made() -> None:
 
 @pytest.mark.full
 def test_what_is_not_served_is_kept() -> None:
-    """Quotas and credentials that Apache Kafka has stored outlive a snapshot that kpybroker makes."""
+    """Quotas and credentials that Apache Kafka has stored outlive a snapshot by kpybroker, which adds a quota."""
     user = ("--entity-type", "users", "--entity-name", "alice")
     given = ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=secret]")
 
@@ -131,9 +131,13 @@ def test_what_is_not_served_is_kept() -> None:
         home.stop()
         home.start(KPYBROKER)
         before = snapshots()
+        ours = ("--entity-type", "clients", "--entity-default")
+        rate = "controller_mutation_rate=1000.5"
+        tool("kafka-configs", "--alter", *ours, "--add-config", rate, bootstrap=home.bootstrap).ok()
         tool("kafka-topics", "--create", "--topic", "wide", "--partitions", "500", bootstrap=home.bootstrap).ok()
         until(lambda: snapshots() - before, "kpybroker has made a snapshot")
         home.stop()
         home.start(KAFKA)
         assert tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok() == described
+        assert rate in tool("kafka-configs", "--describe", *ours, bootstrap=home.bootstrap).ok()
         home.stop()

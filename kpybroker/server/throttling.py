@@ -106,7 +106,9 @@ class Throttling:
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
         inner = self._inner
-        assert inner is not None
+        if inner is None:  # it stepped out while whoever calls was amid several frames
+            self._server.dispatch(connection, frame)
+            return
         outer = self._dispatched, self._charge  # a handler may let another connection go on
         self._dispatched, self._charge = (connection, len(frame)), None
         before = connection.last_reply
@@ -190,7 +192,8 @@ class Throttling:
 
     def _encode(self, reply: Reply) -> Sequence[Any]:
         inner = self._inner
-        assert inner is not None
+        if inner is None:
+            return self._server.encode(reply)
         encode: Callable[[Reply], Sequence[Any]] = inner[1]
         if type(reply.address) is not Charged:
             return encode(reply)
