@@ -53,10 +53,12 @@ def examine(
     """
     found, flaws = _sound_batches(memoryview(data), base)
     batches: list[Sound] = []
-    end = base
+    end, sound_to = base, 0
     for number, (position, batch) in enumerate(found):
         following = found[number + 1][1] if number + 1 < len(found) else None
-        wanted = _offset_of(batch, following, base, end, limit)
+        is_adjacent = position == sound_to
+        sound_to = position + batch.size_bytes
+        wanted = _offset_of(batch, following, base, end, limit, is_adjacent=is_adjacent)
         if wanted != batch.base_offset:
             what = "taken out" if wanted is None else f"it should be {wanted}"
             text = f"a batch from offset {batch.base_offset} where {end} is next: {what}"
@@ -140,14 +142,19 @@ def _mended(region: memoryview) -> Batch | None:
     return _sound_at(memoryview(copy), 0)
 
 
-def _offset_of(batch: Batch, following: Batch | None, base: int, end: int, limit: int) -> int | None:
-    """The base offset that a batch should have; None where nobody can say."""
+def _offset_of(
+    batch: Batch, following: Batch | None, base: int, end: int, limit: int, *, is_adjacent: bool
+) -> int | None:
+    """The base offset that a batch should have; None where nobody can say.
+
+    is_adjacent: nothing is missing between it and the batch before.
+    """
     size = batch.last_offset_delta + 1
     fits = end <= batch.base_offset and batch.base_offset + size <= min(limit, base + MAX_RELATIVE_OFFSET + 1)
     if fits and (batch.base_offset == end or following is None or following.base_offset >= batch.base_offset + size):
         return batch.base_offset
-    after = end + size
-    if after <= limit and (following is None or following.base_offset == after):
+    after = following.base_offset if following is not None else limit
+    if end + size == after or (after == ENDLESS and is_adjacent):
         return end
     follows_soundly = following is not None and batch.base_offset + size <= following.base_offset
     return batch.base_offset if fits and follows_soundly else None

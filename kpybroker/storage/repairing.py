@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from kpybroker.config import LogSettings
 from kpybroker.storage.checking import Checked, Key, Marks
 from kpybroker.storage.checkpoint_files import RECOVERY_POINTS, write_offsets
+from kpybroker.storage.epochs import FILE_NAME as EPOCHS
 from kpybroker.storage.examining import ENDLESS, examine
 from kpybroker.storage.formatting import METADATA_TOPIC
 from kpybroker.storage.log import Log
@@ -57,6 +58,7 @@ def repair_partition(world: World, path: str, key: Key, checked: Checked, marks:
     names = [name[: -len(LOG)] for name in disk.list(directory) if name.endswith(LOG)]
     bases = sorted(int(stem) for stem in names if stem.isdecimal())
     epoch = -1
+    epochs = f"{directory}/{EPOCHS}"
     for number, base in enumerate(bases):
         limit = bases[number + 1] if number + 1 < len(bases) else ENDLESS
         file = f"{directory}/{file_name(base, LOG)}"
@@ -74,6 +76,9 @@ def repair_partition(world: World, path: str, key: Key, checked: Checked, marks:
             _replace(world, file, [sound.view for sound in examined.batches])
         else:
             disk.unlink(file)
+    if checked.damaged and disk.exists(epochs):  # it was not held against batches that are damaged
+        _copy(world, epochs, f"{place}/{EPOCHS}")
+        disk.unlink(epochs)
     disk.sync_directory_blocking(directory)
     return _made_anew(world, directory, key, marks)
 
