@@ -92,6 +92,14 @@ def test_there_and_back() -> None:
 
 
 @pytest.mark.full
+def test_two_log_directories() -> None:
+    with Home(more_log_dirs=("second",)) as home:
+        Story(home, ONCE, ())
+        home.stop()
+        assert all(any(data.glob("*-[0-9]")) for data in home.data), "each has its share"
+
+
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["stop", "kill9"])
 @pytest.mark.parametrize("nodes", [1, 3])
