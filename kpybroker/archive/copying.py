@@ -42,6 +42,7 @@ class Copier:
         try:
             files = self._write(ranges, folder)
             self._require_same(cluster_id, topic_ids)
+            self._store.sync(folder)
             manifest = Manifest(
                 number=number,
                 previous=self.history.digest,
@@ -70,9 +71,10 @@ class Copier:
         offsets = {place: (range_.start, range_.end) for place, range_ in ranges.items() if range_.start < range_.end}
         if not offsets:
             return {}
+        spark = self._spark()  # before any column is made
         seen = Observation()
         count, _, _, checksum = facts.summary()
-        records = facts.read_topics(self._spark(), self._bootstrap, offsets, self._isolation)
+        records = facts.read_topics(spark, self._bootstrap, offsets, self._isolation)
         records = records.observe(seen, count.alias("records"), checksum.alias("checksum"))
         order = ["topic", "partition", "day", "offset"]
         dated = records.withColumn("day", F.to_date("timestamp"))

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 
 from confluent_kafka import KafkaException
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,7 +22,7 @@ from kpybroker.archive.copying import Copier
 from kpybroker.archive.facts import own, read_files
 from kpybroker.archive.history import History, commit, load, new_run
 from kpybroker.archive.manifest import Manifest, Span
-from kpybroker.archive.planning import plan, rounds
+from kpybroker.archive.planning import plan, rounds, without_deleted
 from kpybroker.archive.store import open_store
 from kpybroker.cli.client import CommandFailed
 from kpybroker.spark import explained
@@ -65,14 +65,16 @@ def copy(
         copied: list[tuple[str, Span]] = []
         if not ranges:
             return copied
+        store.require_writable()
         copier = Copier(cache(lambda: own(spark())), bootstrap, store, history, isolation)
         done = 0
         advance(done, total)
         for turn in rounds(ranges, round_offsets):
-            manifest = copier.copy(turn, cluster_id, ids)
+            _, now = describe(bootstrap, sorted(ids), isolation)
+            manifest = copier.copy(without_deleted(turn, now), cluster_id, ids)
             spans = [(topic.name, span) for topic in manifest.topics for span in topic.spans]
             copied += spans
-            done += sum(span.end - span.start for _, span in spans)
+            done += sum(range_.end - range_.start for range_ in turn.values())
             advance(done, total)
         return copied
 
@@ -168,6 +170,8 @@ def clean(spark: Spark, where: str) -> int:
     with plain_errors():
         store = open_store(where, spark)
         history = load(store)
+        if not history.manifests:
+            raise CommandFailed(f"{store.uri} holds no archive, and nothing says whose the files in it are")
         runs = history.unfinished(store)
         if not runs:
             return 0
@@ -194,6 +198,8 @@ def plain_errors() -> Iterator[None]:
     """What Spark, its JVM and the operating system raise, as a line of ours."""
     try:
         yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise CommandFailed(f"Spark's JVM has ended in the middle: {error}") from error
     except OSError as error:
         raise CommandFailed(f"the archive's folder cannot be used: {error}") from error
     except (Py4JJavaError, PySparkException) as error:

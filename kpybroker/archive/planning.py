@@ -54,6 +54,15 @@ def plan(topics: list[Topic], ends: Mapping[TopicPartition, int]) -> Ranges:
     return ranges
 
 
+def without_deleted(ranges: Ranges, now: list[Topic]) -> Ranges:
+    """The same ranges, and what the topics have deleted of them since they were planned is lost."""
+    starts = {(topic.name, partition): start for topic in now for partition, (start, _) in topic.offsets.items()}
+    return {
+        place: Range(range_.lost_from, min(max(range_.start, starts.get(place, 0)), range_.end), range_.end)
+        for place, range_ in ranges.items()
+    }
+
+
 def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
     """The ranges in turns of at most so many offsets, each partition with its share of every turn."""
     left = dict(ranges)

@@ -39,8 +39,14 @@ class Store(Protocol):
     def create(self, path: str, data: bytes) -> bool:
         """Make the file with all of its bytes, or leave what is there as it is: False."""
 
+    def require_writable(self) -> None:
+        """Raises OSError where it is known that nothing can be written."""
+
+    def sync(self, folder: str) -> None:
+        """What was written to a folder is on the disk."""
+
     def delete(self, folder: str) -> None:
-        """A folder and what is in it; none is fine too."""
+        """A folder and what is in it; none is fine too. Raises OSError."""
 
 
 GLOB = "*?[]{}\\"
@@ -113,8 +119,24 @@ class LocalStore:
         finally:
             written.unlink(missing_ok=True)
 
+    def require_writable(self) -> None:
+        """Makes the folders, too."""
+        manifests = self._root / "_archive"
+        manifests.mkdir(parents=True, exist_ok=True)
+        if not os.access(manifests, os.W_OK):
+            raise PermissionError(f"{manifests} is not writable")
+
+    def sync(self, folder: str) -> None:
+        for directory, _, files in os.walk(self._root / folder):
+            for name in files:
+                with (Path(directory) / name).open("rb") as file:
+                    os.fsync(file.fileno())
+            _sync_folder(Path(directory))
+            _sync_folder(Path(directory).parent)
+
     def delete(self, folder: str) -> None:
-        shutil.rmtree(self._root / folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._root / folder)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -201,6 +223,12 @@ class HadoopStore:
                 return self.read(path) == data
             raise CommandFailed(f"cannot write {self.uri}/{path}: {first_line(error)}") from error
         return self.read(path) == data  # a store that looks and then writes may have been overtaken in between
+
+    def require_writable(self) -> None:
+        """The first write says it, in one line."""
+
+    def sync(self, folder: str) -> None:
+        """These file systems keep what was closed."""
 
     def delete(self, folder: str) -> None:
         self._fs.delete(self._path(folder), True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.archive.planning import Range, Topic, plan, rounds
+from kpybroker.archive.planning import Range, Topic, plan, rounds, without_deleted
 from kpybroker.cli.client import CommandFailed
 
 
@@ -39,6 +39,16 @@ def test_what_retention_took_before_is_told() -> None:
 def test_a_topic_that_ends_before_its_archive_is_refused() -> None:
     with pytest.raises(CommandFailed, match="t-0 ends at 9, and the archive holds it up to 10"):
         planned({0: (0, 9)}, {0: 10})
+
+
+def test_what_is_deleted_amid_a_run_is_told() -> None:
+    turn = {("t", 0): Range(0, 0, 10), ("t", 1): Range(3, 5, 10), ("t", 2): Range(0, 0, 10)}
+    now = [Topic("t", "id", {0: (4, 20), 1: (2, 20), 2: (15, 20)})]
+    assert without_deleted(turn, now) == {
+        ("t", 0): Range(0, 4, 10),
+        ("t", 1): Range(3, 5, 10),
+        ("t", 2): Range(0, 10, 10),
+    }
 
 
 parts = st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 300))

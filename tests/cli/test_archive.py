@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from kpybroker.archive.history import History, name_of
@@ -28,6 +29,39 @@ def test_an_empty_topic_is_archived_at_once(shell: Shell, topic: str, tmp_path: 
     told = shell("archive", "copy", topic, "--to", str(tmp_path / "new"))
     assert (told.code, told.err) == (0, "")
     assert told.out == "nothing new: the archive has all that the topics have\n"
+
+
+def test_what_no_archive_wrote_is_never_cleaned_away(shell: Shell, topic: str, tmp_path: Path) -> None:
+    """A folder without a manifest is nobody's; one with a manifest and something else in it is told."""
+    mine = tmp_path / "data" / "run=00000001-0123456789ab" / "customers.csv"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    told = shell("archive", "clean", str(tmp_path))
+    assert (told.code, mine.exists()) == (1, True)
+    assert "holds no archive" in told.err
+    shell("topics", "create", topic)
+    assert shell("archive", topic, "--to", str(tmp_path)).code == 0
+    other = tmp_path / "data" / "raw" / "customers.csv"
+    other.parent.mkdir()
+    other.touch()
+    for command in ["clean", str(tmp_path)], [topic, "--to", str(tmp_path)]:
+        told = shell("archive", *command)
+        assert (told.code, other.exists(), mine.exists()) == (1, True, True)
+        assert "data/raw is nothing that an archive writes" in told.err
+    shutil.rmtree(other.parent)
+    assert shell("archive", "clean", str(tmp_path)).out == "deleted 1 files of unfinished runs\n"
+    assert not mine.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_spark_is_started(
+    shell: Shell, topic: str, tmp_path: Path
+) -> None:
+    shell("topics", "create", topic)
+    shell("produce", topic, stdin=b"line\n")
+    told = shell("archive", topic, "--to", "/proc/archive")
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith("kpybroker: the archive's folder cannot be used: ")
+    assert "/proc/archive" in told.err
 
 
 def test_archives_that_cannot_be_used_are_refused_and_left_alone(shell: Shell, topic: str, tmp_path: Path) -> None:
