@@ -37,7 +37,8 @@ def test_closing_many_that_wait_asks_few_at_once(with_broker: WithBroker, monkey
             closing.append(other[1])
         async with raw(node) as last:
             last.ask(1, "Produce", produced("t", b"x" * 500_000), 9)
-            await asyncio.sleep(0.1)
+            while len(node.server._wants_memory) < ASKED_A_TURN + 1:
+                await asyncio.sleep(0)
             for writer in closing:
                 writer.transport.abort()
             served = asyncio.ensure_future(last.answer("Produce", 9))
