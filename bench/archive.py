@@ -26,17 +26,18 @@ TOPIC, AGAIN = "measured", "measured-again"
 
 
 def fill(bootstrap: str, records: int) -> float:
-    """Send records of 100 bytes that hardly compress, in turns to each partition; the seconds it took."""
+    """Send records of 100 bytes that do not compress, in turns to each partition; the seconds it took."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, PARTITIONS) for name in (TOPIC, AGAIN)]).values():
         made.result(30)
-    values = [random.Random(number).randbytes(VALUE_BYTES) for number in range(1000)]
+    chance = random.Random(records)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
     began = time.monotonic()
     for number in range(records):
+        value = chance.randbytes(VALUE_BYTES)
         while True:
             try:
-                producer.produce(TOPIC, values[number % 1000], partition=number % PARTITIONS)
+                producer.produce(TOPIC, value, partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.1)
