@@ -26,8 +26,8 @@ PARTITIONS = 1_000
 BATCHES = 10
 """For each partition, of a megabyte."""
 RECORDS = 1_000
-GROUPS, PLACES, COMMITS = 1_000, 100, 30
-"""Each group commits for each of its places so often: three million commits, of which a hundred thousand stay."""
+GROUPS, PLACES, COMMITS = 1_000, 100, 10
+"""Each group commits for each of its places so often: a million commits, of which a hundred thousand stay."""
 IDLE_S, IDLE_CPU = 3.0, 0.1
 
 Server = TimedKafka | TimedKPyBroker
@@ -115,7 +115,7 @@ class Commits(Case):
     measures = (
         Measure(
             "restart.groups",
-            "start with 100,000 committed offsets, each committed 30 times",
+            f"start with 100,000 committed offsets, each committed {COMMITS} times",
             "s",
             Better.LOWER,
             1.0,

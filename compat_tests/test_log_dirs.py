@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from compat_tests.changing import PATIENCE_S, until
 from compat_tests.conftest import Running
 from oracle.broker import KPyBroker
 from oracle.kafka import Kafka
 
-PATIENCE_S = 60
 TOPIC = "moved"
 FEW = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2"}
 
@@ -30,13 +30,6 @@ def two(target_name: str, tmp_path: Path) -> Iterator[Running]:
     broker = kind(tmp_path, properties).start()
     yield broker
     broker.kill9()
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.1)
 
 
 def described(broker: Running) -> dict[str, dict[str, Any]]:
@@ -86,6 +79,10 @@ class Writing:
             number += 1
             self._producer.poll(0.001)
 
+    def goes_on(self) -> None:
+        at = len(self.acked)
+        until(lambda: len(self.acked) > at + 100, "the client goes on")
+
     def end(self) -> list[int]:
         self._over.set()
         self._thread.join()
@@ -106,24 +103,26 @@ def read(broker: Running, count: int) -> list[int]:
     return found
 
 
+def move(broker: Running, root: Path, goal: str) -> None:
+    """Partition 0, to the end of it."""
+    plan = root / "plan.json"
+    moved = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [str(root / goal)]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+    asked = ("kafka-reassign-partitions", "--reassignment-json-file", str(plan))
+    said = broker.tool(*asked, "--execute", "--replica-alter-log-dirs-throttle", "50000000").ok()
+    assert "Successfully started moving log directory" in said, said
+    until(lambda: "completed successfully" in broker.tool(*asked, "--verify").ok(), "the move is complete")
+    assert places(broker, TOPIC)[f"{TOPIC}-0"] == goal
+
+
 def test_a_replica_moves_while_a_client_produces(two: Running, tmp_path: Path) -> None:
     make(two, TOPIC, 2)
     assert set(places(two, TOPIC).values()) == {"data", "second"}
     writing = Writing(two)
     until(lambda: len(writing.acked) > 1000, "there is something to move")
     for _ in range(2):  # there and back
-        goal = {"data": "second", "second": "data"}[places(two, TOPIC)[f"{TOPIC}-0"]]
-        plan = tmp_path / "plan.json"
-        moved = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [str(tmp_path / goal)]}
-        plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
-        asked = ("kafka-reassign-partitions", "--reassignment-json-file", str(plan))
-        throttle = ("--replica-alter-log-dirs-throttle", "50000000")
-        said = two.tool(*asked, "--execute", *throttle).ok()
-        assert "Successfully started moving log directory" in said, said
-        until(lambda: "completed successfully" in two.tool(*asked, "--verify").ok(), "the move is complete")  # noqa: B023
-        assert places(two, TOPIC)[f"{TOPIC}-0"] == goal
-        at = len(writing.acked)
-        until(lambda: len(writing.acked) > at + 100, "the client goes on")  # noqa: B023
+        move(two, tmp_path, {"data": "second", "second": "data"}[places(two, TOPIC)[f"{TOPIC}-0"]])
+        writing.goes_on()
     acked = writing.end()
     assert acked == sorted(acked)
     assert read(two, len(acked)) == acked

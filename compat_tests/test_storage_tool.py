@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -38,7 +39,7 @@ class Formatted(Kafka):
 class Adopting(KPyBroker):
     """kpybroker on a directory that kafka-storage has formatted."""
 
-    def start(self) -> "Adopting":
+    def start(self) -> Self:
         config = self.directory / "server.properties"
         config.write_text(
             "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=127.0.0.1:9093\n"
@@ -47,7 +48,7 @@ class Adopting(KPyBroker):
         )
         if not self.data.exists():
             theirs("format", "--standalone", "-t", CLUSTER_ID, "-c", str(config), *LOWERED).ok()
-        return super().start()  # type: ignore[return-value]
+        return super().start()
 
 
 def test_either_starts_what_the_other_has_formatted(target_name: str, tmp_path: Path) -> None:
