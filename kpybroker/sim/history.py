@@ -129,6 +129,7 @@ class History:
         self.digest = 0
         self.trace: list[str] = []
         self.breaches: list[str] = []
+        self.on_breach: Callable[[], None] = lambda: None
         self.ledgers: dict[Place, Ledger] = {}
         self._producers: dict[int, str] = {}
         self._incarnations: set[tuple[int, int]] = set()
@@ -160,6 +161,7 @@ class History:
         self.note("BREACH", text)
         if len(self.breaches) < BREACHES_KEPT:
             self.breaches.append(f"at {self.now_s:.3f} s: {text}")
+        self.on_breach()
 
     def ledger(self, place: Place) -> Ledger:
         found = self.ledgers.get(place)

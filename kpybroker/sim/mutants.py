@@ -113,7 +113,7 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
             faults = mutant.faults or None
             drawn = {"transacts": mutant.transacts, "compacts": mutant.compacts}
             setup = setup_of(seed, brokers=mutant.brokers, faults=faults, **drawn)
-            outcome = Simulation(setup).run()
+            outcome = Simulation(setup, ends_at_breach=True).run()
             if outcome.breaches:
                 return outcome
     return None

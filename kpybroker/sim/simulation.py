@@ -43,7 +43,9 @@ from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0
 CPU_LIMIT_S = 20.0
-"""Twenty times what a seed may cost: something turns round and round without ever waiting."""
+"""Twenty times what a seed may cost: something turns round and round."""
+CPU_GRACE_S = 2.0
+"""For the callback that runs then: one that goes on longer never returns."""
 GROUP = "group"
 TWINS_ODDS = 0.4
 """How often two transactors share one transactional id, and fence each other off all the time."""
@@ -84,11 +86,13 @@ class _Listener(logging.Handler):
 class Simulation:
     """One run of one setup."""
 
-    def __init__(self, setup: Setup, *, keeps_trace: bool = False) -> None:
+    def __init__(self, setup: Setup, *, keeps_trace: bool = False, ends_at_breach: bool = False) -> None:
         self.setup = setup
         self.loop = VirtualLoop()  # type: ignore[abstract]  # sockets, signals and processes have no place in it
         self.loop.on_problem = self.problem
         self.history = History(self.loop.time, keeps_trace=keeps_trace)
+        if ends_at_breach:
+            self.history.on_breach = self._end_soon
         self.details: list[str] = []
         self.fabric = Fabric(self.loop, Random(f"network {setup.seed}"), self.history, setup.weather)
         self.fabric.window_bytes = setup.window_bytes
@@ -124,14 +128,17 @@ class Simulation:
         product.addHandler(listener)
         propagates, product.propagate = product.propagate, False
         overrun = signal.signal(signal.SIGPROF, self._overrun)
-        signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
+        signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S, CPU_GRACE_S)
         gc.disable()  # whatever a collector would end, it ends at the same place in every run
         if not gc.get_freeze_count():
             gc.freeze()  # the modules: what a run leaves behind is soon looked through without them
         try:
             self.loop.run_until_complete(self._play())
         except (Stuck, KafkaError, Damage, MalformedFrame, AssertionError) as end:
-            self.problem(self.loop.simulation, "the run ended early", end)
+            if self.loop.turns_max:
+                self.problem(self.loop.simulation, "the run ended early", end)
+        except Dead:  # out of the loop itself; what there is to tell is told
+            pass
         finally:
             self._end()
             gc.enable()
@@ -152,11 +159,15 @@ class Simulation:
         )
 
     def _overrun(self, _: int, frame: FrameType | None) -> None:
-        """Out of a loop that never waits, and out of the run."""
+        """Out of the run between two callbacks; out of one that never returns by force."""
+        if self.loop.turns_max == 0:
+            raise Dead
         self.history.breach(f"{self.loop.current.name} computes and computes: {CPU_LIMIT_S:.0f} s of CPU")
         self.details.append("".join(traceback.format_stack(frame)))
+        self._end_soon()
+
+    def _end_soon(self) -> None:
         self.loop.turns_max = 0
-        raise Dead
 
     def _end(self) -> None:
         for machine in self.machines:

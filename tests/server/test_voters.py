@@ -209,6 +209,7 @@ def test_who_does_not_belong_here_is_told_so_and_the_cluster_serves_on(
     tmp_path: Path, own: dict[str, str], why: str
 ) -> None:
     async def play(quorum: Quorum) -> None:
+        quorum.settings["broker.session.timeout.ms"] = "60000"  # they live, however busy the machine
         await quorum.of_three()
         quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "6000"}
         with pytest.raises(ConfigError, match=why):
@@ -249,6 +250,7 @@ def test_a_second_node_of_a_static_voters_id_is_told_so(
 
     async def play(cluster: Cluster) -> None:
         monkeypatch.setattr(current, "SAID_AFTER_MS", 2000)
+        cluster.settings["broker.session.timeout.ms"] = "60000"  # it lives, however busy the machine
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()
         twin_id = leader if twin_of_the_leader else next(each for each in (1, 2, 3) if each != leader)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from kpybroker.sim import simulation
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
@@ -99,6 +101,23 @@ def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
     told = json.loads(keep_failure(outcome, ONE, tmp_path / "deep").read_text())
     assert told["sentence"] == "at 1.000 s: something was lost"
     assert told["replay"] == "python -m kpybroker.sim --seed 7 --brokers 1 --replicas 3 --trace"
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_run_that_computes_for_ever_is_ended(returns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its callbacks are without number, or one of them never returns."""
+
+    async def turns(_: Simulation) -> None:
+        while True:
+            if returns:
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(simulation, "CPU_LIMIT_S", 0.1)
+    monkeypatch.setattr(simulation, "CPU_GRACE_S", 0.1)
+    monkeypatch.setattr(Simulation, "_play", turns)
+    outcome = Simulation(setup_of(1, brokers=1)).run()
+    (breach,) = outcome.breaches
+    assert "computes and computes" in breach
 
 
 def test_voters_come_and_go_in_a_seed() -> None:
