@@ -16,6 +16,9 @@ COMPLAINTS = re.compile(
     r"isvalid: false|Mismatches in|Found timestamp mismatch|Found out of order|Index timestamp|"
     r"Indexed offset|is corrupt|Exception|Failed to|does not match|Could not|unparseable|isn't|Ignoring|Non-zero"
 )
+OF_NOTHING = re.compile(r"Found timestamp mismatch in :.*\n(?:  Index timestamp: \d+, log timestamp: -1\n)+")
+"""A cleaned batch that stays for its producer's sake: it has a timestamp, which the time index may name, and no record
+that has it. The tool complains of Apache Kafka's own files so."""
 READABLE = {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"}
 
 
@@ -24,7 +27,7 @@ def dump(files: list[Path], *options: str) -> str:
     names = ",".join(str(file) for file in files)
     said = tool("kafka-dump-log", *options, "--files", names)
     text = said.ok()
-    complaint = COMPLAINTS.search(text + said.err)
+    complaint = COMPLAINTS.search(text + OF_NOTHING.sub("", said.err))
     assert complaint is None, f"{complaint} in the dump of {names}:\n{text[-3000:]}\n{said.err[-3000:]}"
     assert text.count("Dumping ") == len(files), text[:1000]
     return text

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer as Reader
@@ -10,8 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.changing import until
 from compat_tests.conftest import EXIT_CODES, Running, start_target
-from compat_tests.dumps import dump_everything
+from compat_tests.dumps import READABLE, dump_everything, dump_in_turn
 from compat_tests.vocabulary import CODECS
+from tests.storage.compacting import KeyedHistory
 
 SETTINGS = {
     "cleanup.policy": "compact",
@@ -118,3 +120,17 @@ def test_the_newest_record_of_each_key_is_left(cleaning: Running, target_name: s
     dump_everything(cleaning.data)
     cleaning.restart()
     assert is_clean()
+
+
+def test_no_history_leaves_files_that_kafka_complains_of(tmp_path: Path) -> None:
+    """Those of which tests/storage/test_cleaning.py proves that a reader ends with the same table."""
+    files: list[Path] = []
+    for seed in range(30):
+        history = KeyedHistory.of(tmp_path / str(seed), seed)
+        for _ in range(120):
+            history.step()
+        history.clean()
+        for log in (history.log, history.full):
+            log.close()
+            files += (path for path in sorted(Path(log.directory).iterdir()) if path.suffix in READABLE)
+    dump_in_turn(files, "--deep-iteration", "--print-data-log")

@@ -153,6 +153,8 @@ class KeyedHistory:
     now_ms: int = 10_000
     sequences: dict[int, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
+    opened_at: set[int] = field(default_factory=set)
+    """The snapshot of a stop stays until the next start."""
 
     @classmethod
     def of(cls, path: Path, seed: int) -> KeyedHistory:
@@ -201,8 +203,38 @@ class KeyedHistory:
     def roll(self) -> None:
         self.log.roll()
 
+    def delete(self) -> None:
+        """DeleteRecords."""
+        start = self.random.randint(self.log.start, self.log.last_stable)
+        for log in (self.log, self.full):
+            log.advance_start(start)
+        self.log.apply_retention(self.now_ms)
+
+    def reopen(self) -> None:
+        """After a stop, or a kill -9 of which an older checkpoint is left."""
+        was, stops = self.log, self.random.random() < 0.5
+        cleaned_end = self.random.choice((0, was.cleaned_end))
+        if stops:
+            was.close()
+        else:
+            was.flush()
+            was.drop_files()
+        self.log = Log.open(
+            WORLD,
+            was.directory,
+            "t",
+            0,
+            was.settings,
+            clean=stops,
+            log_start=was.start,
+            cleaned_end=cleaned_end,
+            producer_expiration_ms=1 << 60,
+        )
+        self.log.advance(self.log.end)
+        self.opened_at.add(self.log.snapshot_end)
+
     def step(self) -> None:
-        name = self.random.choices(("append", "end", "clean", "roll"), (20, 4, 3, 1))[0]
+        name = self.random.choices(("append", "end", "clean", "roll", "delete", "reopen"), (40, 8, 6, 2, 1, 1))[0]
         getattr(self, name)()
 
     # the laws
@@ -225,7 +257,7 @@ class KeyedHistory:
         assert self.log.end == self.full.end
         assert (batches[-1].next_offset if batches else self.log.start) == self.log.end
         assert set(snapshot_offsets(self.log.world.disk, self.log.directory)) <= (
-            {segment.base_offset for segment in self.log.segments} | {self.log.snapshot_end}
+            {segment.base_offset for segment in self.log.segments} | {self.log.snapshot_end} | self.opened_at
         )
 
 
