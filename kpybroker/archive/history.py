@@ -53,6 +53,16 @@ class History:
         """Names of the run folders that belong to the archive."""
         return {manifest.run for manifest in self.manifests if manifest.topics}
 
+    def lacks(self, folder: str) -> str | None:
+        """Of which manifests the folder of a round says that they are gone; None where none need be."""
+        run = RUN.fullmatch(folder)
+        if run is None or int(run[1]) <= self.next_number:
+            return None
+        return (
+            f"data/{folder} was written after manifest {int(run[1]) - 1}, and the newest in {FOLDER} is "
+            f"{len(self.manifests)}: bring back those that are missing"
+        )
+
     def unfinished(self, store: Store) -> list[str]:
         """Folders in `data` of rounds that were never committed.
 
@@ -60,14 +70,10 @@ class History:
         """
         names = [name for name in store.names("data") if name.removeprefix("run=") not in self.runs]
         for name in names:
-            run = RUN.fullmatch(name)
-            if run is None:
+            if RUN.fullmatch(name) is None:
                 raise CommandFailed(f"{store.uri}/data/{name} is nothing that an archive writes: take it elsewhere")
-            if int(run[1]) > self.next_number:
-                raise CommandFailed(
-                    f"{store.uri}/data/{name} was written after manifest {int(run[1]) - 1}, and the newest in "
-                    f"{FOLDER} is {len(self.manifests)}: bring back those that are missing; nothing was written"
-                )
+            if (gone := self.lacks(name)) is not None:
+                raise CommandFailed(f"{store.uri}/{gone}; nothing was written")
         return names
 
     def spans(self) -> Iterator[tuple[str, Span]]:

@@ -73,8 +73,8 @@ def rounds(ranges: Ranges, offsets_max: int) -> Iterator[Ranges]:
         for place, range_ in sorted(left.items()):
             size = range_.end - range_.start
             share = size if total <= offsets_max else min(size, room, max(1, size * offsets_max // total))
-            if share or not size:
-                turn[place] = Range(range_.lost_from, range_.start, range_.start + share)
+            # with nothing, too, that all be known from the first round on
+            turn[place] = Range(range_.lost_from, range_.start, range_.start + share)
             room -= share
         yield turn
         for place, taken in turn.items():

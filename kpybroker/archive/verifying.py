@@ -47,14 +47,18 @@ def look_at_folder(history: History, present: Mapping[str, int], verdict: Verdic
             whole[file.path] = file
     named = {file.path for _, file in history.files()}
     left = 0
+    gone: set[str] = set()
     for path in sorted(present.keys() - named):
         folder = path.split("/")[1]
         if folder.removeprefix("run=") in history.runs:
             verdict.faults.append(f"{path} is in the folder of a run that did not write it: a copy of another file?")
         elif not RUN.fullmatch(folder):
             verdict.remarks.append(f"{path} is nothing that an archive writes, and no reader sees it")
+        elif (lacks := history.lacks(folder)) is not None:
+            gone.add(lacks)
         else:
             left += 1
+    verdict.faults += sorted(gone)
     if left:
         verdict.remarks.append(f"{left} files of unfinished runs, which no reader sees: `kpybroker archive clean`")
     return whole
@@ -67,9 +71,10 @@ def look_at_offsets(history: History, topics: list[Topic], verdict: Verdict) -> 
         for partition, (log_start, log_end) in sorted(topic.offsets.items()):
             place = f"{topic.name}-{partition}"
             end = ends.get((topic.name, partition))
-            if end is None:
+            if end is None:  # added since: the first round has all partitions that there were
+                end = 0
                 verdict.remarks.append(f"{place} is not archived yet; the topic has it from offset {log_start} on")
-            elif end < log_start:
+            if end < log_start:
                 verdict.faults.append(f"{place}: offsets {end} to {log_start - 1} are in neither archive nor topic")
             elif end > log_end:
                 verdict.faults.append(f"{place} ends at {log_end}, and the archive holds it up to {end}")

@@ -57,14 +57,15 @@ parts = st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 300))
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 20), parts, max_size=8), st.integers(1, 300))
 def test_rounds_make_up_the_ranges(sizes: dict[int, tuple[int, int, int]], offsets_max: int) -> None:
-    """In order, without overlap or hole, never more than asked for, and a loss is told once."""
+    """In order, without overlap or hole, never more than asked for, all in the first, and a loss is told once."""
     ranges = {
         ("t", partition): Range(lost_from, lost_from + lost, lost_from + lost + size)
         for partition, (lost_from, lost, size) in sizes.items()
     }
     at = {place: range_.lost_from for place, range_ in ranges.items()}
-    for turn in rounds(ranges, offsets_max):
+    for number, turn in enumerate(rounds(ranges, offsets_max)):
         assert turn
+        assert number or turn.keys() == ranges.keys()
         assert sum(part.end - part.start for part in turn.values()) <= offsets_max
         for place, part in turn.items():
             assert part.lost_from == at[place]

@@ -62,6 +62,16 @@ def test_what_killed_runs_leave_is_no_fault(store: LocalStore, history: History,
     assert verdict.remarks == ["1 files of unfinished runs, which no reader sees: `kpybroker archive clean`"]
 
 
+def test_rounds_without_their_manifests_are_a_fault(store: LocalStore, history: History, tmp_path: Path) -> None:
+    left = tmp_path / "data/run=00000004-0123456789ab/topic=orders/part.parquet"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert looked_at(store, history).faults == [
+        "data/run=00000004-0123456789ab was written after manifest 3, and the newest in _archive is 2: "
+        "bring back those that are missing"
+    ]
+
+
 def test_what_is_nobodys_is_told(store: LocalStore, history: History, tmp_path: Path) -> None:
     (tmp_path / "data/raw").mkdir()
     (tmp_path / "data/raw/customers.csv").touch()
@@ -81,9 +91,15 @@ def test_what_is_nobodys_is_told(store: LocalStore, history: History, tmp_path: 
 )
 def test_archive_and_topic_leave_out_nothing(history: History, offsets: tuple[int, int], faults: list[str]) -> None:
     verdict = Verdict()
-    look_at_offsets(history, [Topic("orders", TOPIC_ID, {0: offsets, 1: (3, 4)})], verdict)
+    look_at_offsets(history, [Topic("orders", TOPIC_ID, {0: offsets, 1: (0, 4)})], verdict)
     assert verdict.faults == faults
     assert verdict.remarks == [
-        "orders-1 is not archived yet; the topic has it from offset 3 on",
+        "orders-1 is not archived yet; the topic has it from offset 0 on",
         "orders-0: offsets 10 to 11 were deleted from the topic before they could be archived; the manifest says so",
     ]
+
+
+def test_what_a_partition_that_was_added_has_deleted_is_lost(history: History) -> None:
+    verdict = Verdict()
+    look_at_offsets(history, [Topic("orders", TOPIC_ID, {0: (0, 20), 1: (3, 4)})], verdict)
+    assert verdict.faults == ["orders-1: offsets 0 to 2 are in neither archive nor topic"]
