@@ -40,10 +40,13 @@ async def delete_topic(client: Client, name: str) -> None:
 async def cut_small(client: Client, name: str, kind: int) -> None:
     """Let the topic of a kind of coordinator be made, and have small segments. Raises Unanswered, Refused."""
     await client.coordinator("anybody", kind)
-    small = incremental_alter_configs.AlterableConfig(name="internal.segment.bytes", value=INTERNAL_SEGMENT_BYTES)
-    row = incremental_alter_configs.AlterConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=name, configs=[small]
-    )
+    await alter_config(client, TOPIC_RESOURCE, name, "internal.segment.bytes", INTERNAL_SEGMENT_BYTES)
+
+
+async def alter_config(client: Client, kind: int, resource: str, name: str, value: str) -> None:
+    """Give a setting of a resource a value. Raises Unanswered, Refused."""
+    wanted = incremental_alter_configs.AlterableConfig(name=name, value=value)
+    row = incremental_alter_configs.AlterConfigsResource(resource_type=kind, resource_name=resource, configs=[wanted])
     request = incremental_alter_configs.Request(resources=[row])
     told = await client.ask(client.any_broker(), "IncrementalAlterConfigs", request, limit_s=ADMIN_LIMIT_S)
     code = told.responses[0].error_code

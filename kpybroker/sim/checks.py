@@ -68,6 +68,9 @@ async def _read_all(simulation: Simulation, auditor: Client) -> None:
     for group, place in list(simulation.history.commits):
         await _patiently(auditor, f"the commits of {group}", partial(_fetch, auditor, group, place))
 
+    if simulation.remaker is not None:
+        await _patiently(auditor, "the topic that was made again", partial(simulation.remaker.check, auditor))
+
     async def look() -> None:
         await _check_topics(auditor)
 

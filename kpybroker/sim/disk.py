@@ -44,7 +44,7 @@ class SimDisk:
         if not self._owner.alive:
             raise Dead
 
-    def _change(self) -> None:
+    def _change(self, path: str) -> None:
         """Before every change: the dead change nothing, a fuse may burn down, the device may fail or stall."""
         self._look()
         if self.fuse >= 0:
@@ -54,7 +54,7 @@ class SimDisk:
                 self.on_fuse()
                 raise Dead
         storage = self._storage
-        if storage.error_odds and self._random.random() < storage.error_odds:
+        if storage.error_odds and path.startswith(storage.errors_below) and self._random.random() < storage.error_odds:
             raise OSError(errno.EIO, "input/output error")
         if storage.stalled_until_s > self._loop.time():
             self._loop.block(self._owner, storage.stalled_until_s - self._loop.time())
@@ -68,7 +68,7 @@ class SimDisk:
         if found is None and create:
             parent, _, name = path.rpartition("/")
             folder = storage.folder(parent)
-            self._change()
+            self._change(path)
             found = File(self._wall_ms())
             folder.put((name, found))
         file = found if isinstance(found, File) else storage.file(path)
@@ -112,7 +112,7 @@ class SimDisk:
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         file = self._file(handle)
-        self._change()
+        self._change(self._opened[handle].path)
         file.modified_ms = self._wall_ms()
         return self._storage.write(file, list(buffers), offset)
 
@@ -125,7 +125,7 @@ class SimDisk:
 
     def truncate(self, handle: int, size: int) -> None:
         file = self._file(handle)
-        self._change()
+        self._change(self._opened[handle].path)
         file.modified_ms = self._wall_ms()
         self._storage.truncate(file, size)
 
@@ -153,7 +153,7 @@ class SimDisk:
         for part in path.strip("/").split("/"):
             folder, at = self._storage.folder(at), f"{at}/{part}"
             if part not in folder.names:
-                self._change()
+                self._change(at)
                 folder.put((part, Folder()))
         self._storage.folder(path)
 
@@ -165,7 +165,7 @@ class SimDisk:
         node = folder.names.get(old_name)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
-        self._change()
+        self._change(old)
         self._release(folder.names.get(new_name))
         folder.put((old_name, None), (new_name, node))
 
@@ -176,7 +176,7 @@ class SimDisk:
     def unlink(self, path: str) -> None:
         parent, _, name = path.rpartition("/")
         file = self._storage.file(path)
-        self._change()
+        self._change(path)
         self._release(file)
         self._storage.folder(parent).put((name, None))
 
@@ -184,7 +184,7 @@ class SimDisk:
         parent, _, name = path.rpartition("/")
         if self._storage.folder(path).names:
             raise OSError(errno.ENOTEMPTY, "directory not empty", path)
-        self._change()
+        self._change(path)
         self._storage.folder(parent).put((name, None))
 
     def modified_ms(self, path: str) -> int:
@@ -223,27 +223,27 @@ class SimDisk:
         stalled_s = max(self._storage.stalled_until_s - self._loop.time(), 0.0)
         return stalled_s + low + (high - low) * self._random.random()
 
-    async def _sync(self, node: File | Folder) -> None:
+    async def _sync(self, node: File | Folder, path: str) -> None:
         self._look()
         mark = node.mark
         await asyncio.sleep(self._latency_s())
-        self._change()
+        self._change(path)
         node.reached_disk(mark)
 
     async def sync(self, handle: int) -> None:
-        await self._sync(self._file(handle))
+        await self._sync(self._file(handle), self._opened[handle].path)
 
     async def sync_directory(self, path: str) -> None:
-        await self._sync(self._storage.folder(path))
+        await self._sync(self._storage.folder(path), path)
 
     def sync_blocking(self, handle: int) -> None:
         file = self._file(handle)
-        self._change()
+        self._change(self._opened[handle].path)
         file.reached_disk(file.mark)
 
     def sync_directory_blocking(self, path: str) -> None:
         folder = self._storage.folder(path)
-        self._change()
+        self._change(path)
         folder.reached_disk(folder.mark)
 
     async def off_loop(self, work: Callable[[], None]) -> None:

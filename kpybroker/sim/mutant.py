@@ -25,6 +25,7 @@ class Mutant(NamedTuple):
     brokers: int = 1
     transacts: bool = False
     compacts: bool = False
+    moves: bool = False
 
     @contextmanager
     def alive(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from kpybroker.runner import Runner
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
+from kpybroker.sim.moving_mutants import MOVERS
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
@@ -103,7 +104,7 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
@@ -111,7 +112,7 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
     with mutant.alive():
         for seed in range(first, first + seeds_max):
             faults = mutant.faults or None
-            drawn = {"transacts": mutant.transacts, "compacts": mutant.compacts}
+            drawn = {"transacts": mutant.transacts, "compacts": mutant.compacts, "moves": mutant.moves}
             setup = setup_of(seed, brokers=mutant.brokers, faults=faults, **drawn)
             outcome = Simulation(setup, ends_at_breach=True).run()
             if outcome.breaches:

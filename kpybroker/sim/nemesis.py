@@ -280,6 +280,8 @@ class Nemesis:
     async def _disk_error(self, machine: SimMachine) -> None:
         machine.had_disk_trouble = True
         machine.storage.error_odds = self._random.choice((0.02, 0.2, 1.0))
+        if len(self._setup.log_dirs) > 1 and self._random.random() < 0.7:
+            machine.storage.errors_below = self._setup.log_dirs[-1]  # the metadata log is not there
         await self._while(0.2, 4.0)
         machine.storage.mend()
         await self._restart_after_trouble(machine)

@@ -44,6 +44,10 @@ TRANSACTIONS_ODDS = 0.4
 TABLE = "table"
 """The topic that is compacted."""
 TABLE_ODDS = 0.3
+LOG_DIRS = ("/data", "/more")
+SEVERAL_ODDS = 0.25
+"""How often brokers have both."""
+REMAKES_ODDS = 0.2
 OUTPUTS = "outputs"
 """The topic that transformers write to."""
 LOSES_UNSYNCED = ("power_loss",)
@@ -101,6 +105,11 @@ class Setup:
     bookkeepers: int = 0
     """Who does in transactions."""
     forgetting: Forgetting | None = None
+    remakes: bool = False
+    """Somebody makes a topic again and again."""
+    log_dirs: tuple[str, ...] = LOG_DIRS[:1]
+    moves_bytes_s: int | None = None
+    """What moves between them are limited to, so that they are under way while other things happen."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +130,11 @@ def setup_of(
     faults: tuple[str, ...] | None = None,
     transacts: bool = False,
     compacts: bool = False,
+    moves: bool = False,
 ) -> Setup:
     """Draw the setup of a seed. `replicas` is what topics have at most (3); `faults` limits which may be chosen;
     `transacts` says that there are transactions, and those who consume, transform and produce; `compacts` that there is
-    a compacted topic."""
+    a compacted topic; `moves` that brokers have several log directories."""
     most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))
@@ -170,7 +180,8 @@ def setup_of(
         spare=(brokers - 1) // 2 if brokers > 1 else 1,
         voters_change=changing,
     )
-    return _with_table(setup, brokers, compacts=compacts)
+    setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
+    return _with_directories(setup, brokers, moves=moves)
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
@@ -293,6 +304,21 @@ def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
     )
 
 
+def _with_remaking(setup: Setup, brokers: int) -> Setup:
+    """A chance of its own, too."""
+    return replace(setup, remakes=Random(f"remaking {setup.seed} {brokers}").random() < REMAKES_ODDS)
+
+
+def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
+    """A chance of its own, too."""
+    random = Random(f"log dirs {setup.seed} {brokers}")
+    if random.random() >= SEVERAL_ODDS and not moves:
+        return setup
+    log_dirs = {"log.dirs": ",".join(LOG_DIRS)}
+    nodes = tuple(replace(node, properties={**node.properties, **log_dirs}) for node in setup.nodes)
+    return replace(setup, nodes=nodes, log_dirs=LOG_DIRS, moves_bytes_s=random.choice((None, 3000)))
+
+
 def directory_of(node_id: int) -> bytes:
     """The directory that a voter has, where the log names the voters from the first day on."""
     return bytes([node_id]) * 16
@@ -314,6 +340,6 @@ def _nodes(brokers: int, shared: dict[str, str], *, changing: bool) -> tuple[Nod
         listeners = f"PLAINTEXT://{address}:{CLIENT_PORT}"
         if brokers > 1:
             listeners += f",CONTROLLER://{address}:{CONTROLLER_PORT}"
-        own = {"node.id": str(node_id), "log.dirs": "/data", "listeners": listeners}
+        own = {"node.id": str(node_id), "log.dirs": LOG_DIRS[0], "listeners": listeners}
         nodes.append(NodeSetup(node_id, address, {**shared, **voters, **own}))
     return tuple(nodes)

@@ -30,10 +30,12 @@ from kpybroker.sim.loop import Dead, Owner, Stuck, VirtualLoop
 from kpybroker.sim.nemesis import Nemesis
 from kpybroker.sim.network import Fabric
 from kpybroker.sim.producing import Producer
+from kpybroker.sim.remaking import Remaker
 from kpybroker.sim.replays import replay_equals_live
 from kpybroker.sim.setup import CLIENT_PORT, OUTPUTS, SHARERS_SESSION_MS, Setup
 from kpybroker.sim.shares import Shares
 from kpybroker.sim.sharing import Sharer
+from kpybroker.sim.shifting import Shifter, check_directories, limit_moves
 from kpybroker.sim.transacting import Transactor
 from kpybroker.sim.transforming import TEAM, TWINS, Transformer
 from kpybroker.sim.voting import Registrar
@@ -103,6 +105,7 @@ class Simulation:
         self._random = Random(f"workload {setup.seed}")
         self.clients: list[Client] = []
         self._registrar: Registrar | None = None
+        self.remaker: Remaker | None = None
         self._work: list[asyncio.Task[None]] = []
         self.places: list[Place] = [(topic.name, index) for topic in setup.topics for index in range(topic.partitions)]
         self.worked = [place for place in self.places if place[0] != OUTPUTS]
@@ -204,6 +207,7 @@ class Simulation:
     async def _check(self) -> None:
         """As a client, from inside, and both again after everything has been off and on."""
         await checks.check_all(self, self._client("auditor"))
+        await check_directories(self.machines, self.history)
         if self._registrar is not None:
             self._registrar.check(self.machines, self.history)
         for machine in self.machines:
@@ -220,6 +224,7 @@ class Simulation:
         for machine in self.machines:
             machine.start()
         await checks.check_all(self, self._client("second auditor"))
+        await check_directories(self.machines, self.history)
 
     def _client(self, name: str) -> Client:
         number = len(self.clients) + 1
@@ -237,6 +242,8 @@ class Simulation:
             to_do.append((self.setup.table.name, partial(create_topic, client, self.setup.table)))
             for name, kind in ((OFFSETS_TOPIC, GROUP_COORDINATOR), (TRANSACTION_TOPIC, TRANSACTION)):
                 to_do.append((name, partial(cut_small, client, name, kind)))
+        if self.setup.moves_bytes_s is not None:
+            to_do.append(("the limit of moves", partial(limit_moves, client, self.setup.moves_bytes_s)))
         for name, work in to_do:
             while True:
                 try:
@@ -292,6 +299,13 @@ class Simulation:
         self._employ_sharers()
         self._employ_transactors(pace_s)
         self._employ_keepers(pace_s, tires_after)
+        if setup.remakes:
+            client = self._client("remaker")
+            self.remaker = Remaker(client, setup.replicas, pace_s=3.0)
+            self._start(client, self.remaker)
+        if len(setup.log_dirs) > 1:
+            client = self._client("shifter")
+            self._start(client, Shifter(client, [*self.places, *self.tables], setup.log_dirs, pace_s=2.0))
         if setup.voters_change:
             client = self._client("registrar")
             addresses = {node.node_id: node.address for node in setup.nodes}

@@ -156,6 +156,8 @@ class Storage:
         """Locked files and the process (a number) that has each."""
         self.error_odds = 0.0
         """How often a write or a sync fails with EIO."""
+        self.errors_below = ""
+        """The directory where they do."""
         self.cold_odds = 0.0
         """How often a read would wait for the device."""
         self.stalled_until_s = 0.0
@@ -171,6 +173,7 @@ class Storage:
         """No faults any more."""
         self.total_bytes = TOTAL_BYTES
         self.error_odds = 0.0
+        self.errors_below = ""
         self.stalled_until_s = 0.0
 
     def lose_power(self, random: Random) -> int:

@@ -165,7 +165,7 @@ class LogDirectories:
         for directory in self.online:
             if directory.id == assigned and key not in directory.futures:
                 return directory
-        if self.offline and assigned not in (MIGRATING, UNASSIGNED):
+        if not self._online or (self.offline and assigned not in (MIGRATING, UNASSIGNED)):
             raise Damage(f"{key[0]}-{key[1]} may be in a log directory that is offline: {', '.join(self.offline)}")
         free = [path for path, each in self._online.items() if key not in each.futures]
         return self._online[min(free or self._online, key=lambda path: self._counts[path])]

@@ -14,6 +14,7 @@ from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_se
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
+from kpybroker.sim.moving_mutants import MOVERS
 from kpybroker.sim.mutant import Mutant
 from kpybroker.sim.mutants import ONE_BROKER, hunt
 from kpybroker.sim.setup import setup_of
@@ -63,6 +64,14 @@ def test_a_node_that_ends_while_it_writes_markers_leaves_no_refusal_untold() -> 
     assert run_seed(100_513, Shape()).breaches == []
 
 
+@pytest.mark.parametrize("brokers", [1, 3])
+@pytest.mark.parametrize("seed", range(2))
+def test_replicas_move_between_log_directories(seed: int, brokers: int) -> None:
+    """And the second directory fails, while all else goes wrong."""
+    faults = ("disk_error", "crash", "partition", "power_loss")
+    assert Simulation(setup_of(seed, brokers=brokers, faults=faults, moves=True)).run().breaches == []
+
+
 @pytest.mark.slow
 def test_a_seed_is_one_run_under_any_hash_seed() -> None:
     here = f"{run_seed(3, ONE).digest:08x}"
@@ -85,7 +94,7 @@ def test_mutants_are_caught(mutant: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [*THREE_BROKERS, *COORDINATORS, *CLEANERS], ids=lambda mutant: mutant.says)
+@pytest.mark.parametrize("mutant", [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS], ids=lambda mutant: mutant.says)
 def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     """The seed is noted, and is caught for the mutant's sake: it passes without."""
     finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
