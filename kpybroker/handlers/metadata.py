@@ -68,10 +68,11 @@ def _describe(broker: Broker, call: Call, request: Request, departed: tuple[int,
     else:
         asked = dict.fromkeys((t.name, t.topic_id) for t in request.topics or [])
         topics = [_asked(broker, name, topic_id, operations, call.version) for name, topic_id in asked]
+    # never without any: librdkafka forgets the brokers that are not named, and from none it may never come back
+    brokers = broker.endpoints(call.listener, departed) or broker.endpoints(call.listener, (broker.node_id,))
     return Response(
         brokers=[
-            MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
-            for node, host, port, rack in broker.endpoints(call.listener, departed)
+            MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack) for node, host, port, rack in brokers
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.any_live_broker(),

@@ -9,6 +9,7 @@ from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import create_partitions, delete_topics, describe_topic_partitions, metadata
+from kpybroker.wire.stored import metadata as stored
 from tests.asking import make
 from tests.conftest import WithBroker
 from tests.handlers.strangers import live_stranger
@@ -79,6 +80,24 @@ def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker)
                 )
                 real = node.broker.hosting.leads("t", p.partition_index).leader_epoch
                 assert p.leader_epoch == (real if version >= 7 else -1)
+
+    with_broker(scenario)
+
+
+def test_no_answer_is_without_brokers(with_broker: WithBroker) -> None:
+    """A broker that was fenced, and knows of no other, names itself: a client without any cannot come back."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        image, me = node.broker.image, node.broker.node_id
+        fenced = stored.BrokerRegistrationChangeRecord(broker_id=me, broker_epoch=image.brokers[me].epoch, fenced=1)
+        node.broker.image = image.apply([fenced], image.offset + 1, image.epoch)
+        for version in EVERY:
+            response = await peer.ask("Metadata", about("t"), version=version)
+            assert [(one.node_id, f"{one.host}:{one.port}") for one in response.brokers] == [(me, node.bootstrap)]
+            (partition,) = response.topics[0].partitions
+            assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+        node.broker.image = image
 
     with_broker(scenario)
 
