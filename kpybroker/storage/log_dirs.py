@@ -12,6 +12,7 @@ from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
+from kpybroker.storage.checkpoint_files import read_topic_id
 from kpybroker.storage.cleaner import Cleaner
 from kpybroker.storage.directory import Directory, Format, open_directories
 from kpybroker.storage.futures import discard_future, finish_replacements
@@ -68,6 +69,9 @@ class LogDirectories:
         self._online: dict[str, LogDirectory] = {}
         self._place: dict[Key, LogDirectory] = {}
         """Where partitions are; of those that have files, or were opened."""
+        self._doubles: dict[Key, list[str]] = {}
+        """What is in several directories: a topic was made again while one of them was out of reach. The metadata will
+        say which one is meant."""
         self._counts: dict[str, int] = {}
         self.preferred: dict[Key, str] = {}
         """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
@@ -87,21 +91,31 @@ class LogDirectories:
         except OSError as error:
             log.error("a replica that was about to move stays where it is: %s", error)
         found: dict[str, list[Key]] = {}
-        first: dict[Key, str] = {}
+        places: dict[Key, list[str]] = {}
         for path in paths:
             try:
                 found[path] = partitions_in(self._world.disk, path)
             except OSError as error:
                 self.offline[path] = f"cannot read {path}: {error.strerror or error}"
                 continue
-            for topic, index in found[path]:
-                other = first.setdefault((topic, index), path)
-                if other != path:
-                    raise ConfigError(
-                        f"{topic}-{index} is in both {other} and {path}; take the one away that is not whole (as a "
-                        "rule that in a directory that has failed lately); nothing was touched"
-                    )
+            for key in found[path]:
+                places.setdefault(key, []).append(path)
+        self._doubles = {key: paths for key, paths in places.items() if len(paths) > 1}
+        for (topic, index), twice in self._doubles.items():
+            ids = {self._topic_id(f"{path}/{topic}-{index}") for path in twice}
+            if len(ids) < len(twice) or None in ids:
+                raise ConfigError(
+                    f"{topic}-{index} is in both {twice[0]} and {twice[1]}; take the one away that is not whole (as a "
+                    "rule that in a directory that has failed lately); nothing was touched"
+                )
         return found
+
+    def _topic_id(self, log_path: str) -> bytes | None:
+        """None where nothing tells."""
+        try:
+            return read_topic_id(self._world.disk, log_path)
+        except (Damage, OSError):
+            return None
 
     def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
         try:
@@ -196,9 +210,18 @@ class LogDirectories:
         """As of `LogDirectory.keep_only`; future replicas of what is not here go, too."""
         for directory in self.online:
             for key in directory.keep_only(hosted):
-                self._counts[self._place.pop(key).path] -= 1
+                self._counts[directory.path] -= 1
+                if key in self._doubles:
+                    self._doubles[key].remove(directory.path)
+                else:
+                    del self._place[key]
             for key in [key for key in directory.futures if key not in hosted]:
                 discard_future(self._world, directory, key, 0)
+        for key, left in self._doubles.items():
+            self._place.pop(key, None)
+            for directory in (self._online[path] for path in left if path in self._online):
+                self._place[key] = directory
+        self._doubles.clear()
 
     def recovered(self) -> None:
         """All partitions have been opened."""

@@ -12,8 +12,10 @@ from kpybroker.controller.commands import AlterOp, ResourceType
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
+from kpybroker.storage.checkpoint_files import write_topic_id
 from kpybroker.wire.batch import split
 from kpybroker.wire.rpc import alter_replica_log_dirs, delete_topics, describe_log_dirs, incremental_alter_configs
+from kpybroker.world.real import RealDisk
 from tests.asking import get, make, put
 from tests.server.clustering import Cluster, run_cluster
 from tests.server.clustering import dialled as dial
@@ -114,6 +116,26 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b", "a")) as node, dialled(node) as peer:
             assert node.broker.log_dirs.clean
             assert b"x" in bytes((await get(peer, "t", 0)).records)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("stale", ["a", "b"])
+def test_of_a_topic_that_was_made_again_the_old_ones_log_is_set_aside(tmp_path: Path, stale: str) -> None:
+    """It was in a directory that was out of reach then."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
+            await make(peer, "t")
+            await put(peer, "t", b"x")
+        shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
+        write_topic_id(RealDisk(), str(tmp_path / stale / "t-0"), bytes(range(16)))
+        for _ in range(2):
+            async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
+                assert b"x" in bytes((await get(peer, "t", 0)).records)
+                assert (await put(peer, "t", b"y")).error_code == 0
+            (left,) = (tmp_path / stale).glob("t-0*")
+            assert left.name.endswith("-stray")
 
     asyncio.run(scenario())
 
