@@ -62,7 +62,7 @@ class CoordinatorLog:
     def on_committed(self, callback: Callable[[], None]) -> None:
         self._log.on_committed(callback)
 
-    def replay(self) -> AsyncIterator[Stored]:
+    def replay(self) -> AsyncIterator[Sequence[Stored]]:
         """Every record from the start to the end. Raises Damage."""
         return self._log.replay()
 
@@ -106,6 +106,8 @@ class Reigns(Generic[M]):
         self._make = make
         self._on_loaded = on_loaded
         self._led: dict[int, Reign[M]] = {}
+        self._turn = asyncio.Lock()
+        """Whose holder replays: of fifty replays side by side, each would take its turn of the loop's every round."""
 
     def __iter__(self) -> Iterator[Reign[M]]:
         return iter(list(self._led.values()))
@@ -143,7 +145,8 @@ class Reigns(Generic[M]):
 
     async def _load(self, partition: int, led: Reign[M], runner: Runner) -> None:
         try:
-            await runner.load()
+            async with self._turn:
+                await runner.load()
         except Damage as unreadable:
             log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -132,5 +132,6 @@ class StateLog(Protocol):
 
     def on_committed(self, callback: Callable[[], None]) -> None: ...
 
-    def replay(self) -> AsyncIterator[Stored]:
-        """Every record that counts, snapshot included, from the start to the end."""
+    def replay(self) -> AsyncIterator[Sequence[Stored]]:
+        """Every record that counts, snapshot included, from the start to the end: as many at once as others can wait
+        for."""

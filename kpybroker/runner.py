@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,10 +61,10 @@ class Runner:
 
     async def load(self) -> None:
         """Replay the log into the machine, then take commands; the first is a Tick. Raises Damage from the log."""
-        async for record in self.log.replay():
+        async for records in self.log.replay():
             if self._stopped:
                 return
-            self._replay(record)
+            self._replay(records)
         if self._stopped:
             return
         self._refusal = None
@@ -213,10 +213,11 @@ class Runner:
             self.machine.apply(record)
         return outcome.answers
 
-    def _replay(self, record: Stored) -> None:
+    def _replay(self, records: Sequence[Stored]) -> None:
         sound = False
         try:
-            self.machine.apply(record)
+            for record in records:
+                self.machine.apply(record)
             sound = True
         finally:
             if not sound:

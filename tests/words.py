@@ -76,9 +76,9 @@ class ManualLog:
     def on_committed(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
 
-    async def replay(self) -> AsyncIterator[Stored]:
+    async def replay(self) -> AsyncIterator[list[Stored]]:
         for offset, value in enumerate(self.values):
-            yield Stored(None, value, 0, offset)
+            yield [Stored(None, value, 0, offset)]
 
 
 class Words:

@@ -49,7 +49,7 @@ class _Term:
     def on_committed(self, callback: Callable[[], None]) -> None:
         self.committed_callbacks.append(callback)
 
-    def replay(self) -> AsyncIterator[Stored]:
+    def replay(self) -> AsyncIterator[Sequence[Stored]]:
         return self._quorum.replay()
 
 

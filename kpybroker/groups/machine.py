@@ -119,16 +119,18 @@ class GroupMachine:
         if isinstance(transaction, Marker):
             self.offsets.end(transaction.producer_id, commits=transaction.commits)
             return
-        kind = -1 if key is None else records.kind_of(key)
+        if key is None:
+            return
+        kind = records.kind_of(key)
         try:
-            if kind in (records.OFFSET_COMMIT, records.LEGACY_OFFSET_COMMIT):
-                commit = records.read_commit(record)
-                self.offsets.apply(commit.group_id, commit.place, commit.committed, record.offset, transaction)
-            elif key is not None and kind == records.GROUP_METADATA:
+            if kind == records.OFFSET_COMMIT or kind == records.LEGACY_OFFSET_COMMIT:
+                group_id, place, committed = records.read_commit(record)
+                self.offsets.apply(group_id, place, committed, record.offset, transaction)
+            elif kind == records.GROUP_METADATA:
                 self._apply_group(records.read_group_id(key), value)
-            elif key is not None and kind in records.FOREIGN_GROUP_METADATA:
+            elif kind in records.FOREIGN_GROUP_METADATA:
                 self._apply_foreign(records.read_group_id(key), kind, value)
-            elif key is not None and kind in modern_records.KINDS:
+            elif kind in modern_records.KINDS:
                 self.modern.apply(key, value)
         except MalformedFrame as unreadable:
             raise Damage(f"the record at offset {record.offset} cannot be read: {unreadable}") from unreadable

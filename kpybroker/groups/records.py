@@ -39,6 +39,10 @@ _HIGHEST_VERSION = 4
 NO_TOPIC_ID = bytes(16)
 _PARTITION_BYTES = 4
 _first_int16 = Struct(">h").unpack_from
+_USUAL = Struct(">hqiBq3s16s")
+"""The value of a commit as it mostly is, read at once since a replay reads thousands: the version, the offset, the
+leader epoch, the size of the metadata, the time, the mark of a topic id, that id."""
+_NO_METADATA, _TOPIC_ID_FOLLOWS = 1, b"\x01\x00\x10"
 
 
 def kind_of(key: bytes) -> int:
@@ -151,6 +155,10 @@ def read_commit(record: Stored) -> Commit:
     if key[1] == LEGACY_OFFSET_COMMIT:
         old = parse(LegacyOffsetCommitValue, _version_of(value, 0), value, 2)
         return Commit(group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID))
+    if len(value) == _USUAL.size:
+        version, offset, leader_epoch, metadata, commit_timestamp_ms, mark, topic_id = _USUAL.unpack(value)
+        if version == _COMMIT_VERSION and metadata == _NO_METADATA and mark == _TOPIC_ID_FOLLOWS:
+            return Commit(group, place, Committed(offset, leader_epoch, "", commit_timestamp_ms, -1, topic_id))
     said = parse(OffsetCommitValue, _version_of(value, _HIGHEST_VERSION), value, 2)
     committed = Committed(
         said.offset, said.leader_epoch, said.metadata, said.commit_timestamp, said.expire_timestamp, said.topic_id

@@ -270,10 +270,9 @@ class Quorum:
         self.wake_fetches()
         return self.log.end
 
-    async def replay(self) -> AsyncIterator[Stored]:
+    async def replay(self) -> AsyncIterator[list[Stored]]:
         """The records that make the committed Image, as a snapshot has them: no offsets, no frames."""
-        for record in self.image.records():
-            yield Stored(None, None, message=record)
+        yield [Stored(None, None, message=record) for record in self.image.records()]
 
     # ---- the shell
 

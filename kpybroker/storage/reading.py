@@ -134,6 +134,8 @@ class Reader:
         changes = self._changes
         while True:
             ahead = 0
+            if position < 0 and offset <= segment.base_offset:
+                position = 0  # the index need not be in memory for this
             if position < 0:
                 yield Ask(segment, 0, 0)
                 position = segment.index().position_for(offset)

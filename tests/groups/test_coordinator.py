@@ -67,15 +67,28 @@ class MemoryLog:
     def on_committed(self, callback: Callable[[], None]) -> None:
         self._callback = callback
 
-    async def replay(self) -> AsyncIterator[Stored]:
+    async def replay(self) -> AsyncIterator[list[Stored]]:
         await self.may_load.wait()
         if self.refuses_replays:
             self.refuses_replays -= 1
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
         if self.unreadable:
             raise Damage("a sector went bad")
+        yield [Stored(record.key, record.value, record.timestamp_ms, record.offset) for record in self.records]
+
+
+class CountedLog(MemoryLog):
+    """Tells its records one in each round of the loop, and adds it to the last number of `told`."""
+
+    def __init__(self, told: list[int]) -> None:
+        super().__init__()
+        self._told = told
+
+    async def replay(self) -> AsyncIterator[list[Stored]]:
         for record in self.records:
-            yield Stored(record.key, record.value, record.timestamp_ms, record.offset)
+            self._told[-1] += 1
+            yield [record]
+            await asyncio.sleep(0)
 
 
 class Clock:
@@ -307,11 +320,10 @@ def test_offsets_of_deleted_topics_go_also_where_a_partition_was_loading() -> No
         gone = stored_commit("a", b"\x02" * 16, "u")
         loading.append([kept, gone])
         loading.may_load.clear()
-        groups.become_leader(1, loading, 0)
         groups.become_leader(2, loaded, 0)
+        await groups.loaded()
+        groups.become_leader(1, loading, 0)
         await asyncio.sleep(0)
-        while refusal(groups, "b") is not None:
-            await asyncio.sleep(0)
         await groups.runner("b").ask(commit("b", topic_id=b"\x02" * 16), TIMEOUT_MS)
         groups.on_topics_deleted({"t": b"\x02" * 16, "u": b"\x02" * 16})
         loading.may_load.set()
@@ -321,6 +333,25 @@ def test_offsets_of_deleted_topics_go_also_where_a_partition_was_loading() -> No
         assert loaded.records[-1].value is None
         [(topic, _)] = await groups.runner("a").ask(FetchOffsets("a", None), TIMEOUT_MS)
         assert topic == "t"  # made again under another id since
+
+    run(play)
+
+
+def test_of_many_partitions_that_are_loading_one_has_its_turn_in_a_round_of_the_loop() -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        told = [0]
+        for partition in range(PARTITIONS):
+            log = CountedLog(told)
+            log.append([stored_commit(GROUP_OF[partition], bytes(16), str(number)) for number in range(10)])
+            groups.become_leader(partition, log, 0)
+        groups.resign(1)
+        loading = asyncio.ensure_future(groups.loaded())
+        while not loading.done():
+            told.append(0)
+            await asyncio.sleep(0)
+        assert sum(told) == 20
+        assert max(told) == 1
+        assert [refusal(groups, GROUP_OF[partition]) for partition in (0, 2)] == [None, None]
 
     run(play)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, MalformedFrame
 from kpybroker.groups import records
 from kpybroker.groups.classic import ClassicGroup, Member, State
 from kpybroker.groups.machine import GroupMachine
@@ -12,6 +14,8 @@ from kpybroker.groups.modern_records import KINDS
 from kpybroker.groups.offsets import Committed
 from kpybroker.groups.settings import GroupSettings
 from kpybroker.machine import Stored, Tick
+from kpybroker.wire.message import build, parse
+from kpybroker.wire.stored.group import OffsetCommitValue
 from tests.groups.stage import in_turn
 
 TOPIC_ID = bytes.fromhex("c9d958a4d1e9420182d19d4c49cf0ae1")
@@ -102,6 +106,56 @@ def test_offsets_of_every_earlier_version_are_read() -> None:
         assert commit.committed == Committed(5, epoch, "m", 7, expires_ms, bytes(16))
     legacy = records.read_commit(Stored(b"\x00\x00" + key[2:], bytes.fromhex(body[0])))
     assert legacy.committed == Committed(5, -1, "m", 7, -1, bytes(16))
+
+
+@st.composite
+def commit_values(draw: st.DrawFn) -> bytes:
+    """Of every version, whole or with bytes changed, cut off or put at the end."""
+    version = draw(st.integers(0, 4))
+    said = OffsetCommitValue(
+        offset=draw(st.integers(-(2**63), 2**63 - 1)),
+        leader_epoch=draw(st.integers(-(2**31), 2**31 - 1)),
+        metadata=draw(st.just("") | st.text(max_size=3)),
+        commit_timestamp=draw(st.integers(-(2**63), 2**63 - 1)),
+        expire_timestamp=draw(st.integers(-1, 2**63 - 1)) if version == 1 else -1,
+        topic_id=draw(st.just(TOPIC_ID) | st.just(bytes(16)) | st.binary(min_size=16, max_size=16)),
+    )
+    value = bytearray(version.to_bytes(2, "big") + build(said, version))
+    for at in draw(st.lists(st.integers(0, len(value) - 1), max_size=2)):
+        value[at] ^= draw(st.integers(0, 255))
+    return bytes(
+        value[: draw(st.just(len(value)) | st.integers(0, len(value)))] + draw(st.just(b"") | st.binary(max_size=2))
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=commit_values())
+def test_a_commit_says_what_its_schema_says(value: bytes) -> None:
+    by_its_schema(value)
+
+
+def test_a_commit_says_what_its_schema_says_whichever_byte_is_another() -> None:
+    for at in range(len(COMMIT[1]) // 2):
+        for changed in range(256):
+            value = bytearray.fromhex(COMMIT[1])
+            value[at] = changed
+            by_its_schema(bytes(value))
+
+
+def by_its_schema(value: bytes) -> None:
+    """Compare what is read with what the schema makes of it, and the refusals of both."""
+    version = int.from_bytes(value[:2], "big", signed=True) if len(value) >= 2 else -1
+    try:
+        if not 0 <= version <= 4:
+            raise MalformedFrame("no such version")
+        said = parse(OffsetCommitValue, version, value, 2)
+    except MalformedFrame:
+        with pytest.raises(MalformedFrame):
+            records.read_commit(Stored(bytes.fromhex(COMMIT[0]), value))
+        return
+    assert records.read_commit(Stored(bytes.fromhex(COMMIT[0]), value)).committed == Committed(
+        said.offset, said.leader_epoch, said.metadata, said.commit_timestamp, said.expire_timestamp, said.topic_id
+    )
 
 
 def machine_of(*kept: Stored) -> GroupMachine:

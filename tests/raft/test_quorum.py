@@ -172,7 +172,7 @@ def test_a_restart_shows_the_same_image_in_a_new_epoch(node: Node) -> None:
     async def again(quorum: Quorum) -> None:
         assert quorum.epoch == 2
         assert list(quorum.image.topics) == ["b"]
-        replayed = [record.message async for record in quorum.replay()]
+        replayed = [record.message async for records in quorum.replay() for record in records]
         assert Image().apply(replayed, quorum.image.offset, 2) == quorum.image
 
     node(again)

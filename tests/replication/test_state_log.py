@@ -23,7 +23,7 @@ RECORDS = st.tuples(st.binary(max_size=20) | st.none(), st.binary(max_size=20) |
 
 async def replayed(partition: Partition) -> list[tuple[int, bytes | None, bytes | None, int]]:
     log = PartitionLog(partition, WORLD)
-    return [(one.offset, one.key, one.value, one.timestamp_ms) async for one in log.replay()]
+    return [(one.offset, one.key, one.value, one.timestamp_ms) async for run in log.replay() for one in run]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -65,8 +65,8 @@ def test_others_have_turns_while_a_log_is_replayed(tmp_path: Path, together: int
     told = [0]
 
     async def tell() -> None:
-        async for _ in log.replay():
-            told[-1] += 1
+        async for run in log.replay():
+            told[-1] += len(run)
 
     async def watch() -> None:
         telling = asyncio.ensure_future(tell())
