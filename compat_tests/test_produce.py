@@ -158,3 +158,20 @@ def test_the_topic_decides_on_compression_and_time(
         received = read(consumer, len(messages))
     assert [one.value for one in received] == [one.value for one in messages]
     assert all(before_ms - 1000 <= one.timestamp_ms <= time.time() * 1000 + 1000 for one in received)
+
+
+@each_client(codec=CODECS)
+def test_a_batch_with_a_record_that_is_too_old_is_refused(
+    client: Client, codec: Codec, broker: Running, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(message_timestamp_before_max_ms=60_000)
+    now_ms = int(time.time() * 1000)
+    old, new = (Message(payload(100, n), timestamp_ms=now_ms - age_ms) for n, age_ms in enumerate((3_600_000, 0)))
+    producer = client.producer(broker.bootstrap, codec=codec)
+    consumer = client.consumer(broker.bootstrap)
+    with closing(producer, consumer):
+        with pytest.raises(Refused, match=r"(?i)timestamp"):
+            send_all(producer, topic, [old, new])
+        send_all(producer, topic, [new])
+        consumer.assign({(topic, 0): "earliest"})
+        assert read(consumer, 1)[0].value == new.value

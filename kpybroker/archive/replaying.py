@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 RECORDS_MAX = 10_000
 """In one transaction; one that is killed is sent again from its start."""
+BYTES_MAX = 4 << 20
+"""In one transaction, and a record more: what is sent within TRANSACTION_S at 14 KB/s."""
+TRANSACTION_S = 300.0
+"""For so long a replay that was killed, and is not begun again, holds up readers of committed records."""
 Headers = list[tuple[str, str | bytes | None]]
 SENT = "partition int, records bigint"
 TIMEOUT_S = 60.0
@@ -187,6 +191,7 @@ class _Sending:
                 "transactional.id": f"{group}-{partition}",
                 "compression.type": "lz4",
                 "linger.ms": 20,
+                "transaction.timeout.ms": int(TRANSACTION_S * 1000),
                 "message.max.bytes": MESSAGE_BYTES_MAX,
                 "queue.buffering.max.kbytes": BUFFER_KB,
                 "log_level": 0,
@@ -198,8 +203,7 @@ class _Sending:
 
     def send(self, rows: Iterable[Row]) -> int:
         """Send what was not sent before; how many records that were."""
-        sent = 0
-        in_transaction = 0
+        sent = in_transaction = size_bytes = 0
         last = -1
         for _, offset, ms, key, value, headers in rows:
             if offset < self._from:
@@ -208,10 +212,11 @@ class _Sending:
                 self._producer.begin_transaction()
             self._produce(key, value, ms, [(header["key"], header["value"]) for header in headers or ()])
             in_transaction += 1
+            size_bytes += len(key or b"") + len(value or b"")
             last = offset
-            if in_transaction == RECORDS_MAX:
+            if in_transaction == RECORDS_MAX or size_bytes >= BYTES_MAX:
                 self._commit(last + 1)
-                sent, in_transaction = sent + in_transaction, 0
+                sent, in_transaction, size_bytes = sent + in_transaction, 0, 0
         if in_transaction:
             self._commit(last + 1)
         self._consumer.close()
@@ -227,5 +232,5 @@ class _Sending:
 
     def _commit(self, next_offset: int) -> None:
         places = [TopicPartition(self._target, self._partition, next_offset)]
-        self._producer.send_offsets_to_transaction(places, self._consumer.consumer_group_metadata(), TIMEOUT_S)
-        self._producer.commit_transaction(TIMEOUT_S)
+        self._producer.send_offsets_to_transaction(places, self._consumer.consumer_group_metadata(), TRANSACTION_S)
+        self._producer.commit_transaction(TRANSACTION_S)

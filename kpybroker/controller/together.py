@@ -8,6 +8,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
 
 DEDUPE_BYTES_MIN = 1 << 20
+LAGS = ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
 THREADS = (
     "background.threads",
     "num.io.threads",
@@ -62,6 +63,11 @@ def _local(wanted: BrokerConfig, new: Iterable[str]) -> Iterator[str]:
 def _others(wanted: BrokerConfig, new: Iterable[str]) -> Iterator[str]:
     if "log.retention.ms" in new and wanted.text("log.retention.ms") == "0":
         yield "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+    conflict = wanted.compaction_lags_conflict()
+    if conflict is not None and any(name in new for name in LAGS):  # Kafka takes it, and has no groups from then on
+        yield conflict
+    if "log.cleaner.threads" in new and wanted.text("log.cleaner.threads") == "0":
+        yield "log.cleaner.threads must be at least 1"
     threads = max(int(wanted.text("log.cleaner.threads") or 1), 1)
     if "log.cleaner.dedupe.buffer.size" in new and wanted.log_cleaner_dedupe_buffer_size // threads < DEDUPE_BYTES_MIN:
         yield "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."

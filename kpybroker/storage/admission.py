@@ -1,13 +1,14 @@
 """What a client's batch must be before it is appended, and the three cases in which it is changed.
 
 Always checked, from the header: size, magic, CRC, count = last offset delta + 1, no control bit, maximum timestamp. The
-records are opened only where a compacted topic must refuse null keys, and where `compression.type` is not the
-producer's.
+records are opened only where a compacted topic must refuse null keys, where records may be too old, and where
+`compression.type` is not the producer's.
 """
 
 from __future__ import annotations
 
 from kpybroker.config import LogSettings
+from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.opening import LOG_APPEND_TIME_TYPE, opened, refusal
 from kpybroker.wire.batch import (
@@ -32,8 +33,14 @@ def changes_batches(settings: LogSettings) -> bool:
     return (
         settings.compression_type != "producer"
         or settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
-        or settings.compacted
+        or _must_open(settings)
     )
+
+
+def _must_open(settings: LogSettings) -> bool:
+    """The header has the newest of the timestamps alone."""
+    has_oldest = settings.message_timestamp_before_max_ms < LONG_MAX and not batch_time_is_ours(settings)
+    return settings.compacted or has_oldest
 
 
 def batch_time_is_ours(settings: LogSettings) -> bool:
@@ -69,11 +76,10 @@ def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
         _refuse_attributes(batch)
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {batch.base_sequence} of producer {batch.producer_id}")
-    age_ms = now_ms - batch.max_timestamp
-    if (
-        not -settings.message_timestamp_after_max_ms <= age_ms <= settings.message_timestamp_before_max_ms
-    ) and settings.message_timestamp_type != LOG_APPEND_TIME_TYPE:
-        _refuse_timestamp(batch, settings, now_ms)
+    latest = now_ms + settings.message_timestamp_after_max_ms
+    if batch.max_timestamp > latest and not batch_time_is_ours(settings):
+        text = f"timestamp {batch.max_timestamp} is after {latest}"
+        raise refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
 
 
 def _refuse_attributes(batch: Batch) -> None:
@@ -84,20 +90,11 @@ def _refuse_attributes(batch: Batch) -> None:
     raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients are not allowed to set the timestamp type LogAppendTime")
 
 
-def _refuse_timestamp(batch: Batch, settings: LogSettings, now_ms: int) -> None:
-    if batch.max_timestamp == -1:
-        return
-    earliest = now_ms - settings.message_timestamp_before_max_ms
-    latest = now_ms + settings.message_timestamp_after_max_ms
-    text = f"timestamp {batch.max_timestamp} is not within [{earliest}, {latest}]"
-    raise refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
-
-
 def change(batch: Batch, settings: LogSettings, now_ms: int) -> Batch:
     """The batch as the topic wants it: opened and recompressed, stamped. Raises KafkaError."""
     codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names none
-    if settings.compacted or codec != batch.codec:
+    if _must_open(settings) or codec != batch.codec:
         batch = opened(batch, codec, settings, now_ms)
-    if settings.message_timestamp_type == LOG_APPEND_TIME_TYPE:
+    if batch_time_is_ours(settings):
         batch.stamp(now_ms)
     return batch

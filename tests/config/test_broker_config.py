@@ -204,6 +204,10 @@ def test_listeners() -> None:
         ),
         ({"node.id": "-1"}, "node.id"),
         ({"node.id": "1", "broker.id": "2"}, "contradicts"),
+        (
+            {"log.cleaner.min.compaction.lag.ms": "2", "log.cleaner.max.compaction.lag.ms": "1"},
+            r"min.compaction.lag.ms \(2\) is greater than log.cleaner.max.compaction.lag.ms \(1\)",
+        ),
         ({"process.roles": "broker"}, "name the controllers"),
         ({"process.roles": "controller"}, "for clients, and process.roles lacks broker"),
         ({"process.roles": "broker", "controller.quorum.voters": "1@h:1"}, "process.roles lacks controller"),

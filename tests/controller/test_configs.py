@@ -168,6 +168,7 @@ def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, co
         ("", "num.io.threads", "17", "not be greater than double the current value 8"),
         ("1", "num.io.threads", "3", "at least half the current value 8"),
         ("", "log.cleaner.dedupe.buffer.size", "1048575", "at least 1MB per cleaner thread"),
+        ("", "log.cleaner.threads", "0", "at least 1"),
         ("", "log.local.retention.ms", "604800001", "more than log.retention.ms property value: 604800000"),
         ("", "log.local.retention.ms", "-1", "Value must not be -1 as log.retention.ms value is set as 604800000"),
         ("1", "max.connections.per.ip.overrides", "localhost", "host:count"),
@@ -180,6 +181,19 @@ def test_bad_broker_settings(stage: Stage, name: str, setting: str, value: str, 
     assert code is E.INVALID_REQUEST
     assert said in (message or "")
     assert "hush" not in (message or "")
+
+
+@pytest.mark.parametrize("name", ["", "1"])
+def test_no_defaults_with_which_compacted_topics_cannot_be_made(stage: Stage, name: str) -> None:
+    """In one change, and in two: Apache Kafka takes them, and can then make no topic for the offsets of groups."""
+    longest, shortest = (f"log.cleaner.{which}.compaction.lag.ms" for which in ("max", "min"))
+    for changes in ([(longest, SET, "50"), (shortest, SET, "100")], [(longest, SET, "50")], [(shortest, SET, "100")]):
+        code, message = stage.code(change(BROKER, name, *changes))
+        if len(changes) == 1 and changes[0][0] == longest:
+            assert code is E.NONE
+        else:
+            assert code is E.INVALID_REQUEST
+            assert f"{shortest} (100) is greater than {longest} (50)" in (message or "")
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,14 @@ def test_sizes_have_limits(tmp_path: Path) -> None:
 
 
 def test_old_records_are_refused_where_the_topic_says_so(tmp_path: Path) -> None:
-    log = make(tmp_path, message_timestamp_before_max_ms=1000)
-    refusal = refusal_of(log, [batch_of([Record(0, NOW - 1001, b"k", b"v")])])
-    assert refusal.code == ErrorCode.INVALID_TIMESTAMP
-    assert [index for index, _ in refusal.records] == [0]
-    log.append([batch_of([Record(0, NOW - 1000, b"k", b"v")])], 0, NOW)
+    """Also beside newer ones in their batch, which is all that its header tells."""
+    for codec in Codec:
+        log = make(tmp_path / codec.name, message_timestamp_before_max_ms=1000)
+        records = [Record(0, at, b"k", b"v") for at in (NOW - 1001, NOW - 1000, NOW)]
+        refusal = refusal_of(log, [batch_of(records, codec=codec)])
+        assert refusal.code == ErrorCode.INVALID_TIMESTAMP
+        assert [index for index, _ in refusal.records] == [0]
+        log.append([batch_of(records[1:], codec=codec)], 0, NOW)
 
 
 def test_a_compacted_topic_needs_keys(tmp_path: Path) -> None:
