@@ -213,11 +213,16 @@ def test_every_kind_of_damage_is_found(shop: Workshop, tmp_path: Path) -> None:
         other = chance.choice([file for file in shop.files() if file != path])
         shutil.copy(other, path)
 
+    def swapped() -> None:
+        """Its lines have another order: the sum of their hashes does not tell."""
+        path.write_bytes(b"\n".join(reversed(path.read_bytes().split(b"\n"))))
+
     damages: list[tuple[Callable[[], None], str]] = [
         (deleted, "is missing"),
         (copied, "a copy of another file"),
         (changed, "its bytes are not those that were written"),
         (replaced, "bytes"),
+        (swapped, "cannot be read"),
     ]
     assert list(shop.where.rglob("*.crc")), "Hadoop's own sums, which are not to end a job before we have looked"
     for damage, told in damages:

@@ -6,12 +6,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from kpybroker.cli.client import CommandFailed
 from kpybroker.errors import ConfigError
@@ -36,6 +37,7 @@ def command_line(main: Callable[[str, Path], object], description: str | None) -
             else:
                 data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-example-broker-")))
                 bootstrap = stack.enter_context(local_broker(data, workdir / "broker.log"))
+            stack.callback(_stop_session)  # before the broker, of which it would only complain
             print(main(bootstrap, workdir))
             print(f"what it left is in {workdir}")
     except (ConfigError, CommandFailed) as error:
@@ -48,6 +50,13 @@ def command_line(main: Callable[[str, Path], object], description: str | None) -
         sys.exit(explained(error))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _stop_session() -> None:
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        with suppress(Py4JError):  # its JVM may be what has failed
+            session.stop()
 
 
 def folder_at(path: Path) -> Path:

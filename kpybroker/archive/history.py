@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kpybroker.archive.manifest import MANIFESTS_MAX, File, Manifest, NotAManifest, Span, decode, encode
 from kpybroker.archive.store import Store
@@ -30,10 +30,14 @@ def name_of(number: int) -> str:
 
 @dataclass(slots=True, frozen=True)
 class History:
-    """What an archive holds. `digest` is that of the newest manifest, None for an empty folder."""
+    """What an archive holds. `digest` is that of the newest manifest, None for an empty folder.
+
+    topic_ids: of each topic, by name."""
 
     manifests: tuple[Manifest, ...] = ()
     digest: str | None = None
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def next_number(self) -> int:
@@ -43,10 +47,6 @@ class History:
     def origin(self) -> Manifest | None:
         """The first manifest with records, whose cluster and isolation level are those of the archive."""
         return next((manifest for manifest in self.manifests if manifest.topics), None)
-
-    @property
-    def topic_ids(self) -> dict[str, str]:
-        return {topic.name: topic.topic_id for manifest in self.manifests for topic in manifest.topics}
 
     @property
     def runs(self) -> set[str]:
@@ -90,7 +90,7 @@ class History:
 
     def ends(self) -> dict[TopicPartition, int]:
         """Where the next span of each partition begins, unless the topic has deleted more by then."""
-        return {(topic, span.partition): span.end for topic, span in self.spans()}
+        return dict(self._ends)
 
     def require(self, cluster_id: str, topic_ids: dict[str, str], isolation: str, where: str) -> None:
         """Raise CommandFailed if the archive is of another cluster, topic or isolation level."""
@@ -116,7 +116,7 @@ class History:
             raise NotAManifest(f"it says that it is number {manifest.number}")
         if manifest.previous != self.digest:
             raise NotAManifest("it follows another manifest than the one before it, which was replaced")
-        ends, ids = self.ends(), self.topic_ids
+        ends, ids = self.ends(), dict(self.topic_ids)
         for topic in manifest.topics:
             if ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
                 raise NotAManifest(f"it is of another topic of the name {topic.name}")
@@ -126,7 +126,7 @@ class History:
                     what = "overlap" if span.lost_from < before else "leave a hole after"
                     raise NotAManifest(f"its offsets of {topic.name}-{span.partition} {what} those before it")
                 ends[topic.name, span.partition] = span.end
-        return History((*self.manifests, manifest), digest)
+        return History((*self.manifests, manifest), digest, ids, ends)
 
 
 def load(store: Store) -> History:
@@ -144,7 +144,10 @@ def load(store: Store) -> History:
             )
         return History()
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MANIFESTS_MAX:
-        missing = next(number for number in range(1, numbers[-1] + 1) if number not in numbers)
+        missing = next((number for number in range(1, numbers[-1] + 1) if number not in set(numbers)), None)
+        if missing is None:
+            stranger = name_of(0 if numbers[0] == 0 else numbers[-1])
+            raise CommandFailed(f"{store.uri}/{stranger} is none of an archive's manifests; nothing was written")
         raise CommandFailed(f"{store.uri}/{name_of(missing)} is missing: bring it back; nothing was written")
     return _read(store, numbers)
 

@@ -26,6 +26,7 @@ from kpybroker.archive.planning import plan, rounds, without_deleted
 from kpybroker.archive.store import open_store
 from kpybroker.cli.client import CommandFailed
 from kpybroker.spark import explained
+from kpybroker.spark.prerequisites import require_java
 
 Spark = Callable[[], SparkSession]
 Advance = Callable[[int, int], None]
@@ -65,6 +66,7 @@ def copy(
         copied: list[tuple[str, Span]] = []
         if not ranges:
             return copied
+        require_java()
         store.require_writable()
         copier = Copier(cache(lambda: own(spark())), bootstrap, store, history, isolation)
         done = 0
@@ -95,7 +97,8 @@ def verify(spark: Spark, bootstrap: str, where: str, *, with_topics: bool = True
             cluster_id, topics = describe(bootstrap, sorted(history.topic_ids), origin.isolation)
             history.require(cluster_id, {topic.name: topic.topic_id for topic in topics}, origin.isolation, store.uri)
             verifying.look_at_offsets(history, topics, verdict)
-            damaged = {place for place, file in history.files() if file not in right}
+            sound = {file.path for file in right}
+            damaged = {place for place, file in history.files() if file.path not in sound}
             verifying.Comparison(ours, bootstrap, store, history, topics, damaged).run(verdict)
         return history, verdict
 

@@ -8,10 +8,13 @@ from functools import reduce
 from operator import xor
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own documentation uses
 
 from kpybroker.archive import facts
 from kpybroker.archive.history import RUN
+from kpybroker.spark import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,17 +96,36 @@ def look_into_files(spark: SparkSession, store: Store, files: Mapping[str, File]
     verdict.faults += [f"{path} was changed: its bytes are not those that were written" for path in files.keys() - same]
     if not same:
         return []
-    found = facts.records_of_files(spark, store.uri, same)
+    found = _records(spark, store, same, verdict)
+    readable = [path for path in same if path in found]
     right = []
-    for path, file in same.items():
+    for path in readable:
+        file = same[path]
         told = facts.RecordFacts(file.records, file.first, file.last, file.records_hash)
         if found.get(path) == told:
             right.append(file)
         else:
-            verdict.faults.append(f"{path} holds {found.get(path)}, and the manifest says {told}")
-    for (topic, partition), more in facts.repeated(facts.read_files(spark, store.uri, same)).items():
-        verdict.faults.append(f"{topic}-{partition}: {more} records have an offset that another one has")
+            verdict.faults.append(f"{path} holds {found[path]}, and the manifest says {told}")
+    if readable:
+        for (topic, partition), more in facts.repeated(facts.read_files(spark, store.uri, readable)).items():
+            verdict.faults.append(f"{topic}-{partition}: {more} records have an offset that another one has")
     return right
+
+
+def _records(
+    spark: SparkSession, store: Store, files: Mapping[str, File], verdict: Verdict
+) -> dict[str, facts.RecordFacts | None]:
+    """What is in each file that Spark can read; None where that is nothing."""
+    try:
+        return {**dict.fromkeys(files), **facts.records_of_files(spark, store.uri, files)}
+    except (PySparkException, Py4JJavaError):  # which of them it is, is not always said
+        found: dict[str, facts.RecordFacts | None] = {}
+        for path in files:
+            try:
+                found[path] = facts.records_of_files(spark, store.uri, [path]).get(path)
+            except (PySparkException, Py4JJavaError) as error:
+                verdict.faults.append(f"{path} cannot be read: {explained(error)}")
+        return found
 
 
 class Comparison:

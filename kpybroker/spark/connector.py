@@ -1,6 +1,7 @@
 """Which of Kafka's connectors fits a Spark, and where it comes from: Maven Central, or a folder of jars."""
 
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def connector(version: Version) -> dict[str, str]:
     """Spark settings that bring the connector for that Spark: a Maven coordinate, or the jars of a folder.
 
     The folder is what KPYBROKER_SPARK_JARS names. ConfigError if it does not hold all four jars, or those of another
-    Scala.
+    Scala, or of a later Spark: an earlier one of the same major version does.
     """
     scala = "2.12" if version < (4, 0, 0) else "2.13"
     folder = os.environ.get(JARS_VARIABLE)
@@ -41,6 +42,13 @@ def connector(version: Version) -> dict[str, str]:
     for wanted in *of_spark, "kafka-clients", "commons-pool2":
         if not any(jar.name.startswith(f"{wanted}-") for jar in jars):
             raise ConfigError(f"{JARS_VARIABLE}={folder} holds no {wanted} jar: put it there or unset the variable")
+    for jar in jars:
+        of = re.fullmatch(rf"(?:{'|'.join(map(re.escape, of_spark))})-(\d+)\.(\d+)\..*", jar.name)
+        if of is not None and not (int(of[1]) == version[0] and int(of[2]) <= version[1]):
+            raise ConfigError(
+                f"{JARS_VARIABLE}={folder}: {jar.name} is for another Spark than the installed PySpark "
+                f"{'.'.join(map(str, version))}: put the jars of that version there, or unset the variable"
+            )
     return {"spark.jars": ",".join(map(str, jars))}
 
 

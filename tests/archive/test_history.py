@@ -203,3 +203,9 @@ def test_rounds_without_their_manifests_are_not_unfinished_ones(store: LocalStor
     shutil.rmtree(root / "_archive")
     with pytest.raises(CommandFailed, match="and the newest in _archive is 0: bring back"):
         load(store).unfinished(store)
+
+
+def test_a_manifest_without_a_place_is_told(store: LocalStore, root: Path, three: History) -> None:
+    (root / name_of(0)).touch()
+    with pytest.raises(CommandFailed, match=r"0000\.json is none of an archive's manifests"):
+        load(store)

@@ -83,6 +83,7 @@ def test_an_older_java_is_told(java: Path, version: str, is_fit: bool) -> None:
 
 
 def test_a_folder_has_all_four_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of an earlier Spark do."""
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     for jar in JARS:
         (tmp_path / jar).touch()
@@ -94,6 +95,17 @@ def test_a_folder_has_all_four_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         with pytest.raises(ConfigError, match=f"{tmp_path} holds no {jar.rpartition('-')[0]} jar"):
             connector((4, 0, 0))
         (tmp_path / jar).touch()
+
+
+@pytest.mark.parametrize("version", [(3, 5, 7), (4, 0, 0), (5, 0, 0)])
+def test_jars_of_another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int]) -> None:
+    """Those of a later one lack what it has, or have what it lacks, and say so amid a job."""
+    scala = "2.12" if version < (4, 0, 0) else "2.13"
+    for jar in JARS:
+        (tmp_path / jar.replace("_2.13-4.0.0", f"_{scala}-4.2.0")).touch()
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"-4.2.0.jar is for another Spark than .* PySpark \d.\d.\d"):
+        connector(version)
 
 
 def test_no_such_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
