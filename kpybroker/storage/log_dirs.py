@@ -209,19 +209,30 @@ class LogDirectories:
     def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
         """As of `LogDirectory.keep_only`; future replicas of what is not here go, too."""
         for directory in self.online:
-            for key in directory.keep_only(hosted):
-                self._counts[directory.path] -= 1
-                if key in self._doubles:
-                    self._doubles[key].remove(directory.path)
+            try:
+                self._keep_only(directory, hosted)
+            except OSError as error:
+                why = f"cannot set aside what is not to be in {directory.path}: {error.strerror or error}"
+                if len(self.paths) == 1:
+                    self.on_end(f"{why}: the broker ends")
                 else:
-                    del self._place[key]
-            for key in [key for key in directory.futures if key not in hosted]:
-                discard_future(self._world, directory, key, 0)
+                    self.fail(directory, why)
         for key, left in self._doubles.items():
             self._place.pop(key, None)
             for directory in (self._online[path] for path in left if path in self._online):
                 self._place[key] = directory
         self._doubles.clear()
+
+    def _keep_only(self, directory: LogDirectory, hosted: Mapping[Key, bytes]) -> None:
+        """Raises OSError."""
+        for key in directory.keep_only(hosted):
+            self._counts[directory.path] -= 1
+            if key in self._doubles:
+                self._doubles[key].remove(directory.path)
+            else:
+                del self._place[key]
+        for key in [key for key in directory.futures if key not in hosted]:
+            discard_future(self._world, directory, key, 0)
 
     def recovered(self) -> None:
         """All partitions have been opened."""
