@@ -58,7 +58,10 @@ class Offsets:
                 return
             if self.pending:
                 self.pending.supersede(group_id, place, record_offset)
-            self._groups.setdefault(group_id, {})[place] = committed
+            of_group = self._groups.get(group_id)
+            if of_group is None:
+                of_group = self._groups[group_id] = {}
+            of_group[place] = committed
             return
         self.pending.forget(group_id, place)
         of_group = self._groups.get(group_id)

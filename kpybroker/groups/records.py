@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from typing import NamedTuple
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.groups.classic import ClassicGroup, Member, State
@@ -50,12 +49,9 @@ def kind_of(key: bytes) -> int:
     return _first_int16(key)[0] if len(key) >= 2 else -1
 
 
-class Commit(NamedTuple):
-    """What an offset commit says; rides on a record just written, so that it need not be read back from the bytes."""
-
-    group_id: str
-    place: Place
-    committed: Committed | None
+Commit = tuple[str, Place, Committed | None]
+"""What an offset commit says of a group; rides on a record just written, so that it need not be read back from the
+bytes."""
 
 
 def _group_key(group_id: str) -> bytes:
@@ -127,7 +123,7 @@ def read_group(group_id: str, value: bytes, now_ms: int) -> ClassicGroup:
 def commit_record(group_id: str, place: Place, committed: Committed | None) -> Stored:
     """One committed offset; without it, a tombstone."""
     key = build(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), _KEY_VERSION)
-    message = Commit(group_id, place, committed)
+    message = (group_id, place, committed)
     if committed is None:
         return Stored(_versioned(OFFSET_COMMIT, key), None, message=message)
     value = OffsetCommitValue(
@@ -144,26 +140,28 @@ def commit_record(group_id: str, place: Place, committed: Committed | None) -> S
 
 def read_commit(record: Stored) -> Commit:
     """What an offset commit of either kind says. Raises MalformedFrame."""
-    if isinstance(record.message, Commit):
-        return record.message
+    if record.message is not None:
+        said: Commit = record.message
+        return said
     key, value = record.key, record.value
     assert key is not None
     group, topic = _named(key[:-_PARTITION_BYTES])
     place = (topic, int.from_bytes(key[-_PARTITION_BYTES:], "big", signed=True))
     if value is None:
-        return Commit(group, place, None)
+        return group, place, None
     if key[1] == LEGACY_OFFSET_COMMIT:
         old = parse(LegacyOffsetCommitValue, _version_of(value, 0), value, 2)
-        return Commit(group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID))
+        return group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID)
     if len(value) == _USUAL.size:
         version, offset, leader_epoch, metadata, commit_timestamp_ms, mark, topic_id = _USUAL.unpack(value)
         if version == _COMMIT_VERSION and metadata == _NO_METADATA and mark == _TOPIC_ID_FOLLOWS:
-            return Commit(group, place, Committed(offset, leader_epoch, "", commit_timestamp_ms, -1, topic_id))
-    said = parse(OffsetCommitValue, _version_of(value, _HIGHEST_VERSION), value, 2)
+            usual = (offset, leader_epoch, "", commit_timestamp_ms, -1, topic_id)
+            return group, place, tuple.__new__(Committed, usual)  # Committed(...) is a function in Python
+    new = parse(OffsetCommitValue, _version_of(value, _HIGHEST_VERSION), value, 2)
     committed = Committed(
-        said.offset, said.leader_epoch, said.metadata, said.commit_timestamp, said.expire_timestamp, said.topic_id
+        new.offset, new.leader_epoch, new.metadata, new.commit_timestamp, new.expire_timestamp, new.topic_id
     )
-    return Commit(group, place, committed)
+    return group, place, committed
 
 
 @lru_cache(maxsize=1000)

@@ -19,7 +19,7 @@ from kpybroker.storage.segment import INDEX, MAX_RELATIVE_OFFSET, Segment
 if TYPE_CHECKING:
     from kpybroker.storage.log import Log
 
-REPLAYED_BYTES = 256 << 10
+REPLAYED_BYTES = 64 << 10
 REPLAYED_SHARE = 1 / 3
 """Of a log that is replayed, so much may be dirty: the bytes, or the share of a larger one."""
 _GROUP_LIMIT = 32

@@ -208,6 +208,7 @@ def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> I
     plain = bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], limit_bytes))
     stamp = batch.max_timestamp if batch.log_append_time else None
     base_offset, base_timestamp, total = batch.base_offset, batch.base_timestamp, len(plain)
+    new = tuple.__new__  # Record(...) is a function in Python
     at = 0
     try:
         for _ in range(batch.record_count):
@@ -237,7 +238,7 @@ def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> I
                 headers, at = _headers(plain, at, end)
             if at != end:
                 raise _invalid("record length does not match its fields")
-            yield Record(offset, timestamp if stamp is None else stamp, key, value, headers)
+            yield new(Record, (offset, timestamp if stamp is None else stamp, key, value, headers))
     except IndexError as error:
         raise _invalid("records end early") from error
     if at != total:
@@ -269,8 +270,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     if (byte := data[at]) < 0x80 and not byte & 1:
-        size = byte >> 1
-        at += 1
+        size, at = byte >> 1, at + 1
     else:
         size, at = read_varint(data, at)
         if size < 0:

@@ -322,9 +322,9 @@ def shown_record(record: Stored) -> str:
     if kind_of(plain.key) in KINDS:
         return _shown_modern(plain)
     if kind_of(plain.key) != GROUP_METADATA:
-        commit = read_commit(plain)
-        what = "nothing" if commit.committed is None else str(commit.committed.offset)
-        return f"{commit.group_id} {commit.place[0]}-{commit.place[1]} = {what}"
+        group_id, (topic, partition), committed = read_commit(plain)
+        what = "nothing" if committed is None else str(committed.offset)
+        return f"{group_id} {topic}-{partition} = {what}"
     group_id = read_group_id(plain.key)
     if plain.value is None:
         return f"{group_id} is no more"

@@ -219,7 +219,7 @@ def test_a_month_of_commits_ends_in_bounded_files(settings: LogSettings, limit_b
 
 @pytest.mark.parametrize("keys", [100, 3000, 9000])
 def test_what_a_coordinator_replays_is_little_more_than_what_it_keeps(keys: int) -> None:
-    """Of each log at most a third is dirty, or 256 KiB: the active segment does not wait to be full."""
+    """Of each log at most a third is dirty, or REPLAYED_BYTES: the active segment does not wait to be full."""
     chore = Chore(Storage())
     one = chore.open("offsets", replace(SETTINGS, segment_bytes=100 << 20, replayed=True))
     step_bytes = kept_bytes = 0

@@ -65,6 +65,21 @@ def test_a_read_is_what_a_walk_finds(tmp_path: Path, seed: int) -> None:
         assert cold == found
 
 
+def test_a_read_from_where_a_segment_begins_needs_no_index(tmp_path: Path) -> None:
+    log = make(tmp_path, segment_bytes=1000)
+    for _ in range(40):
+        log.append([plain(size=100)], 0, 1000)
+    log.flush()
+    log.close()
+    log = reopened(log, clean=True)
+    older = list(log.segments)[:-1]
+    assert len(older) > 2
+    for segment in older:
+        assert log.read(segment.base_offset, 1, upper=log.end, min_one=True) is not None
+    assert not any(segment.has_indexes for segment in older)
+    assert log.read(older[0].base_offset + 2, 1, upper=log.end, min_one=True) is None
+
+
 @given(seeds)
 @some
 def test_times_are_found_as_a_walk_finds_them(tmp_path: Path, seed: int) -> None:
