@@ -43,7 +43,7 @@ spark-full: prerequisites $(NEXT_SPARK)/ready   ## every Spark test with two PyS
 	KPYBROKER_SPARK_JARS=$$($(BIN)/python -m oracle.jars) $(NEXT_SPARK)/bin/python -m pytest $(SPARK_TESTS) --target kafka
 
 takeover: prerequisites                   ## kpybroker and Apache Kafka in turn on the same directories, twice round
-	$(BIN)/python -m pytest compat_tests/test_takeover.py compat_tests/test_takeover_page.py
+	$(BIN)/python -m pytest compat_tests/test_takeover*.py
 
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
 	$(BIN)/python -m spark_examples.flights_demo

@@ -8,7 +8,7 @@ from typing import Any
 
 from compat_tests.visible import GROUP, TRANSACTION, Eyes, Place
 from kpybroker.wire.batch import Record
-from kpybroker.wire.rpc import incremental_alter_configs, init_producer_id, offset_commit, produce
+from kpybroker.wire.rpc import create_topics, incremental_alter_configs, init_producer_id, offset_commit, produce
 
 PATIENCE_S = 60.0
 NO_LEADER, CONCURRENT_TRANSACTIONS = 3, 51
@@ -111,6 +111,18 @@ def coordinator(eyes: Eyes, key: str, kind: int = GROUP) -> int:
             return None
 
     return int(until(ask, f"somebody coordinates {key}")[0])
+
+
+def create(eyes: Eyes, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
+    """CreateTopics; returns when it is known."""
+    settings = [create_topics.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
+    topic = create_topics.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=replicas, configs=settings
+    )
+    told = eyes.ask("CreateTopics", create_topics.Request(topics=[topic]), create_topics.Response)
+    assert told.topics[0].error_code == 0, told.topics[0].error_message
+    topic_id = told.topics[0].topic_id
+    until(lambda: eyes.see() or eyes.ids.get(name) == topic_id, f"{name} is known")
 
 
 def alter(eyes: Eyes, kind: int, name: str, values: dict[str, str]) -> None:

@@ -7,12 +7,14 @@ refused.
 
 from __future__ import annotations
 
-from compat_tests.changing import Source, alter, commit, send, until
+from compat_tests.changing import LONG_MS, Source, alter, commit, create, send, until
+from compat_tests.kept import await_move, directories, move, set_quota
 from compat_tests.takeover_clients import Classic, Idempotent, Modern, Transacting
+from compat_tests.takeover_fencing import Fenced
 from compat_tests.visible import BROKER, CLIENT_GROUP, TOPIC, WITHOUT_NAME, Eyes, Place, read
 from kpybroker.wire.batch import encode_batch
 from kpybroker.wire.compression import Codec
-from kpybroker.wire.rpc import create_partitions, create_topics, delete_records, delete_topics
+from kpybroker.wire.rpc import alter_partition_reassignments, create_partitions, delete_records, delete_topics
 
 EXPIRES_MS = 2_000
 
@@ -32,6 +34,7 @@ class Life:
             Transacting(self.source, self.topic("aborts"), places, plain),
         ]
         self.expiring = Transacting(self.source, self.topic("expiring"), [(self.topic("expiring"), 0)], plain)
+        self.fenced = Fenced(self.source, self.topic("fenced"), (self.topic("fenced"), 0))
         self.classic = Classic(self.topic("classic"), self.topic("plain"))
         self.modern = Modern(self.topic("modern"), self.topic("grown"))
 
@@ -65,6 +68,7 @@ class Life:
         self._create(eyes, "again", 1)
         self._create(eyes, "transacted", 2, **keeps)
         self._create(eyes, "expiring", 1, **keeps)
+        self._create(eyes, "fenced", 1, **keeps)
         self._create(eyes, "idempotent", 1, **keeps)
         cleaned = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "50"}
         self._create(eyes, "compacted", 1, **cleaned)
@@ -77,10 +81,12 @@ class Life:
         self._create(eyes, "again", 1, **keeps)
         self.send(eyes, "again", encode_batch(self.source.records(3)))
         self._settle_settings(eyes)
+        self._move_replicas(eyes)
         self._commit_offsets(eyes)
         self.classic.join(eyes)
         self.modern.join(eyes)
         self.idempotent.begin(eyes)
+        self.fenced.begin(eyes)
         self.expiring.begin(eyes, EXPIRES_MS)
         for one in self.transacting:
             one.begin(eyes)
@@ -117,7 +123,22 @@ class Life:
         alter(eyes, BROKER, WITHOUT_NAME, {"producer.id.expiration.ms": str(86_400_000 + eyes.nodes[0])})
         alter(eyes, BROKER, str(eyes.nodes[0]), {"leader.replication.throttled.rate": "1000000000"})
         alter(eyes, TOPIC, self.topic("plain"), {"max.message.bytes": "2000012", "retention.bytes": "123456789"})
-        alter(eyes, CLIENT_GROUP, self.topic("modern"), {"consumer.session.timeout.ms": "60000"})
+        alter(eyes, CLIENT_GROUP, self.topic("modern"), {"consumer.session.timeout.ms": str(LONG_MS)})
+        set_quota(eyes, self.topic("client"), producer_byte_rate=123456.0, request_percentage=50.5)
+
+    def _move_replicas(self, eyes: Eyes) -> None:
+        """To another directory where there are several, and to another node where there are."""
+        place, node = (self.topic("plain"), 0), eyes.nodes[0]
+        if len(directories(eyes, node)) > 1:
+            await_move(eyes, place, node, move(eyes, place, node))
+        if len(eyes.nodes) > 1:
+            rest = tuple(eyes.nodes[1:])
+            row = alter_partition_reassignments.ReassignablePartition(partition_index=place[1], replicas=list(rest))
+            topic = alter_partition_reassignments.ReassignableTopic(name=place[0], partitions=[row])
+            request = alter_partition_reassignments.Request(topics=[topic])
+            told = eyes.ask("AlterPartitionReassignments", request, alter_partition_reassignments.Response)
+            assert (told.error_code, told.responses[0].partitions[0].error_code) == (0, 0)
+            until(lambda: eyes.see() or eyes.rows[place].replicas == rest, f"{place} has moved")
 
     def _commit_offsets(self, eyes: Eyes) -> None:
         self.commit(eyes, "offsets", (self.topic("plain"), 0), 17, "a note")
@@ -125,14 +146,7 @@ class Life:
         self.commit(eyes, "offsets", (self.topic("codecs"), 0), 5, "x" * 1000)
 
     def _create(self, eyes: Eyes, name: str, partitions: int, **configs: str) -> None:
-        settings = [create_topics.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
-        topic = create_topics.CreatableTopic(
-            name=self.topic(name), num_partitions=partitions, replication_factor=self.replicas, configs=settings
-        )
-        told = eyes.ask("CreateTopics", create_topics.Request(topics=[topic]), create_topics.Response)
-        assert told.topics[0].error_code == 0, told.topics[0].error_message
-        topic_id = told.topics[0].topic_id
-        until(lambda: eyes.see() or eyes.ids.get(self.topic(name)) == topic_id, f"{name} is known")
+        create(eyes, self.topic(name), partitions, self.replicas, configs)
 
     def _delete(self, eyes: Eyes, name: str) -> None:
         topic = delete_topics.DeleteTopicState(name=self.topic(name))
@@ -160,6 +174,7 @@ class Life:
         self.send(eyes, "rolled", encode_batch(self.source.records(300, b"x" * 3000)))
         self.compact(eyes)
         self.idempotent.go_on(eyes)
+        self.fenced.go_on(eyes)
         for one in self.transacting:
             one.go_on(eyes)
         self.expiring.has_expired(eyes, EXPIRES_MS)
@@ -169,9 +184,12 @@ class Life:
         alter(eyes, TOPIC, self.topic("plain"), {"retention.bytes": str(10**9 + self.times)})
 
     def leave_open(self, eyes: Eyes) -> None:
-        """The last before the broker changes: transactions are under way."""
+        """The last before the broker changes: transactions are under way, and files are yet to be deleted."""
         for one in self.transacting:
             one.leave_open(eyes)
+        self._create(eyes, "doomed", 1)
+        assert self.send(eyes, "doomed", encode_batch(self.source.records(5))) == 0, "what was deleted has come back"
+        self._delete(eyes, "doomed")
 
     def let_expire(self, eyes: Eyes) -> None:
         """One more, that nobody will end."""

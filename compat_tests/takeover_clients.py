@@ -90,8 +90,8 @@ class Transacting:
         self._offset = 0
 
     def begin(self, eyes: Eyes, timeout_ms: int = LONG_MS) -> None:
-        """Take the id."""
-        self._who = new_producer(eyes, self._source, self.id, timeout_ms)
+        """Take the id, and be somebody."""
+        self.who = new_producer(eyes, self._source, self.id, timeout_ms)
         self._sequences = {}
 
     def leave_open(self, eyes: Eyes) -> None:
@@ -105,8 +105,8 @@ class Transacting:
         records = self._source.records(2, self.id.encode())
         batch = encode_batch(
             records,
-            producer_id=self._who.producer_id,
-            producer_epoch=self._who.producer_epoch,
+            producer_id=self.who.producer_id,
+            producer_epoch=self.who.producer_epoch,
             base_sequence=sequence,
             transactional=True,
         )
@@ -128,8 +128,8 @@ class Transacting:
         request = txn_offset_commit.Request(
             transactional_id=self.id,
             group_id=self.group,
-            producer_id=self._who.producer_id,
-            producer_epoch=self._who.producer_epoch,
+            producer_id=self.who.producer_id,
+            producer_epoch=self.who.producer_epoch,
             topics=[topic],
         )
 
@@ -141,7 +141,7 @@ class Transacting:
 
     def end(self, eyes: Eyes) -> None:
         """Commit or abort, and wait for the end."""
-        who = self._who
+        who = self.who
         request = end_txn.Request(
             transactional_id=self.id,
             producer_id=who.producer_id,
@@ -158,7 +158,7 @@ class Transacting:
         patiently(ask)
         assert told.producer_id == who.producer_id
         assert told.producer_epoch == who.producer_epoch + 1
-        self._who = told
+        self.who = told
         self._sequences = {}
         verdict = "CompleteCommit" if self._commits else "CompleteAbort"
         until(lambda: transaction(eyes, self.id)[0] == verdict, f"{self.id} has ended")
@@ -181,10 +181,10 @@ class Transacting:
     def has_expired(self, eyes: Eyes, timeout_ms: int) -> None:
         """Its owner never came back: the broker has aborted it, and whoever has the id next begins with a new epoch."""
         until(lambda: transaction(eyes, self.id)[0] == "CompleteAbort", f"{self.id} is aborted")
-        before = self._who
+        before = self.who
         self.begin(eyes, timeout_ms)
-        assert self._who.producer_id == before.producer_id
-        assert self._who.producer_epoch > before.producer_epoch
+        assert self.who.producer_id == before.producer_id
+        assert self.who.producer_epoch > before.producer_epoch
 
 
 class Classic:

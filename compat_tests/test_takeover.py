@@ -7,27 +7,24 @@ A life begins on each of them and goes on on all that follow, beside stock clien
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import pytest
 
-from compat_tests.changing import LONG_MS, Source, until
+from compat_tests.changing import LONG_MS, Source, alter, create, send, until
 from compat_tests.dumps import METADATA, dump_everything
+from compat_tests.kept import Replica, await_move, move, places, quotas, replicas_of
 from compat_tests.taken_over import Life
 from compat_tests.takeover_company import Company
 from compat_tests.transactors import JAVA
-from compat_tests.visible import Eyes, Facts, difference, is_served, look
-from oracle.takeover import KAFKA, KPYBROKER, Home
+from compat_tests.visible import BROKER, Eyes, Facts, difference, is_served, look, partition
+from kpybroker.wire.batch import encode_batch
+from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
 from oracle.tools import tool
 
 ONCE = (KPYBROKER, KAFKA, KPYBROKER)
 TWICE = (*ONCE, KAFKA, KPYBROKER)
 LIBRDKAFKA = "confluent-kafka"
-
-
-def lower_features(home: Home) -> None:
-    """Take back what `kafka-storage format` finalizes and kpybroker does not serve."""
-    unserved = ("--feature", "share.version=0", "--feature", "streams.version=0")
-    tool("kafka-features", "downgrade", *unserved, bootstrap=home.bootstrap).ok()
 
 
 class Story:
@@ -42,18 +39,18 @@ class Story:
             lower_features(home)
         with Company(home.bootstrap, clients, home.node_count) as self._company:
             self._begin(kinds[0])
-            for kind in kinds[1:]:
+            for seen, (before, kind) in enumerate(pairwise(kinds), 2):
                 self._change(kind)
-                self._go_on()
-                if kind is not kinds[-1]:
+                self._go_on(may_forget=before == KAFKA)
+                if seen < len(kinds):
                     self._begin(kind)
 
-    def _go_on(self) -> None:
+    def _go_on(self, *, may_forget: bool) -> None:
         """All that was there goes on here."""
         with Eyes(self._home.address) as eyes:
             for life in self._lives:
                 life.go_on(eyes)
-        self._company.go_on()
+        self._company.go_on(may_forget=may_forget)
 
     def _begin(self, kind: str) -> None:
         """Something new begins, and then much is left open."""
@@ -82,6 +79,7 @@ class Story:
         unsteady = (name for life in self._lives for name in life.unsteady)
         facts = look(self._home.address, (*unsteady, *self._company.names))
         with Eyes(self._home.address) as eyes:
+            facts |= quotas(eyes) | places(eyes)
             return facts | {f"{life.name} compacted": life.table(eyes) for life in self._lives}
 
 
@@ -97,6 +95,39 @@ def test_two_log_directories() -> None:
         Story(home, ONCE, ())
         home.stop()
         assert all(any(data.glob("*-[0-9]")) for data in home.data), "each has its share"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["stop", "kill9"])
+def test_a_replica_on_its_way_between_two_directories(how: str) -> None:
+    """It is still on its way with the other broker, and arrives."""
+    topic, throttle = "moving", "replica.alter.log.dirs.io.max.bytes.per.second"
+    place = topic, 0
+    source = Source(int(time.time() * 1000) - LONG_MS)
+    with Home(how=how, more_log_dirs=("second",)) as home:
+        home.start(KPYBROKER)
+        with Eyes(home.address) as eyes:
+            create(eyes, topic, 1, 1, {})
+            for _ in range(30):
+                send(eyes, place, encode_batch(source.records(30, b"x" * 3000)))
+        for kind in (KAFKA, KPYBROKER):
+            with Eyes(home.address) as eyes:
+                alter(eyes, BROKER, "1", {throttle: "10000"})
+                before = partition(eyes, place)
+                goal = move(eyes, place, 1)
+                coming = Replica(goal, is_future=True)
+                assert coming in replicas_of(eyes, place, 1)
+            home.end()
+            home.start(kind)
+            until(lambda: is_served(home.address, {}), f"{kind} leads what there is")
+            with Eyes(home.address) as eyes:
+                assert coming in replicas_of(eyes, place, 1)
+                assert partition(eyes, place)["records"] == before["records"]
+                alter(eyes, BROKER, "1", {throttle: "1000000000"})
+                await_move(eyes, place, 1, goal)
+                assert partition(eyes, place)["records"] == before["records"]
+                send(eyes, place, encode_batch(source.records(1)))
+        home.stop()
 
 
 @pytest.mark.full

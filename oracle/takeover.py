@@ -22,6 +22,7 @@ from oracle.broker import KPyBroker
 from oracle.cluster import Cluster
 from oracle.kafka import Kafka
 from oracle.target import steady_port
+from oracle.tools import tool
 
 KPYBROKER, KAFKA = "kpybroker", "kafka"
 EXIT_CODES = {KPYBROKER: 0, KAFKA: 143}
@@ -35,9 +36,11 @@ ALIKE = {
     "log.cleaner.backoff.ms": "500",
     "metadata.log.max.record.bytes.between.snapshots": "20000",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.max.session.timeout.ms": "600000",
 }
-"""For both. What tests wait for is quick, and the metadata has snapshots."""
+"""For both. What tests wait for is quick, the metadata has snapshots, and sessions may be long."""
 CLEANED = "cleaner-offset-checkpoint"
+UNSERVED = ("--feature", "share.version=0", "--feature", "streams.version=0")
 QUICK_JVM = ("-XX:TieredStopAtLevel=1",)
 
 
@@ -89,16 +92,20 @@ class Home:
             return self._log_dirs
         return [node.data for node in self.cluster.nodes.values()]
 
-    def start(self, kind: str) -> None:
-        """Start this kind of broker, and return when each node answers. Raises NotStarted."""
+    def start(self, kind: str, more: Mapping[str, str] | None = None) -> None:
+        """Start this kind of broker, and return when each node answers; `more`: settings for a lone node, this time.
+
+        Raises NotStarted.
+        """
         assert self._running is None, "one at a time"
+        settings = {**self._settings, **(more or {})}
         if self.cluster is not None:
             self.cluster.become(kind)
             self._running = self.cluster.start()
         elif kind == KAFKA:
-            self._running = Kafka(self.directory, self._settings, port=self._port, jvm=QUICK_JVM).start()
+            self._running = Kafka(self.directory, settings, port=self._port, jvm=QUICK_JVM).start()
         else:
-            self._running = KPyBroker(self.directory, self._settings, port=self._port).start()
+            self._running = KPyBroker(self.directory, settings, port=self._port).start()
 
     def stop(self) -> None:
         """SIGTERM to every node. Raises AssertionError: one has not ended by itself."""
@@ -136,3 +143,8 @@ class Home:
         self.kill9()
         if error is None:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def lower_features(home: Home) -> None:
+    """Take back what `kafka-storage format` finalizes and kpybroker does not serve."""
+    tool("kafka-features", "downgrade", *UNSERVED, bootstrap=home.bootstrap).ok()
