@@ -69,7 +69,13 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
     if name is None:
         name = f"{of.topic}-{of.partition}.{world.random.getrandbits(128):032x}{FUTURE}"
         directory.futures[key] = name
-    return directory.open_log(of.topic, of.topic_id, of.partition, settings)
+    opened = directory.open_log(of.topic, of.topic_id, of.partition, settings)
+    try:
+        if not opened.made:
+            opened.make()  # that the move is remembered from now on
+    except OSError as error:
+        raise opened.fail(error) from error
+    return opened
 
 
 def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: int) -> None:

@@ -292,6 +292,22 @@ def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_move_that_was_answered_is_remembered(tmp_path: Path) -> None:
+    """Though nothing was copied yet as the broker was killed."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
+            await make(peer, "t")
+            await put(peer, "t", b"x")
+            node.broker.replicas.moves.alter("t", 0, str(tmp_path / "b"))
+            copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))
+        async with serving(copy, dirs(copy, "a", "b")) as node, dialled(node) as peer:
+            await until_at(node, "t-0", "b")
+            await all_are_there(peer, 1)
+
+    asyncio.run(scenario())
+
+
 async def all_are_there(peer: Peer, count: int) -> None:
     offset = 0
     while offset < count:
