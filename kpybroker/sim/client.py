@@ -53,6 +53,8 @@ class Client:
         self.stopping = False
         self.succeeded_at_s = 0.0
         """When the last piece of work succeeded; liveness looks here."""
+        self.twins = name
+        """Who fence each other off have this in common: one of them gets something done."""
         self._brokers = dict(brokers)
         self._peers: dict[int, Peer] = {}
         self._topics: dict[str, Any] = {}

@@ -322,12 +322,13 @@ class Simulation:
         are_twins = self.setup.transactors > 1 and self._random.random() < TWINS_ODDS
         for number in range(self.setup.transactors):
             client = self._client(f"t{number}")
-            transactional_id = "twins" if are_twins else client.name
+            client.twins = transactional_id = "twins" if are_twins else client.name
             self._start(client, Transactor(client, transactional_id, self.worked, pace_s=pace_s))
         is_team = self.setup.transformers > 0 and self._random.random() < TEAM_ODDS
         group, sources = (TEAM, self.worked) if is_team else (TWINS, self.worked[:1])
         for number in range(self.setup.transformers):
             client = self._client(f"x{number}")
+            client.twins = client.name if is_team else TWINS
             pace_s = min(pace_s, 1.0)
             worker = Transformer(client, group, sources, (OUTPUTS, 0), is_member=is_team, pace_s=2 * pace_s)
             self._start(client, worker)
@@ -356,7 +357,8 @@ class Simulation:
         deadline = mended_at + LIVENESS_LIMIT_S
         waiting = [client for client in self.clients if client.name != "founder"]
         while self.loop.time() < deadline:
-            waiting = [client for client in waiting if client.succeeded_at_s <= mended_at]
+            going = {client.twins for client in self.clients if client.succeeded_at_s > mended_at}
+            waiting = [client for client in waiting if client.twins not in going]
             if not waiting:
                 return True
             await asyncio.sleep(0.5)

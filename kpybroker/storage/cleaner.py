@@ -87,10 +87,10 @@ class Cleaner:
         try:
             end = await cleaning.run()
         except Abandoned:
-            log.info("%r was cut or deleted while it was cleaned", one)
+            log.info("%r was cut, moved or deleted while it was cleaned", one)
             return False
         except (OSError, Damage) as error:
-            if one.offline is None:
+            if not cleaning.is_over:  # else the files were taken from under it
                 self._put_off(one, error)
             return False
         finally:

@@ -121,9 +121,13 @@ class Cleaning:
             self._debt_bytes = 0
             await asyncio.sleep(wait_s)
 
+    @property
+    def is_over(self) -> bool:
+        """The log has other files by now, or none."""
+        return self._log.offline is not None or self._log.syncing.generation != self._generation
+
     def _check(self) -> None:
-        log = self._log
-        if log.offline is not None or log.syncing.generation != self._generation:
+        if self.is_over:
             raise Abandoned
 
     async def _off_loop(self, work: Callable[[], Result]) -> Result:
