@@ -10,9 +10,10 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode
-from kpybroker.storage.segment import LOG, WALKED, Segment, SegmentGone
+from kpybroker.storage.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.segments import Segments
-from kpybroker.wire.batch import MAGIC_AT, PREFIX_BYTES
+from kpybroker.storage.walking import WALKED
+from kpybroker.wire.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
@@ -66,7 +67,7 @@ class Reader:
         if place is not None and offset < upper:
             segment, position = place
             left = segment.written_bytes - position
-            if left > 0:
+            if left > 0 and position >= segment.unsure_bytes:
                 size = left if left < max_bytes else max_bytes
                 found = self._disk.pread_nowait(segment.handle(), size, position)
                 if found is None or len(found) < size:
@@ -165,7 +166,18 @@ class Reader:
                     raise _no_batch(segment, position, offset)
                 return b""
             chunk, at = (yield Ask(segment, size, position)), 0
-        return self._cut(segment, position, chunk, at, max(size, max_bytes), upper, written_end)
+        wanted = max(size, max_bytes)
+        if not segment.is_walked(position + at, position + min(len(chunk), at + wanted)):
+            following = self._segments.after(segment)
+            end = written_end if following is None else following.base_offset
+            reached, lacks = _walk(segment, position, chunk, at, min(len(chunk), at + wanted), upper, end)
+            if lacks >= 0:
+                if changes == self._changes:
+                    raise _no_batch(segment, position + reached, max(lacks, offset))
+                return b""
+            segment.note_walked(position + at, position + reached)
+            wanted = reached - at
+        return self._cut(segment, position, chunk, at, wanted, upper, written_end)
 
     def _cut(
         self, segment: Segment, position: int, chunk: Buffer, at: int, max_bytes: int, upper: int, written_end: int
@@ -198,6 +210,31 @@ class Reader:
         return whole[at:end]
 
 
+def _walk(
+    segment: Segment, position: int, chunk: Buffer, at: int, limit: int, upper: int, segment_end: int
+) -> tuple[int, int]:
+    """Look at the headers of a chunk from `at` on: where the last whole batch below `limit` and `upper` ends, and -1.
+
+    Where what follows is no batch, the offset that it should have instead of -1.
+    """
+    end = segment.base_offset
+    while at < limit:
+        if at + HEADER_BYTES > limit:
+            return at, end if position + limit == segment.written_bytes else -1
+        base_offset, length, last_delta = WALKED.unpack_from(chunk, at)
+        size, next_offset = length + PREFIX_BYTES, base_offset + last_delta + 1
+        is_sound = (
+            size >= HEADER_BYTES and chunk[at + MAGIC_AT] == 2 and end <= base_offset < next_offset <= segment_end
+        )
+        if not is_sound or position + at + size > segment.written_bytes:
+            return at, end
+        if at + size > limit or next_offset > upper:
+            break
+        end = next_offset
+        at += size
+    return at, -1
+
+
 def end_of(batches: Buffer) -> int:
     """The offset behind the last of some whole batches; 0 for none."""
     at = end = 0
@@ -226,7 +263,7 @@ def _first(chunk: Buffer, offset: int) -> tuple[int, int]:
     at = 0
     while at + WALKED.size <= len(chunk):
         base_offset, length, last_delta = WALKED.unpack_from(chunk, at)
-        if length <= 0 or chunk[at + MAGIC_AT] != 2:
+        if length + PREFIX_BYTES < HEADER_BYTES or chunk[at + MAGIC_AT] != 2:
             return at, -1
         if base_offset + last_delta >= offset:
             return at, length + PREFIX_BYTES

@@ -235,7 +235,7 @@ def scan(
     cut off, where that would be below `synced_end`: no crash has left it so.
     """
     file_bytes = segment.size_bytes
-    segment.size_bytes = segment.written_bytes = 0
+    segment.size_bytes = segment.written_bytes = segment.unsure_bytes = 0
     segment.max_timestamp = segment.max_timestamp_offset = -1
     segment.clear_indexes()
     why = ""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import errno
-from struct import Struct
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.index import OffsetIndex, TimeIndex, whole
 from kpybroker.storage.txn_index import TxnIndex
-from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch
+from kpybroker.storage.walking import Walk
+from kpybroker.wire.batch import HEADER_BYTES, Batch
 from kpybroker.world import Disk
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _SAVE_ENTRIES = 4096
-WALKED = Struct(">qi11xi")
-"""Of a batch's header: base offset, length, last offset delta."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -51,7 +49,9 @@ class Segment:
         "roll_jitter_ms",
         "since_entry_bytes",
         "size_bytes",
+        "unsure_bytes",
         "used",
+        "walked",
         "written_bytes",
     )
 
@@ -62,6 +62,10 @@ class Segment:
         """Without a suffix."""
         self.base_offset = base_offset
         self.size_bytes = self.written_bytes = size_bytes
+        self.unsure_bytes = size_bytes
+        """Of what is below, this process has not seen all: it was in the file before, and recovery did not read it."""
+        self.walked = 0, 0
+        """The stretch of it whose batch headers were looked at."""
         self.max_timestamp = -1
         self.max_timestamp_offset = -1
         """Last offset of the batch with max_timestamp."""
@@ -310,6 +314,8 @@ class Segment:
         self.aborted.cut(next_offset)
         self._disk.truncate(handle, position)
         self.size_bytes = self.written_bytes = position
+        self.unsure_bytes = min(self.unsure_bytes, position)
+        self.walked = self.walked[0], min(self.walked[1], position)
         self.index_entries = len(self.index())
         self.max_timestamp = self.max_timestamp_offset = -1
         if position == 0:
@@ -336,6 +342,19 @@ class Segment:
 
     # reading
 
+    def is_walked(self, begin: int, end: int) -> bool:
+        """What is from `begin` to `end` needs no look at its headers any more."""
+        return begin >= self.unsure_bytes or (self.walked[0] <= begin and min(end, self.unsure_bytes) <= self.walked[1])
+
+    def note_walked(self, begin: int, end: int) -> None:
+        """The headers from `begin` to `end` are those of whole batches, one behind the other."""
+        first, last = self.walked
+        if first <= begin <= last or begin <= first <= end:
+            begin, end = min(first, begin), max(last, end)
+        self.walked = begin, end
+        if begin == 0 and end >= self.unsure_bytes:
+            self.unsure_bytes = 0
+
     def locate(self, offset: int) -> tuple[int, int, int] | None:
         """(position, base offset, next offset) of the batch that holds `offset`, or of the first one after it.
 
@@ -358,43 +377,3 @@ class Segment:
     def batch_at(self, position: int, size_bytes: int) -> Batch:
         """The whole batch; may wait for the disk."""
         return Batch(memoryview(self.read(size_bytes, position)))
-
-
-class Walk:
-    """Iterator over batch headers, read in chunks. Ends at the first bytes that cannot be a batch."""
-
-    __slots__ = ("_at", "_chunk", "_chunk_at", "_chunk_bytes", "_header", "_segment")
-
-    def __init__(self, segment: Segment, position: int, chunk_bytes: int) -> None:
-        self._segment = segment
-        self._at = position
-        self._header = 0
-        self._chunk = b""
-        self._chunk_at = position
-        self._chunk_bytes = chunk_bytes
-
-    def __iter__(self) -> Walk:
-        return self
-
-    def __next__(self) -> tuple[int, int, int, int]:
-        at = self._at
-        inside = at - self._chunk_at
-        if inside + HEADER_BYTES > len(self._chunk):
-            left = self._segment.written_bytes - at
-            if left < HEADER_BYTES:
-                raise StopIteration
-            self._chunk = self._segment.read(min(self._chunk_bytes, left), at)
-            self._chunk_at, inside = at, 0
-            if len(self._chunk) < HEADER_BYTES:
-                raise StopIteration
-        base_offset, length, last_delta = WALKED.unpack_from(self._chunk, inside)
-        size = length + PREFIX_BYTES
-        if size < HEADER_BYTES or at + size > self._segment.written_bytes:
-            raise StopIteration
-        self._header = inside
-        self._at = at + size
-        return at, base_offset, base_offset + last_delta + 1, size
-
-    def header(self) -> Batch:
-        """The batch that was walked last, without its records."""
-        return Batch(memoryview(self._chunk)[self._header : self._header + HEADER_BYTES])

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kpybroker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, WALKED, Segment, file_name
+from kpybroker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, file_name
+from kpybroker.storage.walking import WALKED
 from kpybroker.wire.batch import PREFIX_BYTES
 from kpybroker.world import Disk
 

@@ -198,3 +198,67 @@ def test_a_read_off_the_loop_meets_it_too(tmp_path: Path) -> None:
     with pytest.raises(KafkaError, match="are no batch"):
         asyncio.run(again.read_cold(base, 1000, upper=60, min_one=True))
     assert again.offline is not None
+
+
+def read(log: Log, offset: int, *, is_cold: bool) -> object:
+    if is_cold:
+        return asyncio.run(log.read_cold(offset, 1 << 20, upper=log.end, min_one=True))
+    return log.read(offset, 1 << 20, upper=log.end, min_one=True)
+
+
+def zeroed(log: Log, number: int, batch: int) -> tuple[Path, int, int]:
+    """A part of a segment is zeros, as a loss of power leaves it: its file, the position, the offset there."""
+    path = Path(log.segments[number].path + ".log")
+    position, base, _, size = list(log.segments[number].walk())[batch]
+    content = bytearray(path.read_bytes())
+    content[position : position + size + 30] = bytes(size + 30)
+    path.write_bytes(content)
+    return path, position, base
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("is_cold", [True, False])
+def test_zeros_inside_a_segment_are_not_handed_out(tmp_path: Path, number: int, is_clean: bool, is_cold: bool) -> None:
+    log = filled(tmp_path)
+    log.close()
+    path, position, offset = zeroed(log, number, 1)
+    if not is_clean and number < 0:
+        again = Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, recovery_point=0)
+        assert again.end == offset, "recovery has read it and cut it"
+        return
+    again = Log.open(WORLD, log.directory, "t", 0, SMALL, clean=is_clean, recovery_point=60, synced_end=60)
+    first = again.segments[number].base_offset
+    again.segments[number].index()
+    with pytest.raises(KafkaError, match="are no batch") as refusal:
+        read(again, first, is_cold=is_cold)
+    assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert f"{path}: the bytes at position {position}, where the batch with offset {offset}" in str(again.offline)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
+def test_what_was_there_before_is_looked_at_once(tmp_path: Path, max_bytes: int) -> None:
+    log = filled(tmp_path)
+    content = everything(log)
+    log.close()
+    again = reopened(log, clean=True)
+    assert all(segment.unsure_bytes == segment.size_bytes for segment in again.segments)
+    for _ in range(2):
+        assert everything(again, max_bytes) == content
+        assert {segment.unsure_bytes for segment in again.segments} == {0}
+    again.append([plain()], 3, 5000)
+    assert {segment.unsure_bytes for segment in again.segments} == {0}
+
+
+def test_what_was_looked_at_from_the_middle_on_is_one_stretch(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    segment = reopened(log, clean=True).segments[1]
+    size = segment.size_bytes
+    segment.note_walked(600, 900)
+    segment.note_walked(900, size)
+    assert segment.is_walked(600, size)
+    assert not segment.is_walked(599, 700)
+    segment.note_walked(0, 650)
+    assert segment.unsure_bytes == 0
+    assert segment.is_walked(0, size)
