@@ -14,6 +14,7 @@ from oracle.jars import KAFKA_VERSION
 OF_JAVA = (
     "test_java_",
     "test_dump_log",
+    "test_settings",
     "test_the_tools_",
     "test_transactions_tool",
     "test_streams",

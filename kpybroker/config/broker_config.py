@@ -9,6 +9,7 @@ from posixpath import normpath
 from typing import Any
 
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
+from kpybroker.config.contradictions import contradictions
 from kpybroker.config.key import Mode
 from kpybroker.config.listeners import (
     Endpoint,
@@ -198,8 +199,8 @@ class BrokerConfig:
         if "node.id" not in properties and "broker.id" in properties:
             static["node.id"] = properties["broker.id"]
         parsed = cls._of(static, NO_SETTINGS, NO_SETTINGS)
-        if (conflict := parsed.compaction_lags_conflict()) is not None:
-            raise ConfigError(f"{source}: {conflict}")
+        for contradiction in contradictions(parsed):
+            raise ConfigError(f"{source}: {contradiction.reason}")
         return parsed
 
     @classmethod
@@ -226,18 +227,6 @@ class BrokerConfig:
         if for_all == self.dynamic_default and for_this == self.dynamic_broker:
             return self
         return BrokerConfig._of(self.static, for_all, for_this)
-
-    def compaction_lags_conflict(self) -> str | None:
-        """What no topic could be made with that does not say otherwise, __consumer_offsets among them."""
-        shortest, longest = (
-            int(self.topic_default(name) or 0) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
-        )
-        if shortest <= longest:
-            return None
-        return (
-            f"log.cleaner.min.compaction.lag.ms ({shortest}) is greater than log.cleaner.max.compaction.lag.ms "
-            f"({longest}): compacted topics could not be made, for the offsets of groups neither"
-        )
 
     def connections_from(self, host: str) -> int:
         """How many connections one address may have."""

@@ -15,9 +15,10 @@ Made by `python -m kpybroker.config.reference > docs/configuration.md`; a test h
 
 Names, types, defaults and ranges are those of Apache Kafka 4.3, and settings with the prefix `kpybroker.` are our own.
 Broker settings are given in a property file (`kpybroker serve --config`) or on the command line (`--set name=value`);
-a name that is not known is refused. Those that are *cluster-wide* or *per-broker* can also be changed while the broker
-runs (`kafka-configs`, IncrementalAlterConfigs), those of throttles (`*.throttled.rate`, `replica.alter.log.dirs.io.*`)
-only then; per-broker ones of listeners and TLS take effect at the next start.
+a name that is not known is refused, and so are settings that contradict each other, as in Kafka. Those that are
+*cluster-wide* or *per-broker* can also be changed while the broker runs (`kafka-configs`, IncrementalAlterConfigs),
+those of throttles (`*.throttled.rate`, `replica.alter.log.dirs.io.*`) only then; per-broker ones of listeners and TLS
+take effect at the next start.
 Topic settings are given when a topic is created, or changed later, and take effect at once.
 """
 WITHOUT_EFFECT = """

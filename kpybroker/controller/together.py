@@ -1,14 +1,13 @@
-"""Broker settings that are fine one by one and not together, or not after what they were before."""
+"""Changes of broker settings that are fine one by one: not together with the others, or not after what they were."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from kpybroker.config import BrokerConfig
+from kpybroker.config.contradictions import contradictions
 from kpybroker.errors import ErrorCode, KafkaError
 
-DEDUPE_BYTES_MIN = 1 << 20
-LAGS = ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
 THREADS = (
     "background.threads",
     "num.io.threads",
@@ -21,6 +20,7 @@ LOCAL = (
     ("local.retention.ms", "retention.ms", "log.local.retention.ms", "log.retention.ms"),
     ("local.retention.bytes", "retention.bytes", "log.local.retention.bytes", "log.retention.bytes"),
 )
+"""Kafka refuses these as a change only, and starts with them."""
 AS_THE_WHOLE, UNLIMITED = -2, -1
 
 
@@ -30,7 +30,7 @@ def check_together(config: BrokerConfig, settings: Mapping[str, str], new: Itera
     `new` are those of `settings` that change; what was contradictory before is nobody's fault now.
     """
     wanted = config.with_dynamic(settings, {}) if default else config.with_dynamic(config.dynamic_default, settings)
-    for reason in (*_threads(config, wanted, new), *_local(wanted, new), *_others(wanted, new)):
+    for reason in (*_threads(config, wanted, new), *_local(wanted, new), *_contradictions(wanted, new)):
         raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
 
 
@@ -60,14 +60,7 @@ def _local(wanted: BrokerConfig, new: Iterable[str]) -> Iterator[str]:
             yield f"{said}more than {whole_broker_name} property value: {whole}"
 
 
-def _others(wanted: BrokerConfig, new: Iterable[str]) -> Iterator[str]:
-    if "log.retention.ms" in new and wanted.text("log.retention.ms") == "0":
-        yield "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
-    conflict = wanted.compaction_lags_conflict()
-    if conflict is not None and any(name in new for name in LAGS):  # Kafka takes it, and has no groups from then on
-        yield conflict
-    if "log.cleaner.threads" in new and wanted.text("log.cleaner.threads") == "0":
-        yield "log.cleaner.threads must be at least 1"
-    threads = max(int(wanted.text("log.cleaner.threads") or 1), 1)
-    if "log.cleaner.dedupe.buffer.size" in new and wanted.log_cleaner_dedupe_buffer_size // threads < DEDUPE_BYTES_MIN:
-        yield "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+def _contradictions(wanted: BrokerConfig, new: Iterable[str]) -> Iterator[str]:
+    for contradiction in contradictions(wanted):
+        if any(name in new for name in contradiction.names):
+            yield contradiction.reason

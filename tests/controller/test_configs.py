@@ -167,7 +167,12 @@ def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, co
         ("1", "ssl.key.password", "hush", "per-listener"),
         ("", "num.io.threads", "17", "not be greater than double the current value 8"),
         ("1", "num.io.threads", "3", "at least half the current value 8"),
-        ("", "log.cleaner.dedupe.buffer.size", "1048575", "at least 1MB per cleaner thread"),
+        (
+            "",
+            "log.cleaner.dedupe.buffer.size",
+            "1048576",
+            "must be more than 1048576 for each of log.cleaner.threads (1)",
+        ),
         ("", "log.cleaner.threads", "0", "at least 1"),
         ("", "log.local.retention.ms", "604800001", "more than log.retention.ms property value: 604800000"),
         ("", "log.local.retention.ms", "-1", "Value must not be -1 as log.retention.ms value is set as 604800000"),

@@ -299,7 +299,7 @@ def test_large_frames_wait_for_memory_and_all_are_served(with_broker: WithBroker
         assert partition is not None
         assert partition.log.end == 30
 
-    with_broker(scenario, {"queued.max.request.bytes": "400000"})
+    with_broker(scenario, {"queued.max.request.bytes": "400000", "socket.request.max.bytes": "400000"})
 
 
 def test_a_stop_answers_parked_fetches(with_broker: WithBroker) -> None:
@@ -371,4 +371,4 @@ def test_half_frames_do_not_keep_memory_from_others(with_broker: WithBroker, mon
             answer = (await peer.ask("Produce", produced("t", b"x" * 500_000), version=9)).responses[0]
             assert answer.partition_responses[0].error_code == 0
 
-    with_broker(scenario, {"queued.max.request.bytes": "1000000"})
+    with_broker(scenario, {"queued.max.request.bytes": "1000000", "socket.request.max.bytes": "1000000"})

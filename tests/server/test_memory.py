@@ -47,6 +47,6 @@ def test_closing_many_that_wait_asks_few_at_once(with_broker: WithBroker, monkey
                 await asyncio.sleep(0)
             assert served.result()[1].responses[0].partition_responses[0].error_code == 0
 
-    with_broker(scenario, {"queued.max.request.bytes": "1000000"})
+    with_broker(scenario, {"queued.max.request.bytes": "1000000", "socket.request.max.bytes": "1000000"})
     assert sum(asked) > ASKED_A_TURN, "many waited"
     assert max(asked) <= ASKED_A_TURN + 1

@@ -1,0 +1,72 @@
+"""Settings that go together or do not: what Apache Kafka 4.3.1 takes and refuses at its start, at the limits of each.
+
+`answers-4.3.1.tsv` holds its answers (`compat_tests/test_settings.py` asks again): a line per property file, over FILE.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kpybroker.config import BrokerConfig
+from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.contradictions import BELOW, CODECS, NOT_ABOVE, NOT_EMPTY, contradictions
+from kpybroker.config.key import Kind
+from kpybroker.errors import ConfigError
+
+FILE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "log.dirs": "/nosuch/data",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "PLAINTEXT://127.0.0.1:19999,CONTROLLER://127.0.0.1:19998",
+    "controller.quorum.voters": "1@127.0.0.1:19998",
+}
+ANSWERS = [line.split("\t") for line in (Path(__file__).parent / "answers-4.3.1.tsv").read_text().splitlines()]
+LAGS = "log.cleaner.min.compaction.lag.ms=51 log.cleaner.max.compaction.lag.ms=50"
+"""Kafka takes it, and has no groups from then on."""
+
+
+def given(line: str) -> dict[str, str]:
+    return {name: value for name, _, value in (setting.partition("=") for setting in line.split())}
+
+
+@pytest.mark.parametrize("line", [line for answer, line in ANSWERS if answer == "taken"])
+def test_what_kafka_takes_is_taken(line: str) -> None:
+    assert not list(contradictions(BrokerConfig.parse({**FILE, **given(line)})))
+
+
+@pytest.mark.parametrize("line", [LAGS, *(line for answer, line in ANSWERS if answer == "refused")])
+def test_what_kafka_refuses_is_refused_with_names_and_values(line: str) -> None:
+    settings = given(line)
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.parse({**FILE, **settings}, "server.properties")
+    message = str(refused.value)
+    assert any(name in message and (value in message or "," in value) for name, value in settings.items()), message
+
+
+def test_there_are_answers_on_both_sides_of_every_rule() -> None:
+    refused = {name for answer, line in ANSWERS if answer == "refused" for name in given(line)} | set(given(LAGS))
+    taken = {name for answer, line in ANSWERS if answer == "taken" for name in given(line)}
+    for pair in (*NOT_ABOVE, *BELOW):
+        assert refused.intersection(pair), pair
+        assert taken.intersection(pair), pair
+    assert refused >= {*CODECS, *NOT_EMPTY}
+
+
+def test_a_contradiction_names_all_that_it_is_of() -> None:
+    """Without a change to one of these names, a change is not to blame."""
+    for line in [LAGS, *(line for answer, line in ANSWERS if answer == "refused")]:
+        settings = given(line)
+        static = {name: text for name, text in settings.items() if BROKER_KEYS[name].mode.value != "cluster-wide"}
+        dynamic = {name: text for name, text in settings.items() if name not in static}
+        try:
+            before = BrokerConfig.parse({**FILE, **static})
+        except ConfigError:
+            continue
+        assert any(set(dynamic) & set(found.names) for found in contradictions(before.with_dynamic(dynamic, {}))), line
+
+
+def test_every_pair_is_of_numbers() -> None:
+    assert all(BROKER_KEYS[name].kind in (Kind.INT, Kind.LONG) for pair in (*NOT_ABOVE, *BELOW) for name in pair)
