@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from compat_tests.changing import LONG_MS, Source, alter, create, send, until
-from compat_tests.dumps import METADATA, dump_everything
+from compat_tests.dumps import dump_everything
 from compat_tests.kept import Replica, await_move, move, places, quotas, replicas_of
 from compat_tests.taken_over import Life
 from compat_tests.takeover_company import Company
@@ -20,7 +20,6 @@ from compat_tests.transactors import JAVA
 from compat_tests.visible import BROKER, Eyes, Facts, difference, is_served, look, partition
 from kpybroker.wire.batch import encode_batch
 from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
-from oracle.tools import tool
 
 ONCE = (KPYBROKER, KAFKA, KPYBROKER)
 TWICE = (*ONCE, KAFKA, KPYBROKER)
@@ -147,36 +146,4 @@ def test_there_and_back_twice(nodes: int, how: str) -> None:
 def test_what_apache_kafka_has_made() -> None:
     with Home() as home:
         Story(home, (KAFKA, KPYBROKER, KAFKA), (LIBRDKAFKA, JAVA))
-        home.stop()
-
-
-@pytest.mark.full
-def test_what_is_not_served_is_kept() -> None:
-    """Quotas and credentials that Apache Kafka has stored outlive a snapshot by kpybroker, which adds a quota."""
-    user = ("--entity-type", "users", "--entity-name", "alice")
-    given = ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=secret]")
-
-    def snapshots() -> set[str]:
-        return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
-
-    with Home() as home:
-        home.start(KAFKA)
-        lower_features(home)
-        for one in given:
-            tool("kafka-configs", "--alter", *user, "--add-config", one, bootstrap=home.bootstrap).ok()
-        described = tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok()
-        assert "producer_byte_rate=1024" in described
-        assert "SCRAM-SHA-256=iterations=8192" in described
-        home.stop()
-        home.start(KPYBROKER)
-        before = snapshots()
-        ours = ("--entity-type", "clients", "--entity-default")
-        rate = "controller_mutation_rate=1000.5"
-        tool("kafka-configs", "--alter", *ours, "--add-config", rate, bootstrap=home.bootstrap).ok()
-        tool("kafka-topics", "--create", "--topic", "wide", "--partitions", "500", bootstrap=home.bootstrap).ok()
-        until(lambda: snapshots() - before, "kpybroker has made a snapshot")
-        home.stop()
-        home.start(KAFKA)
-        assert tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok() == described
-        assert rate in tool("kafka-configs", "--describe", *ours, bootstrap=home.bootstrap).ok()
         home.stop()

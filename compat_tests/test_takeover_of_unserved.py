@@ -1,0 +1,122 @@
+"""What Apache Kafka has stored and kpybroker does not serve outlives a stay with kpybroker: nobody can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compat_tests.changing import until
+from compat_tests.dumps import METADATA
+from oracle.takeover import KAFKA, KPYBROKER, UNSERVED, Home, lower_features
+from oracle.target import steady_port
+from oracle.tools import tool
+
+SECURED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "delegation.token.secret.key": "a secret of all nodes",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,NAMED:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    "listener.name.named.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
+    "required;",
+}
+LOGIN = """security.protocol=SASL_PLAINTEXT
+sasl.mechanism=SCRAM-SHA-256
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="secret";
+"""
+
+
+def stay_with_kpybroker(home: Home) -> None:
+    """Long enough for a snapshot of the metadata, which has what is kept for others; with a quota of its own."""
+
+    def snapshots() -> set[str]:
+        return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
+
+    home.start(KPYBROKER)
+    before = snapshots()
+    rate = ("--entity-type", "clients", "--entity-default", "--add-config", "controller_mutation_rate=1000.5")
+    tool("kafka-configs", "--alter", *rate, bootstrap=home.bootstrap).ok()
+    tool("kafka-topics", "--create", "--topic", "wide", "--partitions", "500", bootstrap=home.bootstrap).ok()
+    until(lambda: snapshots() - before, "kpybroker has made a snapshot")
+    home.stop()
+
+
+@pytest.mark.full
+def test_users_and_what_they_may_do(tmp_path: Path) -> None:
+    """Quotas, SCRAM credentials, ACLs and delegation tokens: listed as before, and a user comes in as before."""
+    login = tmp_path / "alice.properties"
+    login.write_text(LOGIN)
+    with Home() as home:
+        controller, named = steady_port(), f"127.0.0.1:{steady_port()}"
+        clients = f"PLAINTEXT://{home.bootstrap},NAMED://{named}"
+        secured = {
+            **SECURED,
+            "listeners": f"{clients},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": clients,
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+        }
+
+        def seen() -> list[str]:
+            user = ("--entity-type", "users", "--entity-name", "alice")
+            listed = ("--describe", "--owner-principal", "User:alice", "--command-config", str(login))
+            return [
+                tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok(),
+                tool("kafka-acls", "--list", bootstrap=home.bootstrap).ok(),
+                tool("kafka-delegation-tokens", *listed, bootstrap=named).ok(),
+            ]
+
+        home.start(KAFKA, secured)
+        lower_features(home)
+        user = ("--alter", "--entity-type", "users", "--entity-name", "alice", "--add-config")
+        for one in ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=secret]"):
+            tool("kafka-configs", *user, one, bootstrap=home.bootstrap).ok()
+        for resource in (("--topic", "orders"), ("--group", "bill", "--resource-pattern-type", "prefixed")):
+            allowed = ("--add", "--allow-principal", "User:alice", "--operation", "Read", *resource)
+            tool("kafka-acls", *allowed, bootstrap=home.bootstrap).ok()
+        created = ("--create", "--max-life-time-period", "-1", "--command-config", str(login))
+        assert "User:alice" in tool("kafka-delegation-tokens", *created, bootstrap=named).ok()
+        words = "SCRAM-SHA-256=iterations=8192", "User:alice", "User:alice"
+        until(lambda: all(word in told for told, word in zip(seen(), words, strict=True)), "all of it is listed")
+        before = seen()
+        home.stop()
+        stay_with_kpybroker(home)
+        home.start(KAFKA, secured)
+        assert seen() == before
+        rate = ("--describe", "--entity-type", "clients", "--entity-default")
+        assert "controller_mutation_rate=1000.5" in tool("kafka-configs", *rate, bootstrap=home.bootstrap).ok()
+        home.stop()
+
+
+@pytest.mark.full
+def test_a_share_group() -> None:
+    """Its records are passed over: on Apache Kafka, once more with share groups, it goes on where it was."""
+
+    def seen(home: Home) -> list[list[str]]:
+        told = tool("kafka-share-groups", "--describe", "--group", "sharers", bootstrap=home.bootstrap).ok()
+        return [line.split() for line in told.splitlines() if "shared" in line]
+
+    def share(home: Home, count: int) -> list[str]:
+        read = ("--topic", "shared", "--group", "sharers", "--max-messages", str(count), "--timeout-ms", "30000")
+        return tool("kafka-console-share-consumer", *read, bootstrap=home.bootstrap).ok().split()
+
+    with Home() as home:
+        home.start(KAFKA)
+        tool("kafka-topics", "--create", "--topic", "shared", bootstrap=home.bootstrap).ok()
+        earliest = ("--alter", "--entity-type", "groups", "--entity-name", "sharers", "--add-config")
+        tool("kafka-configs", *earliest, "share.auto.offset.reset=earliest", bootstrap=home.bootstrap).ok()
+        numbers = [str(number) for number in range(10)]
+        tool("kafka-console-producer", "--topic", "shared", bootstrap=home.bootstrap, stdin="\n".join(numbers)).ok()
+        first = share(home, 4)
+        assert len(first) == 4
+        before = seen(home)
+        assert before
+        lower_features(home)
+        home.stop()
+        stay_with_kpybroker(home)
+        home.start(KAFKA)
+        raised = [part.replace("=0", "=1") for part in UNSERVED]
+        tool("kafka-features", "upgrade", *raised, bootstrap=home.bootstrap).ok()
+        until(lambda: seen(home) == before, "the share group is where it was")
+        assert sorted(first + share(home, 6)) == numbers
+        home.stop()
