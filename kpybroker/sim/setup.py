@@ -284,7 +284,8 @@ def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
         configs["min.insync.replicas"] = "2"
     properties = {
         "log.cleaner.backoff.ms": random.choice(("300", "1500")),
-        "log.cleaner.dedupe.buffer.size": random.choice(("1000", "134217728")),
+        "log.cleaner.dedupe.buffer.size": "1800000",
+        "log.cleaner.io.buffer.load.factor": random.choice(("0.0005", "0.9")),  # for some ten keys a pass, or for all
         "log.cleaner.min.cleanable.ratio": "0.1",
         "log.initial.task.delay.ms": "500",
         "log.retention.check.interval.ms": "1000",
