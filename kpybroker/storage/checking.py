@@ -57,8 +57,12 @@ class Checked:
     findings: list[Finding] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     """Segment files with bytes that are no batch, or batches that are not as they should be."""
+    emptied: list[int] = field(default_factory=list)
+    """Base offsets of segments that have no batches and are not the last."""
     unreadable: list[str] = field(default_factory=list)
     """Files that can be made anew: they are only in the way."""
+    lost_end: int = -1
+    """The batches end here, below what had been on the disk; -1 where they do not."""
     has_hole: bool = False
     """Sound batches come behind damaged ones."""
     epochs: LeaderEpochs | None = None
@@ -150,6 +154,12 @@ def check_partition(
                 _check_aborted(world, found, directory, base, aborted)
         if epochs is not None and is_sure and not examined.flaws:
             _check_epochs(found, directory, examined, epochs)
+        if not data and limit < ENDLESS and base >= cleaned_end and not is_metadata and (marks.clean or base < point):
+            found.add(file, f"is empty, where the batches from offset {base} to {limit} should be", offset=base)
+            found.emptied.append(base)
+        if limit == ENDLESS and not is_metadata and marks.starts.get(key, 0) <= examined.next_offset < point:
+            end = found.lost_end = examined.next_offset
+            found.add(file, f"ends at offset {end}, and what is below {point} had been on the disk", offset=end)
         progress(len(data))
     _check_small_files(world, found, directory, names)
     return found

@@ -90,11 +90,14 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     for segment in segments:
         segment.created_ms = origin.now_ms
     epochs_known = _load_epochs(epochs, names)
+    _refuse_emptied(segments, settings, origin)
     if origin.clean:
         end = believed = _believe(segments, names, settings, epochs)
     else:
         believed = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
         end = _recover(disk, segments, frozenset(names), settings, epochs, origin)
+    if bases:
+        _refuse_lost_end(segments.active, end, origin)
     start = max(origin.log_start, segments.first.base_offset)
     if start > end:
         log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
@@ -212,6 +215,7 @@ def _recover(
             if following > max(end, origin.cleaned_end, origin.synced_end):
                 # only cleaning leaves gaps; this is a tail that was lost between two batches
                 why = f"its batches end before offset {following}, where the next segment begins"
+                _refuse_lost_end(segment, end, origin)
         if why:
             lost = segments.take_after(number)
             log.warning(
@@ -224,6 +228,29 @@ def _recover(
         if segment is not segments.active:
             segment.seal()
     return end
+
+
+def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -> None:
+    """Only cleaning leaves a segment without batches before another, and a crash where nothing was on the disk."""
+    if settings.compacted:
+        return
+    for number in range(len(segments) - 1):
+        segment = segments[number]
+        is_believed = origin.clean or segment.base_offset < origin.synced_end
+        if is_believed and not segment.size_bytes and segment.base_offset >= origin.cleaned_end:
+            following = segments[number + 1].base_offset
+            raise Damage(
+                f"{segment.path}{LOG}: empty, where the batches from offset {segment.base_offset} to {following} "
+                "should be; stop the broker, and see `kpybroker storage check` and `repair`"
+            )
+
+
+def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
+    if origin.log_start <= end < origin.synced_end:
+        raise Damage(
+            f"{last.path}{LOG}: its batches end at offset {end}, and those below {origin.synced_end} had been on the "
+            "disk; stop the broker, and see `kpybroker storage check` and `repair`"
+        )
 
 
 def scan(

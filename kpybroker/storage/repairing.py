@@ -16,7 +16,7 @@ from kpybroker.storage.epochs import FILE_NAME as EPOCHS
 from kpybroker.storage.examining import ENDLESS, examine
 from kpybroker.storage.formatting import METADATA_TOPIC
 from kpybroker.storage.log import Log
-from kpybroker.storage.segment import LOG, file_name
+from kpybroker.storage.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from kpybroker.world import World
 
 CHUNK_BYTES = 8 << 20
@@ -41,8 +41,12 @@ def plan(checked: Checked) -> Iterator[str]:
     """What would be done, in order."""
     for file in checked.damaged:
         yield f"set a copy of {file} aside, and write it anew with its sound batches"
+    for base in checked.emptied:
+        yield f"set {checked.path}/{file_name(base, LOG)} aside with its indexes: its offsets become a gap"
     for file in checked.unreadable:
         yield f"set {file} aside, to be made anew"
+    if checked.lost_end >= 0:
+        yield f"lower the recovery point of {checked.path} to {checked.lost_end}, where its batches end"
     yield f"make the indexes, leader epochs and producer state of {checked.path} anew where they are wrong"
 
 
@@ -69,6 +73,8 @@ def repair_partition(world: World, path: str, key: Key, checked: Checked, marks:
             disk.close(handle)
         examined = examine(data, base, limit, epoch, checked.known_epoch(base))
         epoch = examined.epoch
+        if base in checked.emptied:
+            _set_aside_segment(world, directory, base, place)
         if not examined.flaws:
             continue
         _copy(world, file, f"{place}/{file.rpartition('/')[2]}")
@@ -81,6 +87,14 @@ def repair_partition(world: World, path: str, key: Key, checked: Checked, marks:
         disk.unlink(epochs)
     disk.sync_directory_blocking(directory)
     return _made_anew(world, directory, key, marks)
+
+
+def _set_aside_segment(world: World, directory: str, base: int, place: str) -> None:
+    for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
+        name = file_name(base, suffix)
+        if world.disk.exists(f"{directory}/{name}"):
+            _copy(world, f"{directory}/{name}", f"{place}/{name}")
+            world.disk.unlink(f"{directory}/{name}")
 
 
 def _made_anew(world: World, directory: str, key: Key, marks: Marks) -> int:

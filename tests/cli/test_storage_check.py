@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.storage.log import Log
 from tests.cli.shell import Answer, Shell
 from tests.storage.workshop import WORLD, History
 
@@ -83,6 +84,29 @@ def test_a_repair_says_what_it_would_do_and_does_it_when_told(shell: Shell, hist
     assert storage(shell, "check", history).code == 0
     point = (tmp_path / "data" / "recovery-point-offset-checkpoint").read_text().split()
     assert point[-1] == str(history.log.end)
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, "is empty, where the batches"), (-1, "had been on the disk")])
+def test_what_was_emptied_is_found_and_mended(
+    shell: Shell, history: History, tmp_path: Path, number: int, said: str
+) -> None:
+    log = sorted(Path(history.log.directory).glob("*.log"))[number]
+    marks = tmp_path / "data" / "recovery-point-offset-checkpoint"
+    topic, _, index = log.parent.name.rpartition("-")
+    marks.write_text(f"0\n1\n{topic} {index} {history.log.end}\n")
+    log.write_bytes(b"")
+    (found,) = storage(shell, "check", history, "--json").json
+    assert (found["path"], found["offset"]) == (str(log), int(log.stem))
+    assert said in found["text"]
+    planned = storage(shell, "repair", history).out
+    assert (f"set {log} aside" if number > 0 else f"to {int(log.stem)}, where its batches end") in planned
+    assert storage(shell, "repair", history, "--yes").code == 0
+    assert storage(shell, "check", history).code == 0
+    end = history.log.end if number > 0 else int(log.stem)
+    assert marks.read_text().split()[-1] == str(end)
+    directory = history.log.directory
+    again = Log.open(WORLD, directory, "t", 0, history.log.settings, clean=True, synced_end=end)
+    assert again.end == end
 
 
 def test_a_checkpoint_that_cannot_be_read_is_set_aside(shell: Shell, history: History, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,34 @@ def test_what_was_looked_at_from_the_middle_on_is_one_stretch(tmp_path: Path) ->
     segment.note_walked(0, 650)
     assert segment.unsure_bytes == 0
     assert segment.is_walked(0, size)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_segment_that_was_emptied_is_damage(tmp_path: Path, is_clean: bool) -> None:
+    log = filled(tmp_path)
+    log.close()
+    path, base = Path(log.segments[1].path + ".log"), log.segments[1].base_offset
+    path.write_bytes(b"")
+    with pytest.raises(Damage, match=f"{path}: empty, where the batches from offset {base} to"):
+        Log.open(WORLD, log.directory, "t", 0, SMALL, clean=is_clean, recovery_point=60, synced_end=60)
+    for settings, cleaned_end in ((SMALL, 60), (replace(SMALL, cleanup_policy=frozenset({"compact"})), 0)):
+        again = Log.open(WORLD, log.directory, "t", 0, settings, clean=is_clean, cleaned_end=cleaned_end, synced_end=60)
+        assert again.end == 60, "cleaning may have left it so"
+
+
+def test_a_crash_may_leave_a_segment_empty_where_nothing_was_on_the_disk(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.drop_files()
+    base = log.segments[1].base_offset
+    Path(log.segments[1].path + ".log").write_bytes(b"")
+    assert Log.open(WORLD, log.directory, "t", 0, SMALL, clean=False, synced_end=base).end == base
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_end_below_what_was_on_the_disk_is_damage(tmp_path: Path, is_clean: bool) -> None:
+    log = filled(tmp_path)
+    log.close()
+    active = log.segments.active
+    Path(active.path + ".log").write_bytes(b"")
+    with pytest.raises(Damage, match=f"{active.path}.log: its batches end at offset {active.base_offset}, and those"):
+        Log.open(WORLD, log.directory, "t", 0, SMALL, clean=is_clean, recovery_point=60, synced_end=60)

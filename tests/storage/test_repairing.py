@@ -44,9 +44,9 @@ def repaired(history: History, found: Checked) -> int:
     return repair_partition(WORLD, str(root), key_of(history), found, marks_of(history), f"{root}.aside")
 
 
-def reread(history: History, *, clean: bool) -> Log:
+def reread(history: History, *, clean: bool, end: int = 0) -> Log:
+    """As the next start finds it; what is below `end` had been on the disk."""
     log = history.log
-    end = 0 if clean else 1 << 62
     return Log.open(
         WORLD, log.directory, "t", 0, SMALL, clean=clean, recovery_point=end, log_start=log.start, synced_end=end
     )
@@ -85,7 +85,7 @@ def test_what_was_not_touched_can_be_read_after_a_repair(seed: int, tmp_path: Pa
     end = repaired(history, found)
     assert checked(history).findings == []
     for clean in (True, False):
-        log = reread(history, clean=clean)
+        log = reread(history, clean=clean, end=end)
         assert log.end == end
         after = readable(log)
         assert untouched <= {content(batch) for batch in after}
