@@ -15,6 +15,8 @@ from bench.target import Target
 
 _numbers = itertools.count(1)
 TIMEOUT_S = 30.0
+UNLED = (KafkaError._NOENT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+"""Of a partition that was just made."""
 
 
 @cache
@@ -56,7 +58,7 @@ def fresh_topic(target: Target, case: str, partitions: int) -> Iterator[str]:
 
 
 def end_offsets(target: Target, topic: str, partitions: int) -> list[int]:
-    """The latest offset of each partition, once the broker that librdkafka asks for their leaders knows these."""
+    """The latest offset of each partition, once all know who leads them: librdkafka's broker, and who does."""
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -64,7 +66,7 @@ def end_offsets(target: Target, topic: str, partitions: int) -> list[int]:
         try:
             return [answers[each].result(TIMEOUT_S).offset for each in asked]
         except KafkaException as refused:
-            if refused.args[0].code() != KafkaError._NOENT or time.monotonic() > deadline:
+            if refused.args[0].code() not in UNLED or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
 

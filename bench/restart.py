@@ -68,7 +68,7 @@ class Logs(Case):
 
     def slice(self, target: Target) -> dict[str, float]:
         """Of `target` only the name is used."""
-        with TemporaryDirectory(prefix="bench-restart-") as directory:
+        with TemporaryDirectory(prefix="bench-restart-", ignore_cleanup_errors=True) as directory:
             server = broker(target.name, {}, Path(directory))
             server.start()
             topic = control.fresh_name(self.name)
@@ -85,6 +85,7 @@ class Logs(Case):
 
     def _fill(self, target: Target, topic: str) -> None:
         records = batch(RECORDS, 1 << 10)
+        control.end_offsets(target, topic, PARTITIONS)  # each leader knows that it is one, by then
         with Connection(target) as connection:
             for number in range(BATCHES * PARTITIONS):
                 connection.socket.sendall(produce_frame(topic, number % PARTITIONS, records))
