@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
