@@ -78,7 +78,7 @@ def _orders(config: BrokerConfig) -> Iterator[Contradiction]:
 def _times(config: BrokerConfig) -> Iterator[Contradiction]:
     """The strongest of several units is in force, so that no unit has a range of its own."""
     for topic_name, least, expected in (
-        ("retention.ms", 1, "unlimited (-1), or at least 1"),
+        ("retention.ms", 1, "unlimited (-1) or, greater than or equal to 1"),
         ("segment.ms", 1, "at least 1"),
         ("segment.jitter.ms", 0, "at least 0"),
     ):
@@ -86,7 +86,7 @@ def _times(config: BrokerConfig) -> Iterator[Contradiction]:
         in_force = next(name for name in names if config.text(name) is not None)
         time_ms = int(config.topic_default(topic_name) or 0)
         if time_ms < least and not (topic_name == "retention.ms" and time_ms < 0):
-            yield Contradiction(names, f"{in_force} ({config.text(in_force)}) must be {expected}")
+            yield Contradiction(names, f"{in_force}={config.text(in_force)}: {names[0]} must be {expected}")
 
 
 def _cleaner(config: BrokerConfig) -> Iterator[Contradiction]:
@@ -95,7 +95,7 @@ def _cleaner(config: BrokerConfig) -> Iterator[Contradiction]:
     if count == 0:
         yield Contradiction((threads,), f"{threads} (0) must be at least 1")
     elif size_bytes // count <= DEDUPE_BYTES_MIN:
-        said = f"{dedupe} ({size_bytes}) must be more than {DEDUPE_BYTES_MIN} for each of {threads} ({count})"
+        said = f"{dedupe} ({size_bytes}), {threads} ({count}): {dedupe} must be at least 1MB per cleaner thread."
         yield Contradiction((dedupe, threads), said)
 
 

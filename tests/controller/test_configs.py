@@ -171,7 +171,7 @@ def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, co
             "",
             "log.cleaner.dedupe.buffer.size",
             "1048576",
-            "must be more than 1048576 for each of log.cleaner.threads (1)",
+            "(1048576), log.cleaner.threads (1): log.cleaner.dedupe.buffer.size must be at least 1MB",
         ),
         ("", "log.cleaner.threads", "0", "at least 1"),
         ("", "log.local.retention.ms", "604800001", "more than log.retention.ms property value: 604800000"),
