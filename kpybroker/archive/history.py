@@ -143,12 +143,15 @@ def load(store: Store) -> History:
                 f"{store.uri} is no archive, and holds {strangers[0]}: name an empty folder, or a new one"
             )
         return History()
-    if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MANIFESTS_MAX:
-        missing = next((number for number in range(1, numbers[-1] + 1) if number not in set(numbers)), None)
-        if missing is None:
-            stranger = name_of(0 if numbers[0] == 0 else numbers[-1])
-            raise CommandFailed(f"{store.uri}/{stranger} is none of an archive's manifests; nothing was written")
-        raise CommandFailed(f"{store.uri}/{name_of(missing)} is missing: bring it back; nothing was written")
+    if len(numbers) > MANIFESTS_MAX or numbers[0] == 0:
+        stranger = name_of(numbers[-1] if numbers[0] else 0)
+        raise CommandFailed(
+            f"{store.uri}/{stranger} is none of an archive's manifests, which are numbered from 1 to {MANIFESTS_MAX}; "
+            "nothing was written"
+        )
+    missing = set(range(1, numbers[-1] + 1)).difference(numbers)
+    if missing:
+        raise CommandFailed(f"{store.uri}/{name_of(min(missing))} is missing: bring it back; nothing was written")
     return _read(store, numbers)
 
 

@@ -102,7 +102,7 @@ def look_into_files(spark: SparkSession, store: Store, files: Mapping[str, File]
     for path in readable:
         file = same[path]
         told = facts.RecordFacts(file.records, file.first, file.last, file.records_hash)
-        if found.get(path) == told:
+        if found[path] == told:
             right.append(file)
         else:
             verdict.faults.append(f"{path} holds {found[path]}, and the manifest says {told}")

@@ -29,6 +29,7 @@ class Remaker:
                 await self._make(name)
                 while not client.stopping:
                     await self._fill(name)
+                    self.fresh = None
                     await self._shorten(name)
                     await client.nap(self._pace_s)
                     await delete_topic(client, name)
@@ -38,7 +39,6 @@ class Remaker:
                     client.history.count("topics made again")
                     client.succeeded()
                     await client.nap(self._pace_s)
-                    self.fresh = None
             except (Unanswered, Refused) as failed:
                 self.fresh = None  # what went unanswered may still be done: another name from now on
                 client.note(f"does not know of {name}: {failed}")

@@ -11,7 +11,6 @@ from kpybroker.sim.administering import alter_config
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.history import History, Place
-from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.wire.rpc import alter_replica_log_dirs
 
 PATIENCE_S = 60.0
@@ -85,6 +84,6 @@ def _misplaced(machine: SimMachine) -> str | None:
         if found is None or place is None or broker.node_id not in found.partitions[index].replicas:
             continue
         said = directory_in(found.partitions[index], broker.node_id)
-        if said not in (place.id, UNASSIGNED, MIGRATING):
-            return f"{topic}-{index} is in {place.path}, and the metadata says another directory"
+        if said != place.id:
+            return f"{topic}-{index} is in {place.path}, and the metadata does not say so"
     return None

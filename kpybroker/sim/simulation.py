@@ -143,9 +143,9 @@ class Simulation:
         except Dead:  # out of the loop itself; what there is to tell is told
             pass
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             self._end()
             gc.enable()
-            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGPROF, overrun)
             product.removeHandler(listener)
             product.propagate = propagates

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
@@ -39,7 +39,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 METADATA_LOG = "__cluster_metadata-0"
 _PARTITION = re.compile(r"(.+)-(\d{1,10})")
 _MAX_NAME = 255
-Offsets = dict[tuple[str, int], int]
+Key = tuple[str, int]
+Offsets = dict[Key, int]
 
 
 class LogDirectory:
@@ -52,8 +53,8 @@ class LogDirectory:
         self.path = path
         self.id = directory_id
         self.pool = FilePool(config.max_open_files)
-        self.logs: dict[tuple[str, int], Log] = {}
-        self.damaged: dict[tuple[str, int], str] = {}
+        self.logs: dict[Key, Log] = {}
+        self.damaged: dict[Key, str] = {}
         """Partitions that could not be opened, and why."""
         self.broker_epoch = -1
         self.on_io_error: Callable[[str, int, str], None] | None = None
@@ -71,7 +72,7 @@ class LogDirectory:
         self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
         self.futures = futures_in(world.disk, path)
         """Partitions that are here as future replicas, and the names of their directories."""
-        self._stale: set[tuple[str, int]] = set()
+        self._stale: set[Key] = set()
         """Whose rows are in checkpoints on disk, and who are not there any more."""
         self._discards = 0
         self._is_checkpointing = False
@@ -163,12 +164,12 @@ class LogDirectory:
         one.before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
         one.on_io_error = self.on_io_error
 
-    def drop_stale(self, key: tuple[str, int]) -> None:
+    def drop_stale(self, key: Key) -> None:
         """What stands for a partition in checkpoints is of one that came before. Raises OSError."""
         if key in self._stale and not self._is_checkpointing:
             self._write_without_stale()
 
-    def forget(self, key: tuple[str, int]) -> None:
+    def forget(self, key: Key) -> None:
         """Nothing of a partition is here any more."""
         self._present.discard(f"{key[0]}-{key[1]}")
         self._drop_rows(key)
@@ -200,7 +201,7 @@ class LogDirectory:
         if suffix == DIRECTORY:
             self.garbage.add(self._world.wall_ms() + delay_ms, new)
 
-    def _drop_rows(self, key: tuple[str, int]) -> None:
+    def _drop_rows(self, key: Key) -> None:
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):
             offsets.pop(key, None)
 
@@ -210,7 +211,7 @@ class LogDirectory:
         self._write_checkpoints(self._recovery_points, self._high_watermarks)
         self._stale.clear()
 
-    def _lower_recovery_point(self, key: tuple[str, int], offset: int) -> None:
+    def _lower_recovery_point(self, key: Key, offset: int) -> None:
         """A log is to be cut: what comes in the place of what was synced is in doubt after a loss of power.
 
         Raises OSError; KafkaError while the checkpoints are being written, which have one writer.
@@ -229,23 +230,22 @@ class LogDirectory:
             self.garbage.add(due_ms, path)
         one.garbage.clear()
 
-    def keep_only(self, hosted: Mapping[tuple[str, int], bytes]) -> set[tuple[str, int]]:
+    def keep_only(self, hosted: Mapping[Key, bytes], named: Collection[Key] = ()) -> set[Key]:
         """At a start: set aside (`-stray`) what the metadata does not have here, and say which.
 
-        hosted: the topic's id by partition, of those that have a replica on this broker. Others were moved away or
-        deleted, or their topic was made again, while this broker was down. Raises OSError.
-        """
+        hosted: the topic's id by partition, of those with a replica on this broker. Others moved away, were deleted, or
+        their topic was made again, while it was down. What lost its id with the power stays, but for the `named`: of
+        them another directory has the right one. Raises OSError."""
         strays = set()
         for name in sorted(self._present - {METADATA_LOG}):
             topic, _, index = name.rpartition("-")
-            wanted = hosted.get((topic, int(index)))
-            if wanted is not None and self._topic_id_of(name) in (None, wanted):
+            key = topic, int(index)
+            wanted, told = hosted.get(key), self._topic_id_of(name)
+            if wanted is not None and (told == wanted or (told is None and key not in named)):
                 continue
-            log.warning(
-                "%s/%s is no replica that the metadata has here; renamed to a -stray directory", self.path, name
-            )
+            log.warning("%s/%s is no replica that the metadata has here, and becomes a -stray", self.path, name)
             self._discard(name, "-stray")
-            strays.add((topic, int(index)))
+            strays.add(key)
         return strays
 
     def _topic_id_of(self, name: str) -> bytes | None:
@@ -377,7 +377,7 @@ class LogDirectory:
         self.logs.clear()
 
 
-def partitions_in(disk: Disk, path: str) -> list[tuple[str, int]]:
+def partitions_in(disk: Disk, path: str) -> list[Key]:
     """The partitions that have files in a directory; not the metadata log. Raises OSError."""
     found = (_PARTITION.fullmatch(name) for name in disk.list(path) if name != METADATA_LOG)
     return [(match[1], int(match[2])) for match in found if match is not None]

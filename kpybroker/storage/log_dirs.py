@@ -69,9 +69,9 @@ class LogDirectories:
         self._online: dict[str, LogDirectory] = {}
         self._place: dict[Key, LogDirectory] = {}
         """Where partitions are; of those that have files, or were opened."""
-        self._doubles: dict[Key, list[str]] = {}
-        """What is in several directories: a topic was made again while one of them was out of reach. The metadata will
-        say which one is meant."""
+        self._doubles: dict[Key, dict[str, bytes | None]] = {}
+        """What is in several directories, and under which topic ids: the topic was made again while one was out of
+        reach, or a loss of power took its deletion back. The metadata will say which one is meant."""
         self._counts: dict[str, int] = {}
         self.preferred: dict[Key, str] = {}
         """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
@@ -100,14 +100,16 @@ class LogDirectories:
                 continue
             for key in found[path]:
                 places.setdefault(key, []).append(path)
-        self._doubles = {key: paths for key, paths in places.items() if len(paths) > 1}
-        for (topic, index), twice in self._doubles.items():
-            ids = {self._topic_id(f"{path}/{topic}-{index}") for path in twice}
-            if len(ids) < len(twice) or None in ids:
+        for (topic, index), twice in places.items():
+            if len(twice) < 2:
+                continue
+            ids = {path: self._topic_id(f"{path}/{topic}-{index}") for path in twice}
+            if len(set(ids.values())) < len(twice):
                 raise ConfigError(
                     f"{topic}-{index} is in both {twice[0]} and {twice[1]}; take the one away that is not whole (as a "
                     "rule that in a directory that has failed lately); nothing was touched"
                 )
+            self._doubles[topic, index] = ids
         return found
 
     def _topic_id(self, log_path: str) -> bytes | None:
@@ -208,9 +210,10 @@ class LogDirectories:
 
     def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
         """As of `LogDirectory.keep_only`; future replicas of what is not here go, too."""
+        named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
         for directory in self.online:
             try:
-                self._keep_only(directory, hosted)
+                self._keep_only(directory, hosted, named)
             except OSError as error:
                 why = f"cannot set aside what is not to be in {directory.path}: {error.strerror or error}"
                 if len(self.paths) == 1:
@@ -223,12 +226,12 @@ class LogDirectories:
                 self._place[key] = directory
         self._doubles.clear()
 
-    def _keep_only(self, directory: LogDirectory, hosted: Mapping[Key, bytes]) -> None:
+    def _keep_only(self, directory: LogDirectory, hosted: Mapping[Key, bytes], named: set[Key]) -> None:
         """Raises OSError."""
-        for key in directory.keep_only(hosted):
+        for key in directory.keep_only(hosted, named):
             self._counts[directory.path] -= 1
             if key in self._doubles:
-                self._doubles[key].remove(directory.path)
+                del self._doubles[key][directory.path]
             else:
                 del self._place[key]
         for key in [key for key in directory.futures if key not in hosted]:

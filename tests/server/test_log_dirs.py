@@ -121,8 +121,10 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stale", ["a", "b"])
-def test_of_a_topic_that_was_made_again_the_old_ones_log_is_set_aside(tmp_path: Path, stale: str) -> None:
-    """It was in a directory that was out of reach then."""
+@pytest.mark.parametrize("lost", ["", "a", "b"])
+def test_of_a_topic_that_was_made_again_the_old_ones_log_is_set_aside(tmp_path: Path, stale: str, lost: str) -> None:
+    """It was in a directory that was out of reach then, or a loss of power took its deletion back, and may have taken
+    the topic's id away in one of them."""
 
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
@@ -130,6 +132,8 @@ def test_of_a_topic_that_was_made_again_the_old_ones_log_is_set_aside(tmp_path: 
             await put(peer, "t", b"x")
         shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
         write_topic_id(RealDisk(), str(tmp_path / stale / "t-0"), bytes(range(16)))
+        if lost:
+            (tmp_path / lost / "t-0" / "partition.metadata").unlink()
         for _ in range(2):
             async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
                 assert b"x" in bytes((await get(peer, "t", 0)).records)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -14,6 +15,7 @@ from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_se
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
+from kpybroker.sim.loop import VirtualLoop
 from kpybroker.sim.moving_mutants import MOVERS
 from kpybroker.sim.mutant import Mutant
 from kpybroker.sim.mutants import ONE_BROKER, hunt
@@ -118,21 +120,33 @@ def test_a_failing_seed_is_written_down_with_a_sentence(tmp_path: Path) -> None:
     assert told["replay"] == "python -m kpybroker.sim --seed 7 --brokers 1 --replicas 3 --trace"
 
 
-@pytest.mark.parametrize("returns", [True, False])
-def test_a_run_that_computes_for_ever_is_ended(returns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether its callbacks are without number, or one of them never returns."""
+@pytest.mark.parametrize("where", ["callbacks without number", "one callback", "the loop"])
+def test_a_run_that_computes_for_ever_is_ended(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal, wherever it is; what is not gives up by itself, and says so."""
+    given_up_at_s = process_time() + 3
+    outlived: list[str] = []
 
     async def turns(_: Simulation) -> None:
-        while True:
-            if returns:
+        while process_time() < given_up_at_s:
+            if where == "callbacks without number":
                 await asyncio.sleep(0)
+        outlived.append(where)
+
+    def spins(_: VirtualLoop) -> None:
+        while process_time() < given_up_at_s:
+            pass
+        outlived.append(where)
+        raise AssertionError
 
     monkeypatch.setattr(simulation, "CPU_LIMIT_S", 0.1)
     monkeypatch.setattr(simulation, "CPU_GRACE_S", 0.1)
     monkeypatch.setattr(Simulation, "_play", turns)
+    if where == "the loop":
+        monkeypatch.setattr(VirtualLoop, "_turn", spins)
     outcome = Simulation(setup_of(1, brokers=1)).run()
     (breach,) = outcome.breaches
     assert "computes and computes" in breach
+    assert not outlived
 
 
 def test_voters_come_and_go_in_a_seed() -> None:
