@@ -23,6 +23,8 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
+CREATION_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
+"""Apache Kafka answers that a topic is unknown, and only then creates it."""
 EARLIEST, LATEST = -2, -1
 """Timestamps that ListOffsets takes for names of places."""
 PASSING = {
@@ -175,10 +177,15 @@ class Client:
         finally:
             self._deadline = outer
 
-    async def metadata(self, names: Iterable[str] | None = None) -> dict[str, MetadataResponseTopic]:
-        """The topics named, or all; error codes are in them. Learns the brokers' addresses on the way."""
+    async def metadata(
+        self, names: Iterable[str] | None = None, *, create: bool = False
+    ) -> dict[str, MetadataResponseTopic]:
+        """The topics named, or all; error codes are in them. Learns the brokers' addresses on the way.
+
+        `create`: the broker creates those that are missing, if auto.create.topics.enable is true there.
+        """
         topics = None if names is None else [asking.MetadataRequestTopic(name=name) for name in names]
-        request = asking.Request(topics=topics, allow_auto_topic_creation=False)
+        request = asking.Request(topics=topics, allow_auto_topic_creation=create)
         told = await self.patiently(lambda: self.ask("Metadata", request))
         check(told.error_code)
         self.cluster_id = told.cluster_id
@@ -215,10 +222,51 @@ class Client:
         """One existing topic with all its leaders. Raises CommandFailed, KafkaError."""
         return (await self.topics([name]))[name]
 
+    async def create_if_missing(self, name: str) -> bool:
+        """Have the broker create a topic that does not exist, as it does for every producer; whether it did.
+
+        Raises CommandFailed (auto.create.topics.enable is false there), KafkaError.
+        """
+        if await self._exists(name):
+            return False
+        for pause_s in CREATION_PAUSES_S:
+            if await self._exists(name, create=True):
+                return True
+            await asyncio.sleep(pause_s)
+        raise await self._unknown_topic(name)
+
+    async def wait_until_created(self, name: str, tell: Callable[[str], None], *, patient: bool) -> bool:
+        """Wait until somebody has created the topic; whether there was anything to wait for.
+
+        `tell` is given one line for people. Not `patient`: for the timeout at most. Raises CommandFailed, KafkaError.
+        """
+        if await self._exists(name):
+            return False
+        clock = asyncio.get_running_loop().time
+        deadline = None if patient else clock() + self.timeout_ms / 1000
+        near = nearest_name(name, await self.metadata())
+        meant = "" if near is None else f" (did you mean {near}?)"
+        until = "" if patient else f", for {self.timeout_ms / 1000:g} s"
+        tell(f"waiting for topic {name}, which does not exist yet{meant}{until}")
+        pause_s = FIRST_PAUSE_S
+        while not await self._exists(name):
+            if deadline is not None and clock() + pause_s > deadline:
+                raise await self._unknown_topic(name)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+        return True
+
+    async def _exists(self, name: str, *, create: bool = False) -> bool:
+        code = (await self.metadata([name], create=create))[name].error_code
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        check(0 if code == ErrorCode.LEADER_NOT_AVAILABLE else code, f"topic {name}")
+        return True
+
     async def _unknown_topic(self, name: str) -> CommandFailed:
         near = nearest_name(name, await self.metadata())
         meant = f"did you mean {near}? If not, " if near is not None else ""
-        return CommandFailed(f"there is no topic {name}; {meant}make it with `kpybroker topics create {name}`")
+        return CommandFailed(f"there is no topic {name}; {meant}create it with `kpybroker topics create {name}`")
 
     async def list_offsets(
         self, asked: dict[TopicPartition, int], *, committed: bool = False

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, check
+from kpybroker.cli.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.wire.batch import PREFIX_BYTES, Batch, Record, header_at, read_records, split
 from kpybroker.wire.rpc import fetch
@@ -60,10 +60,18 @@ async def find_start(
     return dict.fromkeys(partitions, place)
 
 
-async def find_ends(client: Client, topic: str, partitions: list[int]) -> dict[int, int]:
-    """By partition, the offset after the last readable record."""
-    found = await client.list_offsets({(topic, partition): LATEST for partition in partitions})
-    return {partition: found[topic, partition] for partition in partitions}
+async def find_ends(client: Client, topic: str, partitions: list[int], *, until_some: bool = False) -> dict[int, int]:
+    """By partition, the offset after the last readable record.
+
+    `until_some`: the topic is new, and its first record is waited for, as long as the client's timeout lasts.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + client.timeout_ms / 1000
+    while True:
+        found = await client.list_offsets({(topic, partition): LATEST for partition in partitions})
+        if not until_some or any(found.values()) or clock() + FIRST_PAUSE_S > deadline:
+            return {partition: found[topic, partition] for partition in partitions}
+        await asyncio.sleep(FIRST_PAUSE_S)
 
 
 def whole_batches(records: memoryview | bytes | None) -> list[Batch]:

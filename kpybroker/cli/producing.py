@@ -103,8 +103,12 @@ class Sender:
         """By partition, the records acknowledged (with acks=0: written to the socket)."""
         self.sent_bytes = 0
 
-    async def start(self) -> None:
-        """Find the topic; with acks=all be an idempotent producer. Raises CommandFailed, KafkaError."""
+    async def start(self) -> bool:
+        """Find the topic, which the broker may create now (then True); with acks=all be an idempotent producer.
+
+        Raises CommandFailed, KafkaError.
+        """
+        created = await self._client.create_if_missing(self._topic)
         partitions = (await self._client.topic(self._topic)).partitions
         self._count = len(partitions)
         chosen = self._how.partition
@@ -116,6 +120,7 @@ class Sender:
             told = await self._client.patiently(lambda: self._client.ask("InitProducerId", request, at_most=5))
             check(told.error_code)
             self._producer = told.producer_id, told.producer_epoch
+        return created
 
     async def add(self, pairs: Iterable[Pair]) -> None:
         """Take records; full batches are sent on the way."""

@@ -83,7 +83,8 @@ def produce(
     async def send(client: Client) -> None:
         sender = Sender(client, topic, how)
         began = time.monotonic()
-        await sender.start()
+        if await sender.start():
+            remark(f"created topic {topic}")
         await _send_all(sender, how, source, size)
         _report(sender, topic, time.monotonic() - began, as_json=as_json)
 
@@ -208,9 +209,13 @@ def consume(
     show = consuming.json_of(topic) if as_json else consuming.plain(os.fsencode(key_separator))
 
     async def tail(client: Client) -> None:
+        goes_on = follow or not any(starts)
+        waited = await client.wait_until_created(topic, remark, patient=goes_on)
         partitions = await _partitions(client, topic, partition, needs_one=offset is not None)
-        positions = await consuming.find_start(client, topic, partitions, offset, time_ms)
-        ends = None if follow or not any(starts) else await consuming.find_ends(client, topic, partitions)
+        # what was sent since the topic was created is not passed over
+        begin_ms = EARLIEST if waited and time_ms == LATEST else time_ms
+        positions = await consuming.find_start(client, topic, partitions, offset, begin_ms)
+        ends = None if goes_on else await consuming.find_ends(client, topic, partitions, until_some=waited)
         reader = consuming.Reader(client, topic, positions, ends)
         await _print_records(reader, show, count_max)
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import re
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +16,8 @@ import pytest
 from kpybroker.cli.consuming import parse_time
 from kpybroker.cli.murmur2 import partition_of
 from kpybroker.errors import ConfigError
-from tests.cli.shell import Answer, Shell
+from kpybroker.testing.process import BrokerProcess
+from tests.cli.shell import Answer, Shell, kpybroker_process
 
 
 def values(answer: Answer) -> list[str | None]:
@@ -140,8 +145,6 @@ def test_offsets_outside_a_log_are_refused(shell: Shell, topic: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "cause"),
     [
-        (("consume", "no-such-topic"), 1, "no-such-topic"),
-        (("produce", "no-such-topic"), 1, "no-such-topic"),
         (("consume", "t", "--offset", "-1"), 2, "'--offset'"),
         (("consume", "t", "--offset", "x"), 2, "'--offset'"),
         (("consume", "t", "--max", "0"), 2, "'--max'"),
@@ -178,3 +181,73 @@ def test_json_is_one_object_a_line(shell: Shell, topic: str) -> None:
     shell("produce", topic, stdin="grüße\n😀\n".encode())
     lines = shell("consume", topic, "--from-beginning", "--json").out.splitlines()
     assert [json.loads(line)["value"] for line in lines] == ["grüße", "😀"]
+
+
+def test_what_the_help_says_to_begin_with_works_on_a_fresh_broker() -> None:
+    told = subprocess.run([sys.executable, "-m", "kpybroker", "--help"], capture_output=True, text=True, check=True)
+    steps = re.findall(r"`kpybroker ([^`]*)`", " ".join(told.stdout.split()))
+    dev, *commands = [step.split() for step in steps]
+    assert dev == ["dev"]
+    assert [command[0] for command in commands] == ["produce", "consume"]
+    with BrokerProcess.started() as broker:
+        environment = {**os.environ, "KPYBROKER_BOOTSTRAP": broker.bootstrap}
+        for command, typed, printed in zip(commands, ("hello\n", ""), ("", "hello\n"), strict=True):
+            ended = subprocess.run(
+                [sys.executable, "-m", "kpybroker", *command],
+                input=typed,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert (ended.returncode, ended.stdout) == (0, printed), ended.stderr
+
+
+def test_produce_creates_its_topic_and_says_so(shell: Shell, topic: str) -> None:
+    sent = shell("produce", topic, stdin=b"one\n")
+    assert sent.code == 0
+    assert sent.err.splitlines()[0] == f"created topic {topic}"
+    again = shell("produce", topic, stdin=b"two\n")
+    assert "created" not in again.err
+    assert shell("consume", topic, "--from-beginning").out == "one\ntwo\n"
+
+
+def test_produce_creates_no_topic_where_the_broker_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with BrokerProcess.started("auto.create.topics.enable=false") as broker:
+        shell = Shell(broker.bootstrap, monkeypatch)
+        answer = shell("produce", "orders", stdin=b"one\n")
+        assert answer.code == 1
+        assert answer.err == ("kpybroker: there is no topic orders; create it with `kpybroker topics create orders`\n")
+        assert shell("topics", "list", "--json").json == []
+
+
+def test_a_name_that_no_topic_may_have_is_refused(shell: Shell) -> None:
+    for command in ("produce", "consume"):
+        answer = shell(command, "no/topic", stdin=b"one\n")
+        assert answer.code == 1
+        assert "INVALID_TOPIC_EXCEPTION" in answer.err
+
+
+@pytest.mark.parametrize("options", [(), ("--follow",), ("--from-beginning",), ("--offset", "0", "--partition", "0")])
+def test_consume_waits_for_a_topic_that_does_not_exist_yet(
+    shell: Shell, topic: str, kpybroker: BrokerProcess, options: tuple[str, ...]
+) -> None:
+    """It says so at once, creates nothing, and misses nothing."""
+    command = [*("consume", topic, *options), "--max", "1", "--bootstrap", kpybroker.bootstrap]
+    with kpybroker_process(*command) as reader:
+        assert reader.stderr is not None
+        assert reader.stderr.readline().startswith(f"waiting for topic {topic}, which does not exist yet")
+        assert topic not in [row["topic"] for row in shell("topics", "list", "--json").json]
+        shell("produce", topic, stdin=b"first\n")
+        out, err = reader.communicate(timeout=60)
+    assert (reader.returncode, out) == (0, "first\n"), err
+
+
+def test_a_bounded_read_of_a_topic_that_is_never_created_ends(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    answer = shell("consume", f"{topic}x", "--from-beginning", "--timeout", "0.2")
+    assert answer.code == 1
+    waiting, failed = answer.err.splitlines()
+    assert waiting == f"waiting for topic {topic}x, which does not exist yet (did you mean {topic}?), for 0.2 s"
+    assert failed.startswith(f"kpybroker: there is no topic {topic}x; did you mean {topic}?")
