@@ -28,7 +28,13 @@ from kpybroker.storage.directory import LOCK
 from kpybroker.world.real import real_world
 
 DEV_DATA_DIR = Path("kpybroker-data")
-DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
+DEV_DEFAULTS = {
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""On a laptop somebody waits for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 
 GC_THRESHOLDS = (10_000, 20, 50)
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3

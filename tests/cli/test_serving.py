@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from kpybroker.cli.arguments import run_serving
-from kpybroker.errors import ConfigError
+from kpybroker.errors import ConfigError, ErrorCode
+from kpybroker.peer import Peer
 from kpybroker.testing.process import BrokerProcess
+from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator
+from kpybroker.world.real import real_world
 from tests.cli.shell import Shell, kpybroker_process, ready
 
 WAIT_S = 60
@@ -211,3 +214,33 @@ def test_a_stranger_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_address_that_answers_is_taken(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Shell(f"127.0.0.1:1,{kpybroker.bootstrap}", monkeypatch)("topics", "list", "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "heartbeat_ms"),
+    [((), 200), (("group.consumer.heartbeat.interval.ms=9000",), 9000)],
+)
+def test_members_of_the_consumer_protocol_are_told_to_beat_often(settings: tuple[str, ...], heartbeat_ms: int) -> None:
+    """A member hears of a rebalance with its next heartbeat: `dev` asks for frequent ones unless told otherwise."""
+
+    async def beat(bootstrap: str) -> int:
+        host, port = bootstrap.split(":")
+        peer = await Peer.meet(real_world().network, host, int(port), client_id="member")
+        request = consumer_group_heartbeat.Request(
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=30_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+        while True:
+            told = await peer.ask("ConsumerGroupHeartbeat", request)
+            if told.error_code == ErrorCode.NONE:
+                peer.close()
+                return int(told.heartbeat_interval_ms)
+            assert told.error_code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+            await peer.ask("FindCoordinator", find_coordinator.Request(key_type=0, coordinator_keys=["g"]))
+
+    with BrokerProcess.started(*settings) as broker:
+        assert asyncio.run(beat(broker.bootstrap)) == heartbeat_ms
