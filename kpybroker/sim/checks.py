@@ -68,8 +68,8 @@ async def _read_all(simulation: Simulation, auditor: Client) -> None:
     for group, place in list(simulation.history.commits):
         await _patiently(auditor, f"the commits of {group}", partial(_fetch, auditor, group, place))
 
-    if simulation.remaker is not None:
-        await _patiently(auditor, "the topic that was made again", partial(simulation.remaker.check, auditor))
+    for actor in simulation.actors:
+        await _patiently(auditor, f"the check of {type(actor).__name__}", partial(actor.check, auditor))
 
     async def look() -> None:
         await _check_topics(auditor)
