@@ -197,7 +197,8 @@ class Simulation:
 
     async def _check(self) -> None:
         """As a client, from inside, and both again after everything has been off and on."""
-        await checks.check_all(self, self.client("auditor"))
+        more: dict[str, checks.Check] = {actor.checks: actor.check for actor in self.actors if actor.checks}
+        await checks.check_all(self, self.client("auditor"), more)
         await check_directories(self.machines, self.history)
         for actor in self.actors:
             actor.look()
@@ -214,7 +215,7 @@ class Simulation:
                 await machine.stop()
         for machine in self.machines:
             machine.start()
-        await checks.check_all(self, self.client("second auditor"))
+        await checks.check_all(self, self.client("second auditor"), more)
         await check_directories(self.machines, self.history)
         for actor in self.actors:
             actor.look()

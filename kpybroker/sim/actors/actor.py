@@ -21,6 +21,8 @@ class Actor:
     """In `Setup.actors`, and in the seed of its draws."""
     odds: ClassVar[float] = 0.0
     """In how many of the seeds that suit it takes part."""
+    checks: ClassVar[str] = ""
+    """What `check` looks at, in words; nothing, where there is no such check."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -12,6 +12,8 @@ from kpybroker.sim.setup import Setup
 class TopicsMadeAgain(Actor):
     """One client."""
 
+    checks = "the topic that was made again"
+
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._remaker: Remaker | None = None
