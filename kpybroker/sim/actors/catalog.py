@@ -8,13 +8,28 @@ from random import Random
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.actors.consumer_group import ConsumerGroup
 from kpybroker.sim.actors.log_dirs import LogDirMoves
+from kpybroker.sim.actors.racks import Racks
+from kpybroker.sim.actors.reassignment import Reassignments
+from kpybroker.sim.actors.record_deletion import RecordDeletion
 from kpybroker.sim.actors.tables import Tables
+from kpybroker.sim.actors.time_lookups import TimeLookups
 from kpybroker.sim.actors.topics_made_again import TopicsMadeAgain
 from kpybroker.sim.actors.transactions import Transactions
 from kpybroker.sim.actors.voters import VoterChanges
 from kpybroker.sim.setup import Setup
 
-ACTORS: tuple[type[Actor], ...] = (ConsumerGroup, Transactions, Tables, TopicsMadeAgain, LogDirMoves, VoterChanges)
+ACTORS: tuple[type[Actor], ...] = (
+    ConsumerGroup,
+    Transactions,
+    Tables,
+    TopicsMadeAgain,
+    LogDirMoves,
+    VoterChanges,
+    Reassignments,
+    Racks,
+    RecordDeletion,
+    TimeLookups,
+)
 
 
 def with_actors(setup: Setup, wanted: tuple[str, ...] = (), *, only: bool = False) -> Setup:
