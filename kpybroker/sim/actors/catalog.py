@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from kpybroker.sim.actors.acks_none import AcksNone
 from kpybroker.sim.actors.actor import Actor
+from kpybroker.sim.actors.broker_settings import BrokerSettings
+from kpybroker.sim.actors.compression import Compression
 from kpybroker.sim.actors.consumer_group import ConsumerGroup
+from kpybroker.sim.actors.elections import Elections
 from kpybroker.sim.actors.log_dirs import LogDirMoves
+from kpybroker.sim.actors.new_partitions import NewPartitions
+from kpybroker.sim.actors.quotas import Quotas
 from kpybroker.sim.actors.racks import Racks
 from kpybroker.sim.actors.reassignment import Reassignments
 from kpybroker.sim.actors.record_deletion import RecordDeletion
@@ -15,6 +21,7 @@ from kpybroker.sim.actors.tables import Tables
 from kpybroker.sim.actors.time_lookups import TimeLookups
 from kpybroker.sim.actors.topics_made_again import TopicsMadeAgain
 from kpybroker.sim.actors.transactions import Transactions
+from kpybroker.sim.actors.unregistration import Unregistration
 from kpybroker.sim.actors.voters import VoterChanges
 from kpybroker.sim.setup import Setup
 
@@ -29,6 +36,13 @@ ACTORS: tuple[type[Actor], ...] = (
     Racks,
     RecordDeletion,
     TimeLookups,
+    Compression,
+    AcksNone,
+    NewPartitions,
+    Elections,
+    BrokerSettings,
+    Unregistration,
+    Quotas,
 )
 
 
