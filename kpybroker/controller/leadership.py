@@ -114,9 +114,12 @@ class PartitionChange:
         target.elr = self._eligible(now, target, wanted.lost_its_log)
         if len(target.isr) >= min(self._min_isr, len(target.replicas)):
             target.last_known = ()
-        elif not target.isr and now.leader != NO_LEADER:
-            has_it = wanted.directories is None or now.leader != wanted.lost_its_log
-            target.last_known = (now.leader,) if has_it else ()
+        elif not target.isr:
+            # the last one in sync led; a reassignment under way while its broker was away took the leadership
+            last = now.isr[0] if now.leader == NO_LEADER and len(now.isr) == 1 else now.leader
+            if last != NO_LEADER:
+                has_it = wanted.directories is None or last != wanted.lost_its_log
+                target.last_known = (last,) if has_it else ()
 
     def _online(self, now: PartitionState, target: _Target) -> frozenset[int]:
         """The replicas that may lead: of live brokers, in directories that these have."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from kpybroker.sim.actors.catalog import actor_names, with_actors
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
 
@@ -29,10 +30,13 @@ class Shape(NamedTuple):
 
     brokers: int = 3
     replicas: int = 3
+    actors: tuple[str, ...] = ()
+    """Those that take part in every seed that suits them."""
 
     def arguments(self, seed: int) -> list[str]:
         """What plays the seed again."""
-        return ["--seed", str(seed), "--brokers", str(self.brokers), "--replicas", str(self.replicas)]
+        actors = ["--actors", ",".join(self.actors)] if self.actors else []
+        return ["--seed", str(seed), "--brokers", str(self.brokers), "--replicas", str(self.replicas), *actors]
 
     def __str__(self) -> str:
         return f"{self.brokers} broker{'s' if self.brokers > 1 else ''}"
@@ -40,7 +44,7 @@ class Shape(NamedTuple):
 
 def run_seed(seed: int, shape: Shape, *, keeps_trace: bool = False) -> Outcome:
     """One run, from nothing."""
-    setup = setup_of(seed, brokers=shape.brokers, replicas=shape.replicas)
+    setup = with_actors(setup_of(seed, brokers=shape.brokers, replicas=shape.replicas), shape.actors)
     return Simulation(setup, keeps_trace=keeps_trace).run()
 
 
@@ -145,6 +149,9 @@ def main() -> None:
         "--brokers", type=int, default=Shape().brokers, help="nodes of the cluster, each broker and controller"
     )
     parser.add_argument("--replicas", type=int, default=3, help="replicas that topics have at most")
+    parser.add_argument(
+        "--actors", default="", help="actors that take part in every seed, a comma between them; else by chance"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes to run them in")
     parser.add_argument(
         "--failures", type=Path, default=Path(".cache/sim"), help="where failing seeds are written down"
@@ -155,7 +162,10 @@ def main() -> None:
     given = parser.parse_args()
     if min(given.seeds, given.brokers, given.replicas, given.jobs) < 1:
         parser.error("--seeds, --brokers, --replicas and --jobs are at least 1")
-    shape = Shape(given.brokers, given.replicas)
+    actors = tuple(name for name in given.actors.split(",") if name)
+    if unknown := sorted(set(actors) - set(actor_names())):
+        parser.error(f"there is no actor {unknown[0]}; there are {', '.join(actor_names())}")
+    shape = Shape(given.brokers, given.replicas, actors)
     if given.seed is None:
         seeds = range(given.first, given.first + given.seeds)
         sys.exit(1 if run_many(seeds, shape, given.jobs, given.failures) else 0)

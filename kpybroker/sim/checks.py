@@ -13,6 +13,7 @@ from kpybroker.sim.consuming import Consumer, latest_offset
 from kpybroker.sim.grouping import Membership
 from kpybroker.sim.history import History, Ledger, Place, Sent
 from kpybroker.sim.keeping import read_table
+from kpybroker.sim.run import Run
 from kpybroker.sim.setup import OUTPUTS
 from kpybroker.sim.tables import check_table, is_settled
 from kpybroker.sim.transforming import TEAM, TWINS
@@ -21,23 +22,24 @@ from kpybroker.wire.batch import Batch, read_records, split
 if TYPE_CHECKING:
     from kpybroker.replication.partition import Partition
     from kpybroker.sim.cluster import SimMachine
-    from kpybroker.sim.simulation import Simulation
 
+Check = Callable[[Client], Awaitable[None]]
+"""Asks as a client. Raises Unanswered and Refused as long as something may still come about."""
 PATIENCE_S = 60.0
 READ_BYTES = 1 << 20
 
 
-async def check_all(simulation: Simulation, auditor: Client) -> None:
-    """Read everything, as a client and from inside, and note each breach."""
-    with simulation.loop.acting(auditor.owner):
-        reading = simulation.loop.create_task(_read_all(simulation, auditor))
+async def check_all(run: Run, auditor: Client, more: dict[str, Check]) -> None:
+    """Read everything, as a client and from inside, look at what `more` there is, and note each breach."""
+    with run.loop.acting(auditor.owner):
+        reading = run.loop.create_task(_read_all(run, auditor, more))
     await reading
-    for machine in simulation.machines:
+    for machine in run.machines:
         machine.storage.cold_odds = 0.0
-    for first, machine in enumerate(simulation.machines):
-        for other in simulation.machines[first + 1 :]:
+    for first, machine in enumerate(run.machines):
+        for other in run.machines[first + 1 :]:
             if machine.node is not None and other.node is not None:
-                logs_agree(simulation.history, machine, other)
+                logs_agree(run.history, machine, other)
 
 
 async def _patiently(auditor: Client, what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -55,21 +57,21 @@ async def _patiently(auditor: Client, what: str, work: Callable[[], Awaitable[No
             await asyncio.sleep(0.2)
 
 
-async def _read_all(simulation: Simulation, auditor: Client) -> None:
-    for place in simulation.places:
-        ledger = simulation.history.ledger(place)
+async def _read_all(run: Run, auditor: Client, more: dict[str, Check]) -> None:
+    for place in run.places:
+        ledger = run.history.ledger(place)
         consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0)
         await _patiently(auditor, f"reading {place[0]}-{place[1]}", consumer.read_to_the_end)
-        check_ledger(simulation, ledger, consumer.got[place])
-    for place in simulation.tables:
-        await _patiently(auditor, f"the table {place[0]}-{place[1]}", partial(_read_table, simulation, auditor, place))
-    if simulation.setup.transactors:
-        await _read_committed(simulation, auditor)
-    for group, place in list(simulation.history.commits):
+        check_ledger(run, ledger, consumer.got[place])
+    for place in run.tables:
+        await _patiently(auditor, f"the table {place[0]}-{place[1]}", partial(_read_table, run, auditor, place))
+    if run.setup.transactors:
+        await _read_committed(run, auditor)
+    for group, place in list(run.history.commits):
         await _patiently(auditor, f"the commits of {group}", partial(_fetch, auditor, group, place))
 
-    if simulation.remaker is not None:
-        await _patiently(auditor, "the topic that was made again", partial(simulation.remaker.check, auditor))
+    for what, check in more.items():
+        await _patiently(auditor, what, partial(check, auditor))
 
     async def look() -> None:
         await _check_topics(auditor)
@@ -82,23 +84,23 @@ async def _fetch(auditor: Client, group: str, place: Place) -> None:
     await Membership(auditor, group).fetch(place)
 
 
-async def _read_committed(simulation: Simulation, auditor: Client) -> None:
+async def _read_committed(run: Run, auditor: Client) -> None:
     """No transaction is open for ever; what those show that were committed is all of them."""
     found = {}
-    for place in simulation.places:
+    for place in run.places:
         await _patiently(auditor, f"ending the transactions of {place[0]}-{place[1]}", partial(_ends, auditor, place))
         consumer = Consumer(auditor, [place], max_wait_ms=100, pace_s=0.0, committed=True)
         await _patiently(auditor, f"reading what is committed of {place[0]}-{place[1]}", consumer.read_to_the_end)
         found[place] = consumer.got[place]
-    check_transactions(simulation.history, found)
-    if simulation.setup.transformers:
+    check_transactions(run.history, found)
+    if run.setup.transformers:
         for group in (TWINS, TEAM):
             await _patiently(auditor, f"the commits of {group}", partial(_read_positions, auditor, group, found))
 
 
-async def _read_table(simulation: Simulation, auditor: Client, place: Place) -> None:
+async def _read_table(run: Run, auditor: Client, place: Place) -> None:
     """Raises Unanswered, Refused."""
-    history, forgetting = simulation.history, simulation.setup.forgetting
+    history, forgetting = run.history, run.setup.forgetting
     assert forgetting is not None, "there is a table"
     await _ends(auditor, place)
     found, end = await read_table(auditor, place)
@@ -106,7 +108,7 @@ async def _read_table(simulation: Simulation, auditor: Client, place: Place) -> 
     ledger, offsets = history.ledger(place), {value: offset for offset, value in found}
     for producer, sents in ledger.by_producer.items():
         if sents[0].idempotent:
-            _check_order(simulation, producer, sents, offsets)
+            _check_order(run, producer, sents, offsets)
     history.count("records compacted away", sum(is_settled(sent) for sent in ledger.sent.values()) - len(found))
 
 
@@ -136,9 +138,9 @@ async def _check_topics(auditor: Client) -> None:
             auditor.history.breach(f"topic {name} was {was}, and now is {'there' if name in there else 'not there'}")
 
 
-def check_ledger(simulation: Simulation, ledger: Ledger, found: list[tuple[int, bytes]]) -> None:
+def check_ledger(run: Run, ledger: Ledger, found: list[tuple[int, bytes]]) -> None:
     """A partition, read from its start to its end, against what producers and consumers were told."""
-    history, (topic, index) = simulation.history, ledger.place
+    history, (topic, index) = run.history, ledger.place
     offsets: dict[bytes, int] = {}
     for offset, value in found:
         if value in offsets:
@@ -148,7 +150,7 @@ def check_ledger(simulation: Simulation, ledger: Ledger, found: list[tuple[int, 
     for offset, (_, value) in ledger.seen.items():
         if by_offset.get(offset) != value:
             history.breach(f"{value!r} was read at {offset} of {topic}-{index}; now there is {by_offset.get(offset)!r}")
-    survives = simulation.setup.survives
+    survives = run.setup.survives
     for sent in ledger.sent.values():
         if not sent.is_acked or sent.acks not in survives:
             continue
@@ -159,16 +161,16 @@ def check_ledger(simulation: Simulation, ledger: Ledger, found: list[tuple[int, 
             history.breach(f"{sent.value!r} was acknowledged at {sent.offset} of {topic}-{index} and is at {at}")
     for producer, sents in ledger.by_producer.items():
         if sents[0].idempotent:
-            _check_order(simulation, producer, sents, offsets)
+            _check_order(run, producer, sents, offsets)
 
 
-def _check_order(simulation: Simulation, producer: str, sents: list[Sent], offsets: dict[bytes, int]) -> None:
+def _check_order(run: Run, producer: str, sents: list[Sent], offsets: dict[bytes, int]) -> None:
     last = -1
     for sent in sents:
         at = offsets.get(sent.value)
         if at is not None:
             if at < last:
-                simulation.history.breach(f"{producer} is out of order: {sent.value!r} at {at}, after {last}")
+                run.history.breach(f"{producer} is out of order: {sent.value!r} at {at}, after {last}")
             last = at
 
 

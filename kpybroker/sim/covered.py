@@ -23,11 +23,12 @@ def measure(seeds: range, brokers: int) -> Coverage:
     """Play the seeds; every third one with a single broker, which shows what only a lone one does."""
     covered = Coverage(data_file=None, source_pkgs=[f"kpybroker.{package}" for package in PACKAGES])
     covered.start()
+    from kpybroker.sim.actors.catalog import with_actors
     from kpybroker.sim.setup import setup_of
     from kpybroker.sim.simulation import Simulation
 
     for seed in track(seeds, "seeds", console=Console(stderr=True)):
-        Simulation(setup_of(seed, brokers=1 if seed % 3 == 2 else brokers)).run()
+        Simulation(with_actors(setup_of(seed, brokers=1 if seed % 3 == 2 else brokers))).run()
     covered.stop()
     return covered
 

@@ -26,6 +26,8 @@ class Mutant(NamedTuple):
     transacts: bool = False
     compacts: bool = False
     moves: bool = False
+    actors: tuple[str, ...] = ()
+    """Those that take part beside the clients that every run has; no others."""
 
     @contextmanager
     def alive(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from kpybroker.handlers import list_offsets
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
 from kpybroker.runner import Runner
+from kpybroker.sim.actors.catalog import with_actors
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
@@ -114,6 +115,7 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
             faults = mutant.faults or None
             drawn = {"transacts": mutant.transacts, "compacts": mutant.compacts, "moves": mutant.moves}
             setup = setup_of(seed, brokers=mutant.brokers, faults=faults, **drawn)
+            setup = with_actors(setup, mutant.actors, only=True)
             outcome = Simulation(setup, ends_at_breach=True).run()
             if outcome.breaches:
                 return outcome

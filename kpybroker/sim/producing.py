@@ -47,8 +47,17 @@ class Producer:
     """
 
     def __init__(
-        self, client: Client, place: Place, *, acks: int, idempotent: bool, pace_s: float, tires_after: int
+        self,
+        client: Client,
+        place: Place,
+        *,
+        acks: int,
+        idempotent: bool,
+        pace_s: float,
+        tires_after: int,
+        codecs: tuple[int, ...] = (),
     ) -> None:
+        """`codecs`: each batch is compressed with one of them."""
         assert not idempotent or acks == -1, "idempotence wants acks=all"
         self._client = client
         self._place = place
@@ -56,6 +65,7 @@ class Producer:
         self._idempotent = idempotent
         self._pace_s = pace_s
         self._tires_after = tires_after
+        self._codecs = codecs
         self._number = 0
         self._sequence = 0
         self._producer_id = -1
@@ -84,12 +94,14 @@ class Producer:
         for sent in records:
             client.history.sends(client.name, sent)
         now_ms = client.wall_ms()
+        codec = client.random.choice(self._codecs) if self._codecs else 0
         if not self._idempotent:
-            return Parcel(bytes(encode_batch(stored, timestamp_ms=now_ms)), records)
+            return Parcel(bytes(encode_batch(stored, timestamp_ms=now_ms, codec=codec)), records)
         sequence, self._sequence = self._sequence, self._sequence + len(records)
         batch = encode_batch(
             stored,
             timestamp_ms=now_ms,
+            codec=codec,
             producer_id=self._producer_id,
             producer_epoch=0,
             base_sequence=sequence,

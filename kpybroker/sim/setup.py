@@ -110,6 +110,8 @@ class Setup:
     log_dirs: tuple[str, ...] = LOG_DIRS[:1]
     moves_bytes_s: int | None = None
     """What moves between them are limited to, so that they are under way while other things happen."""
+    actors: tuple[str, ...] = ()
+    """Those with a chance of their own (`actors/catalog.py`)."""
 
 
 @dataclass(frozen=True)

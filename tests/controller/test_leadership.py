@@ -107,6 +107,18 @@ def test_the_last_known_leader_leads_when_nobody_is_eligible() -> None:
     assert stage.partition().leader_recovery_state == 0
 
 
+def test_whoever_led_alone_leads_again_though_a_move_began_while_it_was_away() -> None:
+    """The move takes the leadership from it; it was in sync alone, and after a crash nobody is eligible any more."""
+    stage = with_replicas(1, elr=True)
+    fence(stage, 1)
+    stage.ask(AlterReassignments((Reassignment("t", 0, (2, 3, 1)),)))
+    assert (stage.partition().leader, stage.partition().isr) == (-1, (1,))
+    stage.join(1, incarnation=2)
+    now = stage.partition()
+    assert (now.leader, now.isr, now.leader_recovery_state) == (1, (1,), 1)
+    assert stage.replayed() == stage.state
+
+
 def test_a_leader_that_recovers_is_alone() -> None:
     stage = with_replicas(1, 2, 3)
     fence(stage, 2, 3, 1)

@@ -63,7 +63,7 @@ def test_a_table_has_the_newest_record_of_each_key(seed: int, brokers: int) -> N
 
 def test_a_node_that_ends_while_it_writes_markers_leaves_no_refusal_untold() -> None:
     """The seed that found it: a disk fails under one partition while the markers of others are not committed."""
-    assert run_seed(100_513, Shape()).breaches == []
+    assert Simulation(setup_of(100_513, brokers=3)).run().breaches == []
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
@@ -77,7 +77,7 @@ def test_replicas_move_between_log_directories(seed: int, brokers: int) -> None:
 @pytest.mark.parametrize("seed", [120_039, 120_283])
 def test_a_directory_that_was_out_of_reach_comes_back(seed: int) -> None:
     """The seeds that found it: a topic was made again meanwhile, and the disk fails again as that is set right."""
-    assert run_seed(seed, Shape()).breaches == []
+    assert Simulation(setup_of(seed, brokers=3)).run().breaches == []
 
 
 @pytest.mark.slow

@@ -1,0 +1,94 @@
+"""Producers that want no acknowledgement (acks=0): what came of a connection is in its order, none of it twice."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kpybroker.sim.actors.actor import Actor
+from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.consuming import latest_offset
+from kpybroker.sim.history import Place, Sent
+from kpybroker.sim.run import Run
+from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.rpc import produce
+
+TIRES_AFTER = 50
+LOOKS_EVERY = 5
+"""Requests, after which it asks for the latest offset, as the only way to notice that the leader is another."""
+
+
+class AcksNone(Actor):
+    """One producer."""
+
+    name = "acks_none"
+    odds = 0.12
+    checks = "the order of what was sent with acks=0"
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._producer: Producer | None = None
+
+    def start(self) -> None:
+        run, random = self.run, Random(f"acks_none {self.run.setup.seed}")
+        client = run.client("careless")
+        self._producer = Producer(client, random.choice(run.worked), pace_s=run.pace_s)
+        run.start(client, self._producer)
+
+    async def check(self, auditor: Client) -> None:
+        """Nothing is asked: the partition was read before, and what is there twice was found then."""
+        if self._producer is None:
+            return
+        history, place = self.run.history, self._producer.place
+        offsets = {value: offset for offset, (_, value) in history.ledger(place).seen.items()}
+        for values in self._producer.connections:
+            came = [offsets[value] for value in values if value in offsets]
+            history.count("came of acks=0", len(came))
+            if came != sorted(came):
+                history.breach(f"of one connection with acks=0 {values[:3]!r} and so on are at {came} of {place}")
+
+
+class Producer:
+    """`connections` has what was sent, by connection."""
+
+    def __init__(self, client: Client, place: Place, *, pace_s: float) -> None:
+        self._client = client
+        self.place = place
+        self._pace_s = pace_s
+        self._number = 0
+        self.connections: list[list[bytes]] = []
+        self._sent_on: object = None
+        """The connection of the last of them."""
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            try:
+                for _ in range(LOOKS_EVERY):
+                    await self._send()
+                await latest_offset(client, self.place)
+                client.succeeded()
+                await client.nap(2 * self._pace_s * (1 + self._number / TIRES_AFTER))
+            except (Unanswered, Refused) as failed:
+                client.note(f"cannot send: {failed}")
+                client.forget_topic(self.place[0])
+                await client.nap(0.5)
+
+    async def _send(self) -> None:
+        """Raises Unanswered."""
+        client, (name, index) = self._client, self.place
+        leader = await client.leader(name, index)
+        peer = await client.peer(leader.node_id)
+        if peer is not self._sent_on:
+            self._sent_on = peer
+            self.connections.append([])
+        value = b"%s/%d" % (client.name.encode(), self._number)
+        self._number += 1
+        client.history.sends(client.name, Sent(value, self.place, 0, False))
+        self.connections[-1].append(value)
+        batch = bytes(encode_batch([(None, value)], timestamp_ms=client.wall_ms()))
+        data = produce.PartitionProduceData(index=index, records=batch)
+        topic = produce.TopicProduceData(name=name, topic_id=leader.topic_id, partition_data=[data])
+        try:
+            await peer.send("Produce", produce.Request(acks=0, timeout_ms=5000, topic_data=[topic]))
+        except OSError as error:
+            raise Unanswered(str(error)) from error

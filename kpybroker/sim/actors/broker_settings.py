@@ -1,0 +1,119 @@
+"""Settings of brokers that change while they run (KIP-226): none ends a node; what was answered is what is told."""
+
+from __future__ import annotations
+
+from kpybroker.metadata.image import BROKER_RESOURCE
+from kpybroker.sim.actors.actor import Actor
+from kpybroker.sim.administering import alter_config
+from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.run import Run
+from kpybroker.wire.rpc import describe_configs
+
+PACE_S = 3.0
+VALUES = {
+    "background.threads": ("1", "10"),
+    "compression.gzip.level": ("-1", "1", "9"),
+    "compression.lz4.level": ("1", "17"),
+    "compression.zstd.level": ("-131072", "0", "22"),
+    "group.consumer.assignment.interval.ms": ("0", "1000"),
+    "group.coordinator.cached.buffer.max.bytes": ("524288", "2147483647"),
+    "log.cleaner.backoff.ms": ("0", "9223372036854775807"),
+    "log.cleaner.dedupe.buffer.size": ("1800000", "134217728"),
+    "log.cleaner.io.buffer.size": ("0", "1", "524288", "2147483647"),
+    "log.cleaner.min.compaction.lag.ms": ("0", "9223372036854775807"),
+    "log.cleaner.threads": ("1", "2"),
+    "log.flush.interval.messages": ("1", "9223372036854775807"),
+    "log.flush.interval.ms": ("0", "1", "9223372036854775807"),
+    "log.index.interval.bytes": ("0", "1", "2147483647"),
+    "log.index.size.max.bytes": ("4", "12", "2147483647"),
+    "log.message.timestamp.before.max.ms": ("9223372036854775807",),
+    "log.preallocate": ("true", "false"),
+    "log.roll.jitter.ms": ("0", "9223372036854775807"),
+    "log.roll.ms": ("1", "1000", "9223372036854775807"),
+    "log.segment.bytes": ("1048576", "2147483647"),
+    "log.segment.delete.delay.ms": ("0", "9223372036854775807"),
+    "max.connection.creation.rate": ("2147483647",),
+    "max.connections": ("10000", "2147483647"),
+    "max.connections.per.ip": ("10000", "2147483647"),
+    "num.io.threads": ("4", "16"),
+    "num.network.threads": ("2", "6"),
+    "num.recovery.threads.per.data.dir": ("1", "4"),
+    "num.replica.fetchers": ("1", "2"),
+    "producer.id.expiration.ms": ("86400000", "2147483647"),
+    "transaction.partition.verification.enable": ("true", "false"),
+}
+"""Values at the boundaries that leave everybody with something to do. Not among them: what shortens logs or refuses
+what clients write, for then no law says what must be there."""
+Setting = tuple[str, str]
+"""The name of the resource, empty for the whole cluster, and the key."""
+
+
+class BrokerSettings(Actor):
+    """One operator."""
+
+    name = "settings"
+    odds = 0.12
+    checks = "the settings of brokers"
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.set: dict[Setting, str] = {}
+        self.doubtful: set[Setting] = set()
+
+    def start(self) -> None:
+        nodes = [str(node.node_id) for node in self.run.setup.nodes]
+        client = self.run.client("adjuster")
+        self.run.start(client, Adjuster(client, nodes, self))
+
+    async def check(self, auditor: Client) -> None:
+        """Of one broker only that broker tells what was set."""
+        for (name, key), value in self.set.items():
+            if (name, key) in self.doubtful:
+                continue
+            resource = describe_configs.DescribeConfigsResource(
+                resource_type=BROKER_RESOURCE, resource_name=name, configuration_keys=[key]
+            )
+            node_id = int(name) if name else auditor.any_broker()
+            told = await auditor.ask(node_id, "DescribeConfigs", describe_configs.Request(resources=[resource]))
+            if told.results[0].error_code:
+                raise Refused(told.results[0].error_code)
+            found = next((row.value for row in told.results[0].configs if row.name == key), None)
+            if found != value:
+                self.run.history.breach(f"{key} of broker {name!r} was set to {value}, and is told to be {found}")
+
+    def look(self) -> None:
+        """Nodes end by themselves where their disks fail, and for no other reason."""
+        history, faults = self.run.history, self.run.setup.faults
+        if history.counts.get("ended by itself") and not {"disk_full", "disk_error"} & set(faults):
+            history.breach("a node ended by itself, and no disk has failed")
+
+
+class Adjuster:
+    """Sets one setting after the other."""
+
+    def __init__(self, client: Client, nodes: list[str], settings: BrokerSettings) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._settings = settings
+
+    async def run(self) -> None:
+        client, settings = self._client, self._settings
+        while not client.stopping:
+            key = client.random.choice(list(VALUES))
+            value, name = client.random.choice(VALUES[key]), client.random.choice(("", "", *self._nodes))
+            setting = name, key
+            try:
+                await alter_config(client, BROKER_RESOURCE, name, key, value)
+                settings.set[setting] = value
+                client.note(f"{key} of broker {name!r} is {value}")
+                client.history.count("settings changed")
+                client.succeeded()
+                await client.nap(PACE_S)
+            except Refused as refused:
+                client.note(f"{key} of broker {name!r} is not {value}: {refused}")
+                settings.doubtful.add(setting)
+                await client.nap(1.0)
+            except Unanswered as failed:
+                client.note(f"does not know of {key} of broker {name!r}: {failed}")
+                settings.doubtful.add(setting)
+                await client.nap(1.0)

@@ -1,0 +1,63 @@
+"""Producers that compress, and topics that want their batches in a codec of their own (compression.type)."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kpybroker.metadata.image import TOPIC_RESOURCE
+from kpybroker.sim.actors.actor import Actor
+from kpybroker.sim.administering import alter_config
+from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.producing import Producer
+from kpybroker.wire.compression import Codec
+
+TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+PACE_S = 5.0
+
+
+class Compression(Actor):
+    """What is read is held against what was sent, as of any producer."""
+
+    name = "compression"
+    odds = 0.12
+
+    def start(self) -> None:
+        run, random = self.run, Random(f"compression {self.run.setup.seed}")
+        topics = sorted({name for name, _ in run.worked})
+        place = random.choice(run.worked)
+        codecs = tuple(int(codec) for codec in Codec)
+        client = run.client("compressor")
+        is_idempotent = random.random() < 0.7
+        worker = Producer(
+            client,
+            place,
+            acks=-1,
+            idempotent=is_idempotent,
+            pace_s=run.pace_s,
+            tires_after=run.tires_after,
+            codecs=codecs,
+        )
+        run.start(client, worker)
+        client = run.client("recompressor")
+        run.start(client, Recompressor(client, topics))
+
+
+class Recompressor:
+    """Changes compression.type of topics: brokers open what comes then, and compress it anew."""
+
+    def __init__(self, client: Client, topics: list[str]) -> None:
+        self._client = client
+        self._topics = topics
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            topic, value = client.random.choice(self._topics), client.random.choice(TYPES)
+            try:
+                await alter_config(client, TOPIC_RESOURCE, topic, "compression.type", value)
+                client.note(f"{topic} has compression.type {value}")
+                client.succeeded()
+                await client.nap(PACE_S)
+            except (Unanswered, Refused) as failed:
+                client.note(f"does not know of compression.type of {topic}: {failed}")
+                await client.nap(1.0)

@@ -1,0 +1,99 @@
+"""Consumers that say in which rack they are, and read from a follower there (KIP-392)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from kpybroker.sim.actors.actor import Actor
+from kpybroker.sim.client import Client, Refused
+from kpybroker.sim.consuming import Consumer
+from kpybroker.sim.history import Place
+from kpybroker.sim.setup import Setup
+from kpybroker.wire.rpc import fetch
+
+SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_AGAIN_ODDS = 0.1
+"""How often a consumer asks the leader anew: real ones do so with every refresh of their metadata."""
+
+
+def rack_of(node_id: int) -> str:
+    return f"rack{node_id}"
+
+
+class Racks(Actor):
+    """Each broker in a rack of its own, and a consumer in one of them: what it reads is what the leader has."""
+
+    name = "racks"
+    odds = 0.12
+
+    @classmethod
+    def suits(cls, setup: Setup) -> bool:
+        return len(setup.nodes) > 1
+
+    @classmethod
+    def draw(cls, setup: Setup, random: Random) -> Setup:
+        nodes = tuple(
+            replace(
+                node,
+                properties={
+                    **node.properties,
+                    "broker.rack": rack_of(node.node_id),
+                    "replica.selector.class": SELECTOR,
+                },
+            )
+            for node in setup.nodes
+        )
+        return replace(setup, nodes=nodes)
+
+    def start(self) -> None:
+        run = self.run
+        random = Random(f"racks {run.setup.seed}")
+        client = run.client("neighbour")
+        rack_id = rack_of(random.choice(run.setup.nodes).node_id)
+        run.start(client, NearbyConsumer(client, list(run.worked), rack_id=rack_id, pace_s=run.pace_s))
+
+
+class NearbyConsumer(Consumer):
+    """Reads from the replica that the leader names, until that refuses or the leader is asked anew."""
+
+    def __init__(self, client: Client, places: list[Place], *, rack_id: str, pace_s: float) -> None:
+        super().__init__(client, places, max_wait_ms=100, pace_s=pace_s)
+        self._rack_id = rack_id
+        self._preferred: dict[Place, int] = {}
+
+    async def fetch(self, place: Place) -> None:
+        """One Fetch. Raises Unanswered, Refused."""
+        client, (name, index) = self._client, place
+        position = self.positions[place]
+        leader = await client.leader(name, index)
+        if client.random.random() < LEADER_AGAIN_ODDS:
+            self._preferred.pop(place, None)
+        node_id = self._preferred.pop(place, leader.node_id)
+        row = fetch.FetchPartition(
+            partition=index,
+            current_leader_epoch=leader.epoch,
+            fetch_offset=position,
+            partition_max_bytes=client.random.choice(self._bytes),
+        )
+        topic = fetch.FetchTopic(topic=name, topic_id=leader.topic_id, partitions=[row])
+        request: Any = fetch.Request(max_wait_ms=self._max_wait_ms, min_bytes=1, topics=[topic], rack_id=self._rack_id)
+        told = await client.ask(node_id, "Fetch", request)
+        if told.error_code:
+            raise Refused(told.error_code)
+        answer = told.responses[0].partitions[0]
+        if answer.error_code:  # also where a follower does not have as much yet: the leader is asked next
+            raise Refused(answer.error_code)
+        if answer.preferred_read_replica >= 0:
+            self._send_away(place, answer.preferred_read_replica, leader.node_id)
+            return
+        self._take(place, position, leader.epoch, answer)
+        if node_id != leader.node_id:
+            self._preferred[place] = node_id
+            client.history.count("fetched from a follower", self.positions[place] - position)
+
+    def _send_away(self, place: Place, node_id: int, leader_id: int) -> None:
+        if rack_of(node_id) != self._rack_id or node_id == leader_id:
+            self._client.history.breach(f"{self._client.name} in {self._rack_id} is sent to node {node_id} for {place}")
+        self._preferred[place] = node_id

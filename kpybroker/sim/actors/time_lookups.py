@@ -1,0 +1,132 @@
+"""Offsets by time: they are right against what was acknowledged with its timestamps (KIP-33, KIP-734, KIP-405)."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import NamedTuple
+
+from kpybroker.sim.actors.actor import Actor, Preparation
+from kpybroker.sim.actors.requests import offset_by_time, produced
+from kpybroker.sim.administering import create_topic
+from kpybroker.sim.client import Client, Refused, Unanswered
+from kpybroker.sim.consuming import Consumer, latest_offset
+from kpybroker.sim.history import Place, Sent
+from kpybroker.sim.run import Run
+from kpybroker.sim.setup import TopicSetup
+from kpybroker.wire.batch import Record, encode_batch
+
+PLACE: Place = ("times", 0)
+MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -3, -4, -5
+SPREAD_MS = 5000
+"""How far the timestamps of records lie around the time when they are sent."""
+TIRES_AFTER = 40
+CODECS = (0, 0, 1, 2, 3, 4)
+
+
+class Stamped(NamedTuple):
+    """A record that was acknowledged."""
+
+    epoch: int
+    """Of the leader that acknowledged it."""
+    offset: int
+    timestamp: int
+
+
+class TimeLookups(Actor):
+    """One client writes records whose timestamps go to and fro, and asks."""
+
+    name = "times"
+    odds = 0.12
+    checks = "offsets by time"
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.sent: dict[bytes, int] = {}
+        """Timestamps by value."""
+
+    def preparations(self, founder: Client) -> list[Preparation]:
+        random = Random(f"times {self.run.setup.seed}")
+        configs = {"internal.segment.bytes": random.choice(("900", "3000", "100000"))}
+        topic = TopicSetup(PLACE[0], 1, self.run.setup.replicas, configs)
+        return [(topic.name, partial(create_topic, founder, topic))]
+
+    def start(self) -> None:
+        client = self.run.client("times")
+        self.run.start(client, Asker(client, self.sent, pace_s=self.run.pace_s))
+
+    async def check(self, auditor: Client) -> None:
+        """Every answer is that of a reader who looks at all records."""
+        consumer = Consumer(auditor, [PLACE], max_wait_ms=100, pace_s=0.0)
+        await consumer.read_to_the_end()
+        found = [(offset, self.sent[value]) for offset, value in consumer.got[PLACE]]
+        leader = await auditor.leader(*PLACE)
+        times = sorted({timestamp for _, timestamp in found})
+        asked = [0, *auditor.random.sample(times, min(len(times), 6)), *(time + 1 for time in times[-2:])]
+        for timestamp in asked:
+            right = next(((offset, own) for offset, own in found if own >= timestamp), (-1, -1))
+            self._hold(timestamp, await offset_by_time(auditor, PLACE, leader, timestamp), right)
+        newest = max(found, key=lambda each: each[1], default=(-1, -1))
+        self._hold(MAX_TIMESTAMP, await offset_by_time(auditor, PLACE, leader, MAX_TIMESTAMP), newest)
+        self._hold(EARLIEST_LOCAL, await offset_by_time(auditor, PLACE, leader, EARLIEST_LOCAL), (0, -1))
+        self._hold(LATEST_TIERED, await offset_by_time(auditor, PLACE, leader, LATEST_TIERED), (-1, -1))
+
+    def _hold(self, timestamp: int, told: tuple[int, int], right: tuple[int, int]) -> None:
+        if told != right:
+            self.run.history.breach(f"for time {timestamp} offset and timestamp are {right}, and {told} was told")
+
+
+class Asker:
+    """Writes and asks in turn."""
+
+    def __init__(self, client: Client, sent: dict[bytes, int], *, pace_s: float) -> None:
+        self._client = client
+        self._sent = sent
+        self._pace_s = pace_s
+        self._acked: list[Stamped] = []
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            try:
+                await self._write()
+                await self._ask()
+                client.succeeded()
+                await client.nap(self._pace_s * (1 + len(self._sent) / TIRES_AFTER))
+            except (Unanswered, Refused) as failed:
+                client.note(f"does not know of times: {failed}")
+                client.forget_topic(PLACE[0])
+                await client.nap(0.5)
+
+    async def _write(self) -> None:
+        """A few records in a batch. Raises Unanswered, Refused."""
+        client, records = self._client, []
+        for number in range(client.random.choice((1, 2, 5))):
+            value = b"times/%d" % len(self._sent) + b"." * client.random.choice((0, 10))
+            timestamp = client.wall_ms() + client.random.randint(-SPREAD_MS, 0)
+            self._sent[value] = timestamp
+            client.history.sends(client.name, Sent(value, PLACE, -1, False))
+            records.append(Record(number, timestamp, None, value))
+        batch = bytes(encode_batch(records, codec=client.random.choice(CODECS)))
+        base, leader, _ = await produced(client, PLACE, batch)
+        self._acked += [Stamped(leader.epoch, base + each.offset, each.timestamp) for each in records]
+
+    async def _ask(self) -> None:
+        """A leader has what was acknowledged in its epoch or before. Raises Unanswered, Refused."""
+        client = self._client
+        leader = await client.leader(*PLACE)
+        had = [each for each in self._acked if each.epoch <= leader.epoch]
+        if not had:
+            return
+        timestamp = client.random.choice(had).timestamp + client.random.choice((0, 0, 1, -700))
+        floor = min((each.offset for each in had if each.timestamp >= timestamp), default=None)
+        offset, found = await offset_by_time(client, PLACE, leader, timestamp)
+        if floor is not None and not 0 <= offset <= floor:
+            client.history.breach(f"time {timestamp} is at {floor} of {PLACE[0]}-0, and {offset} was told")
+        if offset >= 0 and found < timestamp:
+            client.history.breach(f"offset {offset} of time {found} was told for time {timestamp}")
+        newest = max(each.timestamp for each in had)
+        offset, found = await offset_by_time(client, PLACE, leader, MAX_TIMESTAMP)
+        if offset >= 0 and found < newest:
+            client.history.breach(f"a record of time {newest} was acknowledged, and {found} is told for the newest")
+        await latest_offset(client, PLACE)

@@ -1,0 +1,36 @@
+"""Transactional producers, and those who consume, transform and produce."""
+
+from __future__ import annotations
+
+from kpybroker.sim.actors.actor import Actor
+from kpybroker.sim.setup import OUTPUTS, Setup
+from kpybroker.sim.transacting import Transactor
+from kpybroker.sim.transforming import TEAM, TWINS, Transformer
+
+TWINS_ODDS = 0.4
+"""How often two transactors share one transactional id, and fence each other off all the time."""
+TEAM_ODDS = 0.5
+
+
+class Transactions(Actor):
+    """`checks` holds what is there in the end against what they were told."""
+
+    @classmethod
+    def plays(cls, setup: Setup) -> bool:
+        return setup.transactors > 0
+
+    def start(self) -> None:
+        run, pace_s = self.run, self.run.pace_s
+        are_twins = run.setup.transactors > 1 and run.random.random() < TWINS_ODDS
+        for number in range(run.setup.transactors):
+            client = run.client(f"t{number}")
+            client.twins = transactional_id = "twins" if are_twins else client.name
+            run.start(client, Transactor(client, transactional_id, run.worked, pace_s=pace_s))
+        is_team = run.setup.transformers > 0 and run.random.random() < TEAM_ODDS
+        group, sources = (TEAM, run.worked) if is_team else (TWINS, run.worked[:1])
+        for number in range(run.setup.transformers):
+            client = run.client(f"x{number}")
+            client.twins = client.name if is_team else TWINS
+            pace_s = min(pace_s, 1.0)
+            worker = Transformer(client, group, sources, (OUTPUTS, 0), is_member=is_team, pace_s=2 * pace_s)
+            run.start(client, worker)

@@ -1,0 +1,80 @@
+"""Brokers that are unregistered while they are away, or at work, and come back (UnregisterBroker, KIP-631)."""
+
+from __future__ import annotations
+
+from kpybroker.controller.commands import UnregisterBroker
+from kpybroker.controller.state import ControllerState
+from kpybroker.sim.actors.actor import Actor
+from kpybroker.sim.client import Client, Unanswered
+from kpybroker.sim.cluster import SimMachine
+from kpybroker.sim.run import Run
+from kpybroker.sim.setup import Setup
+
+AT_WORK_ODDS = 0.15
+LOOKS_EVERY_S = 1.0
+
+
+class Unregistration(Actor):
+    """At rest every broker is registered again, and nothing was lost."""
+
+    name = "unregistration"
+    odds = 0.12
+    checks = "who is registered"
+
+    @classmethod
+    def suits(cls, setup: Setup) -> bool:
+        return len(setup.nodes) > 2 and (setup.outlives_power or "power_loss" not in setup.faults)
+
+    def start(self) -> None:
+        client = self.run.client("unregistrar")
+        self.run.start(client, Unregistrar(client, self.run))
+
+    async def check(self, auditor: Client) -> None:
+        for machine in self.run.machines:
+            if machine.node is None:
+                raise Unanswered(f"{machine.name} does not run")
+            brokers = machine.node.broker.image.brokers
+            away = [each.setup.node_id for each in self.run.machines if each.setup.node_id not in brokers]
+            fenced = [broker.id for broker in brokers.values() if broker.fenced]
+            if away or fenced:
+                raise Unanswered(f"{machine.name} has brokers {away} as not registered, {fenced} as fenced")
+
+
+class Unregistrar:
+    """Asks the active controller on its own machine: a request that is late could take the last replica of something
+    from the cluster, which is what was asked for then, and nobody's fault."""
+
+    def __init__(self, client: Client, run: Run) -> None:
+        self._client = client
+        self._run = run
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            await client.nap(2 * LOOKS_EVERY_S)
+            client.succeeded()
+            machine = client.random.choice(self._run.machines)
+            if machine.node is None or client.random.random() < AT_WORK_ODDS:
+                self._unregister(machine)
+
+    def _unregister(self, machine: SimMachine) -> None:
+        for other in self._run.machines:
+            if other.node is None or not other.node.broker.controller.is_active or other.process is None:
+                continue
+            controller, node_id = other.node.broker.controller, machine.setup.node_id
+            if node_id in controller.machine.state.brokers and others_suffice(controller.machine.state, node_id):
+                self._client.note(f"unregisters node {node_id}")
+                self._client.history.count("brokers unregistered")
+                with self._client.loop.acting(other.process.owner):
+                    controller.tell(UnregisterBroker(node_id))
+            return
+
+
+def others_suffice(state: ControllerState, node_id: int) -> bool:
+    """Every partition of the broker has another live replica in sync."""
+    partitions = [one for topic in state.topics.values() for one in topic.partitions.values()]
+    return all(
+        any(member != node_id and state.active(member) for member in one.isr)
+        for one in partitions
+        if node_id in one.replicas
+    )
