@@ -25,7 +25,7 @@ from kpybroker.controller.rules import Rules
 from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Outcome, Stored, Tick, Ticket
+from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
 from kpybroker.wire.stored import metadata as stored
 
 PRODUCER_ID_BLOCK = 1000
@@ -57,13 +57,13 @@ class ControllerMachine:
         self._next_offset = next_offset
         self._look_around_ms: int | None = None
 
-    def decide(self, ticket: Ticket, command: Command, now_ms: int) -> Outcome:
+    def decide(self, ticket: Ticket, command: Command, now: Moment) -> Outcome:
         """Look, and say which records and which answer. A refusal is an answer too."""
         try:
-            records, answer = self._decide(command, now_ms)
+            records, answer = self._decide(command, now.steady_ms)
         except KafkaError as refusal:
             return Outcome(answers=[(ticket, refusal)])
-        values = [Stored(None, None, now_ms, message=record) for record in records]
+        values = [Stored(None, None, now.wall_ms, message=record) for record in records]
         return Outcome(values, [(ticket, answer)])
 
     def _decide(self, command: Command, now_ms: int) -> tuple[list[Any], Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kpybroker.groups.modern import ModernGroup
 from kpybroker.groups.offsets import Committed, Offsets, Shown
-from kpybroker.machine import Outcome
+from kpybroker.machine import Moment, Outcome
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.runner import Runner
 from kpybroker.sim.mutant import Mutant, Patch
@@ -35,12 +35,12 @@ def _tells_endings_at_once(hold: Callable[..., None]) -> Callable[..., None]:
 
 
 def _takes_every_epoch(decide: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    def credulous(machine: TransactionMachine, ticket: Any, command: Any, now_ms: int) -> Outcome:
+    def credulous(machine: TransactionMachine, ticket: Any, command: Any, now: Moment) -> Outcome:
         if isinstance(command, AddPartitions | End | Verify):
             known = machine.transactions.get(command.transactional_id)
             if known is not None:
                 command = replace(command, producer_epoch=known.producer_epoch)
-        return decide(machine, ticket, command, now_ms)
+        return decide(machine, ticket, command, now)
 
     return credulous
 

@@ -20,7 +20,7 @@ from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.state import PartitionState, TopicState
 from kpybroker.errors import KafkaError
-from kpybroker.machine import Stored, Ticket
+from kpybroker.machine import Moment, Stored, Ticket
 from kpybroker.metadata.image import Image
 from kpybroker.wire.stored.metadata import frame_record
 
@@ -68,7 +68,7 @@ class Plane:
     def ask(self, command: Any) -> Any:
         """One request: decided, committed, applied by the controller and by an Image."""
         began = process_time()
-        outcome = self.machine.decide(Ticket(TIMEOUT_MS), command, NOW_MS)
+        outcome = self.machine.decide(Ticket(TIMEOUT_MS), command, Moment(NOW_MS, NOW_MS))
         for record in outcome.records:
             self.machine.apply(record)
         decided = process_time()
