@@ -11,6 +11,7 @@ from kpybroker.groups.offsets import Committed, Offsets, Shown
 from kpybroker.machine import Moment, Outcome
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.runner import Runner
+from kpybroker.sim.cluster import SimWorld
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.marks import Marks
 from kpybroker.storage.producers import ProducerStates
@@ -70,6 +71,10 @@ def _one_before(fetch: Callable[..., Any]) -> Callable[..., Any]:
     return stale
 
 
+def _says_wall_time(world: SimWorld) -> int:
+    return world.wall_ms()
+
+
 def _is_free(*_: Any) -> bool:
     return True
 
@@ -108,6 +113,12 @@ COORDINATORS = (
         "a partition is given away before it was given up",
         (Patch(ModernGroup, "is_free", _is_free),),
         MOVES,
+        brokers=3,
+    ),
+    Mutant(
+        "time-outs run on the wall clock",
+        (Patch(SimWorld, "steady_ms", _says_wall_time),),
+        ("clock_skew",),
         brokers=3,
     ),
 )

@@ -17,6 +17,7 @@ from types import FrameType
 from kpybroker.broker import OFFSETS_TOPIC
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.sim import checks
+from kpybroker.sim.abandoning import Abandoner
 from kpybroker.sim.administering import Operator, create_topic, cut_small
 from kpybroker.sim.caretaking import Caretaker
 from kpybroker.sim.client import GROUP as GROUP_COORDINATOR
@@ -113,8 +114,7 @@ class Simulation:
         table = setup.table
         self.tables: list[Place] = [(table.name, index) for index in range(table.partitions)] if table else []
         """Those that are compacted."""
-        session_s = 0.0 if "clock_skew" in setup.faults else SHARERS_SESSION_MS / 1000
-        self.shares = Shares(self.history, SHARERS, session_s)
+        self.shares = Shares(self.history, SHARERS, SHARERS_SESSION_MS / 1000)
 
     def problem(self, owner: Owner, text: str, raised: BaseException | None) -> None:
         """Something was raised where nothing may be."""
@@ -200,7 +200,8 @@ class Simulation:
         )
         await nemesis.run()
         await nemesis.mend()
-        if await self._everybody_goes_on() and await self._everything_is_shared() and await self._everybody_stops():
+        rests = await self._everybody_goes_on() and await self._everything_is_shared() and await self._everybody_stops()
+        if rests and await self._the_abandoned_ends():
             await self._check()
         watching.cancel()
 
@@ -377,6 +378,13 @@ class Simulation:
                 return False
             await asyncio.sleep(0.5)
         return True
+
+    async def _the_abandoned_ends(self) -> bool:
+        """Time-outs are kept, whatever is done to the clocks."""
+        if "clock_skew" not in self.setup.faults:
+            return True
+        random = Random(f"abandoned {self.setup.seed}")
+        return await Abandoner(self._client("abandoner"), self.worked, self.machines, random).run()
 
     async def _everybody_stops(self) -> bool:
         for client in self.clients:
