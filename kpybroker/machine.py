@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kpybroker.wire.markers import Marker
 
@@ -95,10 +95,21 @@ class Tick:
     __slots__ = ()
 
 
+class Moment(NamedTuple):
+    """When a step happens, by two clocks, in milliseconds.
+
+    Time-outs run on `steady_ms`, which only goes forward and means nothing to another process. `wall_ms`, since the
+    epoch, is for what is stored or told: the wall clock may be set back or forward at any time.
+    """
+
+    steady_ms: int
+    wall_ms: int
+
+
 class Machine(Protocol):
     """Replicated state. Nothing in here waits, reads a clock, or rolls dice other than those it was given."""
 
-    def decide(self, ticket: Ticket, command: Any, now_ms: int) -> Outcome:
+    def decide(self, ticket: Ticket, command: Any, now: Moment) -> Outcome:
         """Look, and say what shall be. Hard state stays as it is; raising KafkaError refuses the command.
 
         Whatever else is raised is a bug. Where somebody asked, it costs the asker UNKNOWN_SERVER_ERROR and nobody else
@@ -109,7 +120,7 @@ class Machine(Protocol):
         """The only place where hard state changes: called for each record in order, at replay and live alike."""
 
     def deadline_ms(self) -> int | None:
-        """Wall time at which a `Tick` is wanted, or None. Asked after each step, so it must be cheap."""
+        """The steady time at which a `Tick` is wanted, or None. Asked after each step, so it must be cheap."""
 
 
 class StateLog(Protocol):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Answer, Machine, Outcome, StateLog, Stored, Tick, Ticket
+from kpybroker.machine import Answer, Machine, Moment, Outcome, StateLog, Stored, Tick, Ticket
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class Runner:
 
     def _step(self, ticket: Ticket, command: Any, is_asked: bool) -> list[tuple[Ticket, Answer]]:
         try:
-            outcome = self.machine.decide(ticket, command, self.world.wall_ms())
+            outcome = self.machine.decide(ticket, command, Moment(self.world.steady_ms(), self.world.wall_ms()))
         except KafkaError as refusal:
             outcome = Outcome(answers=[(ticket, refusal)])
         except Exception as bug:
@@ -269,14 +269,14 @@ class Runner:
             if self._timer_ms <= deadline_ms:
                 return
             self._timer.cancel()
-        delay_ms = max(deadline_ms - self.world.wall_ms(), 1)
+        delay_ms = max(deadline_ms - self.world.steady_ms(), 1)
         self._timer_ms = deadline_ms
         self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         deadline_ms = self.machine.deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self.world.wall_ms():
+        if deadline_ms is not None and deadline_ms <= self.world.steady_ms():
             self._run(Ticket(0), Tick())
         else:
             self._arm()

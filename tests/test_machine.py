@@ -184,6 +184,21 @@ def test_a_machine_is_woken_at_its_deadline_and_not_before() -> None:
     run(play)
 
 
+@pytest.mark.parametrize("ahead_ms", [-600_000, 600_000])
+def test_a_wall_clock_that_is_set_moves_no_deadline(ahead_ms: int) -> None:
+    async def play() -> None:
+        runner, words = runner_of(ManualLog())
+        await runner.load()
+        await runner.ask("at 3000", 1000)
+        runner.world.ahead_ms = ahead_ms  # type: ignore[attr-defined]
+        await asyncio.sleep(2.9)
+        assert words.ticks == [0]
+        await asyncio.sleep(0.2)
+        assert words.ticks == [0, 3000]
+
+    run(play)
+
+
 def test_what_the_log_refuses_is_not_applied() -> None:
     async def play() -> None:
         log = ManualLog(at_once=True)

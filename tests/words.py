@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Outcome, Stored, Tick, Ticket
+from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
 from kpybroker.runner import Runner
 
 
@@ -38,11 +38,16 @@ def run(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Clock:
-    """The one door of the World that a Runner uses, on the loop's own time."""
+    """The only doors of the World that a Runner uses, both on the loop's own time."""
 
     random = network = disk = None
+    ahead_ms = 0
+    """How far the wall clock is ahead of the steady one."""
 
     def wall_ms(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1000) + self.ahead_ms
+
+    def steady_ms(self) -> int:
         return round(asyncio.get_running_loop().time() * 1000)
 
 
@@ -91,10 +96,10 @@ class Words:
         self.wake_ms: int | None = None
         self.ticks: list[int] = []
 
-    def decide(self, ticket: Ticket, command: Any, now_ms: int) -> Outcome:
+    def decide(self, ticket: Ticket, command: Any, now: Moment) -> Outcome:
         if isinstance(command, Tick):
-            self.ticks.append(now_ms)
-            self.wake_ms = None if self.wake_ms is not None and self.wake_ms <= now_ms else self.wake_ms
+            self.ticks.append(now.steady_ms)
+            self.wake_ms = None if self.wake_ms is not None and self.wake_ms <= now.steady_ms else self.wake_ms
             return Outcome()
         if command == "?":
             return Outcome(answers=[(ticket, [word for _, word in self.words])])

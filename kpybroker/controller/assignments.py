@@ -10,6 +10,7 @@ from typing import Any
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import CreatePartitions, NewPartitions, TopicResult
 from kpybroker.controller.directories import first_directory
+from kpybroker.controller.internal_topics import check_growth
 from kpybroker.controller.placement import Candidate, place_replicas
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
@@ -122,6 +123,7 @@ def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[
     known = state.topics.get(topic.name)
     if known is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    check_growth(topic.name)
     now = len(known.partitions)
     if topic.total == now:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {now} partition(s).")

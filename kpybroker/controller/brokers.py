@@ -13,7 +13,7 @@ from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.controller.log_dirs import lose_directories
 from kpybroker.controller.rules import Rules
 from kpybroker.controller.sessions import Sessions
-from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState, PartitionState
+from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState, PartitionState, TopicState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.wire.stored import metadata as stored
@@ -23,6 +23,11 @@ UNFENCE = -1
 FENCE = 1
 UNFENCED, FENCED = BrokerState(False, should_shut_down=False), BrokerState(True, should_shut_down=False)
 LET_GO = BrokerState(True, should_shut_down=True)
+
+
+LEFT_AT_ONCE, LOOKED_AT_AT_ONCE = 2_000, 200_000
+"""Partitions that a broker leaves, and that are looked at, in one step of its fencing: some tens of milliseconds. Those
+of one topic are left together."""
 
 
 class Lost(NamedTuple):
@@ -157,10 +162,44 @@ def heartbeat(
 
 def fence(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:
     """Nobody is sent to this broker any more, and others lead what it led."""
-    change = stored.BrokerRegistrationChangeRecord(
-        broker_id=node_id, broker_epoch=state.brokers[node_id].epoch, fenced=FENCE
-    )
-    return [change, *leave(state, rules, node_id)]
+    return [_fenced(node_id, state.brokers[node_id]), *leave(state, rules, node_id)]
+
+
+def _fenced(node_id: int, broker: BrokerRegistration) -> stored.BrokerRegistrationChangeRecord:
+    return stored.BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=FENCE)
+
+
+class Leaving:
+    """The fencing of a broker that has many partitions: it leaves some with each step, and is fenced with the last.
+
+    The partitions come first: whoever is told meanwhile of a new leader can go there, and until the end the broker may
+    not come back.
+    """
+
+    def __init__(self, state: ControllerState, node_id: int) -> None:
+        self.node_id = node_id
+        self._epoch = state.brokers[node_id].epoch
+        self._topics = list(reversed(state.topics))
+        self._is_new = True
+
+    def step(self, state: ControllerState, rules: Rules) -> tuple[list[Any], bool]:
+        """The next records, and whether they are the last; nothing is left to do where another incarnation came."""
+        broker = state.brokers.get(self.node_id)
+        if broker is None or broker.epoch != self._epoch or broker.fenced:
+            return [], True
+        records: list[Any] = []
+        looked_at = 0
+        while self._topics and len(records) < LEFT_AT_ONCE and looked_at < LOOKED_AT_AT_ONCE:
+            topic = state.topics.get(self._topics.pop())
+            if topic is not None:
+                looked_at += len(topic.partitions)
+                records += _leave_topic(state, rules, topic, self.node_id)
+        if self._is_new and not self._topics:
+            return [_fenced(self.node_id, broker), *records], True
+        self._is_new = False
+        if self._topics or records:
+            return records, False
+        return fence(state, rules, self.node_id), True  # with it what was placed there meanwhile
 
 
 def unregister_broker(state: ControllerState, rules: Rules, node_id: int) -> tuple[list[Any], None]:
@@ -220,33 +259,50 @@ def leave(
     is neither in sync nor led by it, though nobody else be: an empty log is not taken for what was acknowledged.
     """
     records: list[Any] = []
-    is_unsure = stopped_cleanly is False
     for topic in state.topics.values():
-        change: PartitionChange | None = None
-        for index, partition in topic.partitions.items():
-            was_lost = lost is not None and lost.has(partition, node_id)
-            replaced = lost.replaced(partition, node_id) if lost is not None and was_lost else None
-            if not was_lost and may_stay and partition.leader == node_id and partition.replicas == (node_id,):
-                if is_unsure:
-                    records.append(
-                        stored.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
-                    )
-                continue
-            in_sync = node_id in partition.isr
-            is_eligible = is_unsure and node_id in partition.eligible_leader_replicas
-            if not (in_sync or node_id == partition.leader or is_eligible or was_lost):
-                continue
-            if change is None:
-                change = PartitionChange(state, rules, topic, lambda other: other != node_id and state.active(other))
-            wanted = Wanted(
-                isr=tuple(other for other in partition.isr if other != node_id),
-                election=_election(rules, topic.name),
-                lost_its_log=node_id if is_unsure or replaced is not None else None,
-                directories=replaced,
-            )
-            record = change.record(index, wanted)
-            if record is not None:
-                records.append(record)
+        records += _leave_topic(
+            state, rules, topic, node_id, is_unsure=stopped_cleanly is False, may_stay=may_stay, lost=lost
+        )
+    return records
+
+
+def _leave_topic(
+    state: ControllerState,
+    rules: Rules,
+    topic: TopicState,
+    node_id: int,
+    *,
+    is_unsure: bool = False,
+    may_stay: bool = True,
+    lost: Lost | None = None,
+) -> list[Any]:
+    """What `leave` does with the partitions of one topic."""
+    records: list[Any] = []
+    change: PartitionChange | None = None
+    for index, partition in topic.partitions.items():
+        was_lost = lost is not None and lost.has(partition, node_id)
+        replaced = lost.replaced(partition, node_id) if lost is not None and was_lost else None
+        if not was_lost and may_stay and partition.leader == node_id and partition.replicas == (node_id,):
+            if is_unsure:
+                records.append(
+                    stored.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
+                )
+            continue
+        in_sync = node_id in partition.isr
+        is_eligible = is_unsure and node_id in partition.eligible_leader_replicas
+        if not (in_sync or node_id == partition.leader or is_eligible or was_lost):
+            continue
+        if change is None:
+            change = PartitionChange(state, rules, topic, lambda other: other != node_id and state.active(other))
+        wanted = Wanted(
+            isr=tuple(other for other in partition.isr if other != node_id),
+            election=_election(rules, topic.name),
+            lost_its_log=node_id if is_unsure or replaced is not None else None,
+            directories=replaced,
+        )
+        record = change.record(index, wanted)
+        if record is not None:
+            records.append(record)
     return records
 
 

@@ -21,6 +21,7 @@ from kpybroker.controller.commands import (
     ReplaceConfigs,
     ResourceType,
 )
+from kpybroker.controller.internal_topics import POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
 from kpybroker.controller.together import check_together
@@ -88,6 +89,8 @@ def _alter(
             if state.features.get(ELR_FEATURE, 0):
                 _check_min_isr(resource, current, wanted)
             _check_settings(config, kind, name, wanted, current)
+            if kind == ResourceType.TOPIC and wanted.get(POLICY) != current.get(POLICY):
+                check_policy(name, wanted.get(POLICY, config.topic_default(POLICY)))
             changes = _difference(kind, name, current, wanted)
             records.extend(changes)
             if state.features.get(ELR_FEATURE, 0) and any(change.name == MIN_ISR for change in changes):

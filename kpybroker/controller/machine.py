@@ -25,13 +25,27 @@ from kpybroker.controller.rules import Rules
 from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Outcome, Stored, Tick, Ticket
+from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
+from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES
 from kpybroker.wire.stored import metadata as stored
 
 PRODUCER_ID_BLOCK = 1000
 """Kafka's size of a block (KIP-730)."""
 
 
+WHOLE_RECORDS, WHOLE_BYTES = 1_000, BATCH_LIMIT_BYTES // 2
+"""More than these are not one batch of the log but a metadata transaction of several (KIP-868)."""
+OF_THE_STATE = (
+    asked.AlterPartition,
+    asked.AssignReplicas,
+    asked.BrokerHeartbeat,
+    asked.BrokerLost,
+    asked.ElectLeaders,
+    asked.RegisterBroker,
+    asked.UnregisterBroker,
+    Tick,
+)
+"""How much these write follows from what there is, and nobody can ask for less at a time."""
 LATE_MS = 500
 """A Tick that comes so much later than it was wanted says that this node slept, and not that the brokers did."""
 
@@ -56,14 +70,19 @@ class ControllerMachine:
         self._random = random
         self._next_offset = next_offset
         self._look_around_ms: int | None = None
+        self._ticked_ms = 0
+        self._leaving: list[brokers.Leaving] = []
+        """Brokers that are being fenced, one after the other."""
 
-    def decide(self, ticket: Ticket, command: Command, now_ms: int) -> Outcome:
+    def decide(self, ticket: Ticket, command: Command, now: Moment) -> Outcome:
         """Look, and say which records and which answer. A refusal is an answer too."""
         try:
-            records, answer = self._decide(command, now_ms)
+            records, answer = self._decide(command, now.steady_ms)
         except KafkaError as refusal:
             return Outcome(answers=[(ticket, refusal)])
-        values = [Stored(None, None, now_ms, message=record) for record in records]
+        values = [Stored(None, None, now.wall_ms, message=record) for record in records]
+        if len(values) > WHOLE_RECORDS and isinstance(command, OF_THE_STATE):
+            values = _whole(values, now.wall_ms)
         return Outcome(values, [(ticket, answer)])
 
     def _decide(self, command: Command, now_ms: int) -> tuple[list[Any], Any]:
@@ -113,7 +132,9 @@ class ControllerMachine:
         self.state.apply(record.message)
 
     def deadline_ms(self) -> int | None:
-        """The end of the first session, or the next time to look at who leads what."""
+        """The end of the first session, or the next time to look at who leads what; at once for the next step."""
+        if self._leaving:
+            return 0
         ends_ms = self.sessions.next_end_ms(self.state)
         if ends_ms is None or self._look_around_ms is None:
             return ends_ms
@@ -152,7 +173,19 @@ class ControllerMachine:
         self.sessions.let_go(command.node_id)
         if broker.fenced or not command.dead:
             return [], None
-        return brokers.fence(self.state, rules, command.node_id), None
+        return self._fence(rules, command.node_id), None
+
+    def _fence(self, rules: Rules, node_id: int) -> list[Any]:
+        """Fence a broker, or begin to: of many partitions some with each Tick, so that nobody waits for all of them."""
+        if all(each.node_id != node_id for each in self._leaving):
+            self._leaving.append(brokers.Leaving(self.state, node_id))
+        return self._go_on_leaving(rules)
+
+    def _go_on_leaving(self, rules: Rules) -> list[Any]:
+        records, is_done = self._leaving[0].step(self.state, rules)
+        if is_done:
+            del self._leaving[0]
+        return records
 
     # ---- what comes with time
 
@@ -164,11 +197,14 @@ class ControllerMachine:
         """
         self.sessions.begin(self.state, now_ms)
         due_ms = self.sessions.next_end_ms(self.state)
-        if due_ms is not None and now_ms - due_ms > LATE_MS:
+        if due_ms is not None and now_ms - max(due_ms, self._ticked_ms) > LATE_MS:
             self.sessions.renew_all(now_ms)
+        self._ticked_ms = now_ms
+        if self._leaving:
+            return self._go_on_leaving(rules)
         expired = self.sessions.expired(self.state, now_ms)
         if expired:
-            return brokers.fence(self.state, rules, expired[0])
+            return self._fence(rules, expired[0])
         if self._look_around_ms is None:
             self._look_around_ms = now_ms + self._interval_ms
         elif now_ms >= self._look_around_ms:
@@ -201,3 +237,15 @@ class ControllerMachine:
             next_producer_id=first + PRODUCER_ID_BLOCK,
         )
         return [record], ProducerIdBlock(first, PRODUCER_ID_BLOCK)
+
+
+def _whole(values: list[Stored], wall_ms: int) -> list[Stored]:
+    """What one batch of the log cannot hold, in a transaction: it counts once all has committed, or not at all."""
+    size_bytes = 0
+    for value in values:
+        framed = value.value = stored.frame_record(value.message)
+        size_bytes += len(framed)
+    if size_bytes <= WHOLE_BYTES:
+        return values
+    begin = Stored(None, None, wall_ms, message=stored.BeginTransactionRecord(name="controller"))
+    return [begin, *values, Stored(None, None, wall_ms, message=stored.EndTransactionRecord())]

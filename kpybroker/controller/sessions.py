@@ -10,7 +10,7 @@ UNKNOWN = -1
 
 
 class Sessions:
-    """Sessions of registered brokers, live or fenced. Times are wall-clock milliseconds.
+    """Sessions of registered brokers, live or fenced. Times are milliseconds of the steady clock.
 
     applied: how far the metadata is known to be applied at a node, by other means than its heartbeats.
     """
@@ -26,10 +26,8 @@ class Sessions:
 
     def touch(self, node_id: int, now_ms: int, metadata_offset: int = UNKNOWN) -> None:
         """A broker has been heard of, and has applied the metadata so far."""
-        ends_ms = self._ends_ms[node_id] = now_ms + self._timeout_ms
+        self._ends_ms[node_id] = now_ms + self._timeout_ms
         self._offsets[node_id] = max(metadata_offset, self._offsets.get(node_id, UNKNOWN))
-        if any(each_ms > ends_ms for each_ms in self._ends_ms.values()):  # the clock was set back
-            self._ends_ms = {each: min(each_ms, ends_ms) for each, each_ms in self._ends_ms.items()}
 
     def let_go(self, node_id: int) -> None:
         """The incarnation is gone, or thought to be: another one need not wait. It is fenced in its own time."""

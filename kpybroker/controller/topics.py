@@ -19,7 +19,7 @@ from kpybroker.controller.commands import (
     TopicResult,
 )
 from kpybroker.controller.configs import check_topic_configs
-from kpybroker.controller.internal_topics import METADATA_TOPIC
+from kpybroker.controller.internal_topics import COORDINATORS_TOPICS, METADATA_TOPIC, POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState, normal_name
 from kpybroker.errors import ErrorCode, KafkaError
@@ -77,6 +77,9 @@ def _create(
     settings = made.settings.get(topic.configs)
     if settings is None:
         settings = made.settings[topic.configs] = _settings(config, topic)
+    if topic.name in COORDINATORS_TOPICS:
+        settings = {POLICY: "compact", **settings}
+        check_policy(topic.name, settings[POLICY])
     placed = _assign(state, config, random, topic)
     count = len(placed)
     if state.partition_count + made.partitions + count > config.max_partitions:

@@ -104,11 +104,12 @@ class ClassicGroup:
         "sync_timer",
     )
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, wall_ms: int) -> None:
         self.group_id = group_id
         self.state = State.EMPTY
         self.previous_state = State.DEAD
-        self.state_since_ms: int | None = now_ms
+        self.state_since_ms: int | None = wall_ms
+        """By the wall clock, for it is stored."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
@@ -190,10 +191,10 @@ class ClassicGroup:
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def enter(self, state: State, now_ms: int) -> None:
+    def enter(self, state: State, wall_ms: int) -> None:
         self.previous_state = self.state
         self.state = state
-        self.state_since_ms = now_ms
+        self.state_since_ms = wall_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
         """A first member leads and says the protocol type."""
@@ -266,15 +267,15 @@ class ClassicGroup:
                 return True
         return False
 
-    def next_generation(self, now_ms: int) -> None:
+    def next_generation(self, wall_ms: int) -> None:
         self.generation = 0 if self.generation == 2**31 - 1 else self.generation + 1
         self.pending_sync.clear()
         if self.members:
             self.protocol = self.select_protocol()
-            self.enter(State.COMPLETING_REBALANCE, now_ms)
+            self.enter(State.COMPLETING_REBALANCE, wall_ms)
         else:
             self.protocol = None
-            self.enter(State.EMPTY, now_ms)
+            self.enter(State.EMPTY, wall_ms)
 
     def _count(self, protocols: Iterable[tuple[str, bytes]], by: int) -> None:
         for name, _ in protocols:

@@ -62,14 +62,14 @@ def commit(command: CommitOffsets, settings: GroupSettings, turn: Turn) -> list[
     Kafka does."""
     codes = []
     first = len(turn.records)
-    expires_ms = min(turn.now_ms + command.retention_ms, LAST_MS) if command.retention_ms >= 0 else -1
+    expires_ms = min(turn.wall_ms + command.retention_ms, LAST_MS) if command.retention_ms >= 0 else -1
     for topic, topic_id, partitions in command.topics:
         known_id = topic_id if command.transaction is None else records.NO_TOPIC_ID
         for each in partitions:
             if java_length(each.metadata) > settings.offset_metadata_max_bytes:
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
-            committed = Committed(each.offset, each.leader_epoch, each.metadata, turn.now_ms, expires_ms, known_id)
+            committed = Committed(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms, known_id)
             record = records.commit_record(command.group_id, (topic, each.partition), committed)
             record.transaction = command.transaction
             turn.write(record)
@@ -118,7 +118,7 @@ def expire(group: ClassicGroup | ModernGroup, offsets: Offsets, settings: GroupS
         if place in undecided:
             continue
         unused_since_ms = committed.commit_timestamp_ms if empty_since_ms is None else empty_since_ms
-        if place[0] not in in_use and committed.expired(unused_since_ms, turn.now_ms, settings.offsets_retention_ms):
+        if place[0] not in in_use and committed.expired(unused_since_ms, turn.wall_ms, settings.offsets_retention_ms):
             turn.write(records.commit_record(group.group_id, place, None))
             gone += 1
             if turn.size_bytes >= STEP_BYTES:

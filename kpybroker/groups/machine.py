@@ -43,7 +43,7 @@ from kpybroker.groups.settings import GroupSettings
 from kpybroker.groups.showing import described, listed, listed_foreign
 from kpybroker.groups.timers import Timer, Timers
 from kpybroker.groups.turn import Turn
-from kpybroker.machine import Outcome, Stored, Tick
+from kpybroker.machine import Moment, Outcome, Stored, Tick
 from kpybroker.metadata.image import Image
 from kpybroker.wire.markers import Marker
 
@@ -94,9 +94,9 @@ class GroupMachine:
 
     # -- Machine --------------------------------------------------------------------------------------------------
 
-    def decide(self, ticket: Any, command: Command, now_ms: int) -> Outcome:
+    def decide(self, ticket: Any, command: Command, now: Moment) -> Outcome:
         """One step: what is to be written, and who is answered with what."""
-        turn = Turn(now_ms)
+        turn = Turn(now)
         if self._unapplied:
             self._start_over(turn)
         if not self._awake:
@@ -159,7 +159,7 @@ class GroupMachine:
         self._awake = True
         for group_id, value in self.stored.items():
             try:
-                group = self.groups[group_id] = records.read_group(group_id, value, turn.now_ms)
+                group = self.groups[group_id] = records.read_group(group_id, value, turn.wall_ms)
             except MalformedFrame as unreadable:
                 raise Damage(f"the last record of group {group_id!r} cannot be read: {unreadable}") from unreadable
             for member in group.members.values():
@@ -169,7 +169,7 @@ class GroupMachine:
         self.modern.wake(turn)
         for group_id in chain(self.offsets.groups(), self.offsets.pending.groups()):
             if group_id not in self.groups and group_id not in self.foreign and group_id not in self.modern.groups:
-                self.groups[group_id] = ClassicGroup(group_id, turn.now_ms)
+                self.groups[group_id] = ClassicGroup(group_id, turn.wall_ms)
         self._timers.set(self._expiry, turn.now_ms + self.settings.offsets_retention_check_interval_ms)
 
     def _start_over(self, turn: Turn) -> None:
@@ -205,9 +205,9 @@ class GroupMachine:
         if len(self.groups) + len(self.modern.groups) >= self.settings.max_groups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the limit of groups is reached")
 
-    def _make(self, group_id: str, now_ms: int) -> ClassicGroup:
+    def _make(self, group_id: str, wall_ms: int) -> ClassicGroup:
         self._check_room(group_id)
-        group = self.groups[group_id] = ClassicGroup(group_id, now_ms)
+        group = self.groups[group_id] = ClassicGroup(group_id, wall_ms)
         return group
 
     # -- the rebalance protocol -----------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class GroupMachine:
         if group is None:
             self.modern.give_way(request.group_id, turn)
             try:
-                group = self._make(request.group_id, turn.now_ms)
+                group = self._make(request.group_id, turn.wall_ms)
             except KafkaError as refusal:
                 turn.answer(ticket, refused_join(refusal.code, ""))
                 return
@@ -290,7 +290,7 @@ class GroupMachine:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if unknown else ErrorCode.ILLEGAL_GENERATION)
             if command.group_id in self.foreign:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group is kept by a protocol that is not served")
-            group = self._make(command.group_id, turn.now_ms)
+            group = self._make(command.group_id, turn.wall_ms)
         try:
             commits.check_commit(group, command)
             turn.answer(ticket, commits.commit(command, self.settings, turn))

@@ -117,6 +117,7 @@ class ModernGroup:
     __slots__ = (
         "assigned_at_ms",
         "assignment_epoch",
+        "decided_at_ms",
         "epoch",
         "group_id",
         "instances",
@@ -124,6 +125,7 @@ class ModernGroup:
         "metadata_hash",
         "owners",
         "resolved",
+        "resolved_at_ms",
         "resolving",
         "seen",
         "targets",
@@ -137,6 +139,9 @@ class ModernGroup:
         """Of the subscribed topics, as they were when the epoch was last raised."""
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
+        """By the wall clock, for it is stored."""
+        self.decided_at_ms: int | None = None
+        """The same by the steady clock; None after a replay."""
         self.members: dict[str, ModernMember] = {}
         self.instances: dict[str, str] = {}
         """Static members: group.instance.id -> member id."""
@@ -145,6 +150,8 @@ class ModernGroup:
         """Partitions that a member has, or may still have -> its id."""
         self.resolved: dict[str, Resolved] = {}
         """Regular expression -> what it matched."""
+        self.resolved_at_ms: int | None = None
+        """When one last matched something else, by the steady clock; None after a replay."""
         self.seen: Any = None
         """The Image that the metadata hash was last compared with."""
         self.tried: Any = None

@@ -130,7 +130,7 @@ class Migration:
         if not settings.may_downgrade or len(group.members) > settings.group_max_size:
             return False
         self._modern.forget(group, turn)
-        classic = ClassicGroup(group.group_id, turn.now_ms)
+        classic = ClassicGroup(group.group_id, turn.wall_ms)
         classic.generation = group.epoch
         for known in group.members.values():
             assert known.classic is not None
@@ -147,7 +147,7 @@ class Migration:
         for known in group.members.values():
             member = classic.members[known.member_id]
             member.assignment = given(known, member.metadata(classic.protocol), self._steps.image())
-        classic.enter(State.STABLE, turn.now_ms)
+        classic.enter(State.STABLE, turn.wall_ms)
         self._classic[group.group_id] = classic
         self._rebalance.keep(classic, turn)
         self._rebalance.prepare(classic, turn)

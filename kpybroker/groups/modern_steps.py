@@ -118,8 +118,8 @@ class ModernSteps:
         if group.tried is topics or not any(group.regexes()):
             return
         if group.tried is None or group.tried.keys() != topics.keys():
-            last_ms = max((each.timestamp_ms for each in group.resolved.values()), default=0)
-            self.resolve(group, max(now_ms, last_ms + RESOLVE_AGAIN_MS))
+            again_ms = now_ms if group.resolved_at_ms is None else group.resolved_at_ms + RESOLVE_AGAIN_MS
+            self.resolve(group, max(now_ms, again_ms))
         else:
             group.tried = topics
 
@@ -143,7 +143,8 @@ class ModernSteps:
             known = group.resolved.get(regex)
             if regex in used and (known is None or known.topics != topics):
                 changed = changed or topics != (known.topics if known else set())
-                resolved = group.resolved[regex] = Resolved(frozenset(topics), version, turn.now_ms)
+                resolved = group.resolved[regex] = Resolved(frozenset(topics), version, turn.wall_ms)
+                group.resolved_at_ms = turn.now_ms
                 turn.write(records.regex_record(group.group_id, regex, resolved))
         if changed:
             self.refresh(group, turn, changed=True)
@@ -170,7 +171,11 @@ class ModernSteps:
         """Decide anew what everybody shall have, if the group has changed and the last time is long enough ago."""
         if group.epoch <= group.assignment_epoch:
             return
-        if turn.now_ms < group.assigned_at_ms + self._assignment_interval_ms(group.group_id):
+        interval_ms = self._assignment_interval_ms(group.group_id)
+        if group.decided_at_ms is None:  # another coordinator decided, or none did
+            passed_ms = min(max(turn.wall_ms - group.assigned_at_ms, 0), interval_ms)
+            group.decided_at_ms = turn.now_ms - passed_ms
+        if turn.now_ms < group.decided_at_ms + interval_ms:
             return
         partitions = self.partitions(group.topics())
         ids: dict[frozenset[str], frozenset[bytes]] = {}
@@ -186,7 +191,7 @@ class ModernSteps:
                 group.targets[member_id] = target
                 turn.write(records.target_record(group.group_id, member_id, target))
         group.assignment_epoch = group.epoch
-        group.assigned_at_ms = turn.now_ms
+        group.assigned_at_ms, group.decided_at_ms = turn.wall_ms, turn.now_ms
         turn.write(records.target_epoch_record(group))
 
     def reconcile(

@@ -21,11 +21,11 @@ class Committed(NamedTuple):
     """-1, or when it expires whatever the group does (clients that give a retention time: OffsetCommit v2 to v4)."""
     topic_id: bytes
 
-    def expired(self, unused_since_ms: int, now_ms: int, retention_ms: int) -> bool:
+    def expired(self, unused_since_ms: int, wall_ms: int, retention_ms: int) -> bool:
         """True if it may be forgotten, being of no use to its group since `unused_since_ms` (KIP-211)."""
         if self.expire_timestamp_ms >= 0:
-            return now_ms >= self.expire_timestamp_ms
-        return now_ms - unused_since_ms >= retention_ms
+            return wall_ms >= self.expire_timestamp_ms
+        return wall_ms - unused_since_ms >= retention_ms
 
 
 Place = tuple[str, int]

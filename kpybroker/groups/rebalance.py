@@ -118,7 +118,7 @@ class Rebalance:
             self.drop_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
         self._cancel(group.sync_timer)
         first = group.state is State.EMPTY
-        group.enter(State.PREPARING_REBALANCE, turn.now_ms)
+        group.enter(State.PREPARING_REBALANCE, turn.wall_ms)
         if not first:
             self._complete_or_wait(group, turn)
             return
@@ -188,7 +188,7 @@ class Rebalance:
             # Only static members are left and none of them came: their sessions decide, until then we go on waiting.
             self._wait(group, turn, group.rebalance_timeout_ms, partial(self.complete_join, group))
             return
-        group.next_generation(turn.now_ms)
+        group.next_generation(turn.wall_ms)
         if group.state is State.EMPTY:
             turn.write(records.group_record(group))
             return
@@ -230,7 +230,7 @@ class Rebalance:
             self.drop_assignment(group, ErrorCode.UNKNOWN_SERVER_ERROR, turn)
             self.prepare(group, turn)
             return
-        group.enter(State.STABLE, turn.now_ms)
+        group.enter(State.STABLE, turn.wall_ms)
         for member in group.members.values():
             if member.sync_ticket is not None:
                 turn.answer(member.sync_ticket, given_assignment(group, member))

@@ -97,10 +97,10 @@ def read_group_id(key: bytes) -> str:
     return parse(GroupMetadataKey, _KEY_VERSION, key, 2).group
 
 
-def read_group(group_id: str, value: bytes, now_ms: int) -> ClassicGroup:
+def read_group(group_id: str, value: bytes, wall_ms: int) -> ClassicGroup:
     """The group that a GroupMetadata record keeps, stable if it has members; sessions are the caller's to start."""
     said = parse(GroupMetadataValue, _version_of(value, _HIGHEST_VERSION), value, 2)
-    group = ClassicGroup(group_id, now_ms)
+    group = ClassicGroup(group_id, wall_ms)
     for each in said.members:
         member = Member(each.member_id, each.group_instance_id, each.client_id, each.client_host)
         member.is_new = False

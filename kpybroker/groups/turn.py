@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.machine import Outcome, Stored
+from kpybroker.machine import Moment, Outcome, Stored
 
 
 class Turn:
-    """Collects the records and answers of one `decide`."""
+    """Collects the records and answers of one `decide`.
 
-    __slots__ = ("answers", "now_ms", "records", "size_bytes")
+    Timers run on `now_ms`, which is steady; `wall_ms` is what records and committed offsets are stamped with.
+    """
 
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
+    __slots__ = ("answers", "now_ms", "records", "size_bytes", "wall_ms")
+
+    def __init__(self, now: Moment) -> None:
+        self.now_ms, self.wall_ms = now
         self.records: list[Stored] = []
         self.answers: list[tuple[Any, Any]] = []
         self.size_bytes = 0
         """Of the records: they have to fit into one batch."""
 
     def write(self, record: Stored) -> None:
-        record.timestamp_ms = self.now_ms
+        record.timestamp_ms = self.wall_ms
         self.size_bytes += record_bytes(record)
         self.records.append(record)
 

@@ -35,6 +35,8 @@ def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRe
     try:
         partition = broker.hosting.leads(topic, ask.partition_index)
         storage = partition.log
+        if partition.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}.")
         offset = storage.high_watermark if ask.offset == TO_HIGH_WATERMARK else ask.offset
         if "delete" not in storage.settings.cleanup_policy:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "cleanup.policy does not contain delete")

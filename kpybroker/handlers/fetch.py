@@ -372,7 +372,7 @@ def resume(
     forgotten: list[Wanted] = []
     for gone in request.forgotten_topics_data:
         forgotten += [(gone.topic_id if by_id else gone.topic, index) for index in gone.partitions]
-    return session, session.update(wants, forgotten)
+    return session, sessions.update(session, wants, forgotten)
 
 
 def _refused(want: Want, refusal: KafkaError) -> PartitionData:

@@ -176,7 +176,7 @@ class Fetching:
         if source.node_id != raft.NOBODY or quorum.identity.node_id not in leaders:
             self._twin_since_ms = None
             return
-        now_ms = self._world.wall_ms()
+        now_ms = self._world.steady_ms()
         since_ms = self._twin_since_ms = now_ms if self._twin_since_ms is None else self._twin_since_ms
         if now_ms - since_ms > TWIN_TIMEOUTS * self._config.controller_quorum_fetch_timeout_ms:
             quorum.current.refuse(

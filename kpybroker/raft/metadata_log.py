@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.machine import Stored
 from kpybroker.metadata.difference import with_changes
 from kpybroker.metadata.image import Image
 from kpybroker.raft.divergence import Diverges, truncation
@@ -25,12 +26,15 @@ from kpybroker.storage.log import Log
 from kpybroker.storage.retention import unlink_all
 from kpybroker.wire.batch import Batch, encode_batch, split
 from kpybroker.wire.snapshot import Row, read_row
+from kpybroker.wire.stored.metadata import BeginTransactionRecord
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
 BATCH_LIMIT_BYTES = 8 << 20
 """Kafka's limit for what one decision of the controller writes."""
+PIECE_BYTES = 1 << 20
+"""A metadata transaction that is larger takes several batches of about this size."""
 
 
 class MetadataLog:
@@ -259,3 +263,18 @@ class MetadataLog:
 
 def _nobody_asks(before: Image, after: Image) -> None:
     """The Image before a broker has joined."""
+
+
+def pieces(records: Sequence[Stored]) -> Iterator[Sequence[Stored]]:
+    """The batches that framed records go into: one, or several for a metadata transaction, which is whole anyway."""
+    if not records or type(records[0].message) is not BeginTransactionRecord:
+        yield records
+        return
+    begin = size_bytes = 0
+    for at, record in enumerate(records):
+        size_bytes += len(record.value or b"")
+        if size_bytes >= PIECE_BYTES:
+            yield records[begin : at + 1]
+            begin, size_bytes = at + 1, 0
+    if begin < len(records):
+        yield records[begin:]

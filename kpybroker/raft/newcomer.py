@@ -42,8 +42,8 @@ class Newcomer:
 
     def refused(self, candidate: int) -> None:
         """A candidate was denied the vote that might be this node's second one: said now and then."""
-        now_ms = self._world.wall_ms()
-        if self._warned_ms is None or not 0 <= now_ms - self._warned_ms < WARN_EVERY_MS:
+        now_ms = self._world.steady_ms()
+        if self._warned_ms is None or now_ms - self._warned_ms >= WARN_EVERY_MS:
             self._warned_ms = now_ms
             log.warning(
                 "this voter has an empty directory, or had one and has not caught up since, and does not vote for node "

@@ -30,7 +30,7 @@ from kpybroker.raft.founding import Founding
 from kpybroker.raft.identity import Identity, listener_of
 from kpybroker.raft.joining import Joining
 from kpybroker.raft.loading import first_state, way_out
-from kpybroker.raft.metadata_log import MetadataLog
+from kpybroker.raft.metadata_log import MetadataLog, pieces
 from kpybroker.raft.newcomer import Newcomer
 from kpybroker.raft.office import Office
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
@@ -249,7 +249,8 @@ class Quorum:
         """Append as one batch; it commits when a majority has it. Raises KafkaError, and then nothing was appended.
 
         NOT_CONTROLLER; INVALID_REQUEST for what no record can hold; POLICY_VIOLATION for more than fits into a batch:
-        what is decided at once is written at once. Raises Damage: the end.
+        what is decided at once is written at once. A metadata transaction may take several batches. Raises Damage: the
+        end.
         """
         if not self.state.is_leader or self.log.offline is not None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -259,8 +260,9 @@ class Quorum:
                     record.value = frame_record(record.message)
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-        rows: list[Row] = [(None, record.value) for record in records]
-        self.metadata.append(rows, [record.message for record in records], self.epoch, control=False)
+        for piece in pieces(records):
+            rows: list[Row] = [(None, record.value) for record in piece]
+            self.metadata.append(rows, [record.message for record in piece], self.epoch, control=False)
         self.wake_fetches()
         return self.log.end
 

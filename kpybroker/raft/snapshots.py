@@ -99,16 +99,21 @@ class Snapshots:
         return None
 
     def appended(self, size_bytes: int, timestamp_ms: int) -> None:
-        """The log has grown by records that no snapshot has."""
+        """The log has grown by records that no snapshot has, written at this wall time.
+
+        They may be of an earlier run: how long they have waited is reckoned here, once, within 0 and the interval, and
+        by the steady clock from now on.
+        """
         self._missing_bytes += size_bytes
         if self._missing_since_ms is None:
-            self._missing_since_ms = timestamp_ms
+            waited_ms = min(max(self._world.wall_ms() - timestamp_ms, 0), max(self._every_ms, 0))
+            self._missing_since_ms = self._world.steady_ms() - waited_ms
 
     def is_due(self) -> bool:
         """Enough has been appended since the last snapshot, or what was has waited long enough for one."""
         if self._missing_since_ms is None:
             return False
-        waited_ms = self._world.wall_ms() - self._missing_since_ms
+        waited_ms = self._world.steady_ms() - self._missing_since_ms
         return self._missing_bytes >= self._every_bytes or 0 < self._every_ms <= waited_ms
 
     async def write(self, image: Image, control: list[Row]) -> None:

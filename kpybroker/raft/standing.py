@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 REPLICAS_MAX = 1000
 """Who has not fetched for longest is forgotten for another."""
 CAUGHT_UP_MS = 3_600_000
+NEVER_MS = -1
 OBSERVER_SESSION_MS = 300_000
 """A replica that has not fetched for so long is not shown any more (Kafka's value)."""
 
 
 class Progress(NamedTuple):
-    """How far a replica is, in wall-clock milliseconds."""
+    """How far a replica is; -1 for a time that never was."""
 
     end: int
     fetched_ms: int
+    """By the steady clock."""
     caught_up_ms: int
     leader_end: int
     """Where the leader's log ended then."""
@@ -42,14 +44,14 @@ class Standing:
 
     def fetched(self, key: tuple[int, bytes], offset: int) -> None:
         """A replica, by node and directory, has all before an offset, and its log agrees with this one."""
-        now_ms, end = self._world.wall_ms(), self._quorum.log.end
+        now_ms, end = self._world.steady_ms(), self._quorum.log.end
         before = self._replicas.pop(key, None)
-        caught_up_ms = -1
+        caught_up_ms = NEVER_MS
         if offset >= end:
             caught_up_ms = now_ms
         elif before is not None:
             had_all = offset >= before.leader_end  # of what there was when it fetched before
-            caught_up_ms = max(before.caught_up_ms, before.fetched_ms if had_all else -1)
+            caught_up_ms = max(before.caught_up_ms, before.fetched_ms if had_all else NEVER_MS)
         if before is None and len(self._replicas) >= REPLICAS_MAX:
             del self._replicas[next(iter(self._replicas))]
         self._replicas[key] = Progress(offset, now_ms, caught_up_ms, end)
@@ -57,7 +59,9 @@ class Standing:
     def is_caught_up(self, node_id: int, directory_id: bytes) -> bool:
         """A replica had all there was within the last hour (Kafka's measure for who may become a voter)."""
         progress = self._replicas.get((node_id, directory_id))
-        return progress is not None and self._world.wall_ms() - progress.caught_up_ms < CAUGHT_UP_MS
+        if progress is None or progress.caught_up_ms == NEVER_MS:
+            return False
+        return self._world.steady_ms() - progress.caught_up_ms < CAUGHT_UP_MS
 
     def forget_all(self) -> None:
         """What was known of replicas was known by a leader."""
@@ -65,7 +69,7 @@ class Standing:
 
     def describe(self) -> describe_quorum.Response:
         """Who leads, and how far everybody is; only the leader knows. Raises NOT_LEADER_OR_FOLLOWER."""
-        quorum, now_ms = self._quorum, self._world.wall_ms()
+        quorum, now_ms = self._quorum, self._world.steady_ms()
         if not quorum.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         row = describe_quorum.PartitionDataReply(
@@ -100,8 +104,10 @@ class Standing:
             progress = Progress(quorum.log.end, now_ms, now_ms, quorum.log.end)
         if progress is not None:
             shown.log_end_offset = progress.end
-            shown.last_fetch_timestamp = progress.fetched_ms
-            shown.last_caught_up_timestamp = progress.caught_up_ms
+            ahead_ms = self._world.wall_ms() - now_ms  # clients are told wall time
+            shown.last_fetch_timestamp = progress.fetched_ms + ahead_ms
+            if progress.caught_up_ms != NEVER_MS:
+                shown.last_caught_up_timestamp = progress.caught_up_ms + ahead_ms
         return shown
 
     def _nodes(self) -> list[describe_quorum.Node]:

@@ -25,6 +25,10 @@ NEVER_MS = -(1 << 62)
 EVICTION_MS = 120_000
 """KIP-227's min.incremental.fetch.session.eviction.ms, which Apache Kafka has as a constant."""
 
+PARTITIONS_MAX = 200_000
+"""Of all consumers' sessions together, whether they exist or not: each takes some 330 bytes. Replicas have sessions for
+the partitions that there are, and count for nothing here."""
+
 
 class Want:
     """What a fetch asks of one partition, and what it was last told."""
@@ -116,7 +120,7 @@ Rank = tuple[bool, int, int]
 class Session:
     """One session: its wants in the order in which they get their turn; `news` where it is a follower's."""
 
-    __slots__ = ("begun_ms", "by_id", "epoch", "id", "news", "rank", "used_ms", "wants")
+    __slots__ = ("begun_ms", "by_id", "counted", "epoch", "id", "news", "rank", "used_ms", "wants")
 
     def __init__(
         self,
@@ -135,6 +139,8 @@ class Session:
         self.begun_ms = self.used_ms = now_ms
         self.rank: Rank = (is_replica, len(wants), session_id)
         """As it was when the session was used last."""
+        self.counted = 0
+        """Its partitions, as `Sessions` has counted them."""
 
     def update(self, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
         """Take over what a Fetch says; returned is what it names."""
@@ -157,16 +163,23 @@ class Session:
 
 
 class Sessions:
-    """All sessions of a broker, at most `limit`. Where there is no slot left, one is given up for a newcomer (KIP-227):
+    """All sessions of a broker, at most `limit`, and of consumers' partitions at most `partitions_limit`.
+
+    Where there is no room left, sessions are given up for a newcomer (KIP-227), one for a slot, several for partitions:
 
     - one that nobody has used for EVICTION_MS, or else
     - a consumer's for a replica's, or
     - one that has lasted for EVICTION_MS, for one of the same kind with more partitions.
     """
 
-    def __init__(self, random: Random, limit: int, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, random: Random, limit: int, now_ms: Callable[[], int], partitions_limit: int = PARTITIONS_MAX
+    ) -> None:
         self._random = random
         self._limit = limit
+        self._partitions_limit = partitions_limit
+        self.partitions = 0
+        """Of all consumers' sessions."""
         self._now_ms = now_ms
         self._sessions: OrderedDict[int, Session] = OrderedDict()
         """By id, the one unused for longest first."""
@@ -179,16 +192,42 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, wants: OrderedDict[Wanted, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
-        """A new session; None where no slot is left for it, and the fetch is then answered without one."""
-        now_ms = self._now_ms()
-        if len(self._sessions) >= self._limit and not self._make_room((is_replica, len(wants), 0), now_ms):
+        """A new session; None where no room is left for it, and the fetch is then answered without one."""
+        now_ms, rank = self._now_ms(), (is_replica, len(wants), 0)
+        if len(self._sessions) >= self._limit and not self._make_room(rank, now_ms):
             return None
+        if not is_replica:
+            if len(wants) > self._partitions_limit:
+                return None
+            while self.partitions + len(wants) > self._partitions_limit:
+                if not self._make_room(rank, now_ms):
+                    return None
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._random.randrange(1, 2**31)
         session = Session(session_id, by_id=by_id, wants=wants, is_replica=is_replica, now_ms=now_ms)
         self._sessions[session_id] = self._young[session_id] = session
+        self._count(session)
         return session
+
+    def update(self, session: Session, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
+        """Take over what a Fetch of a session says; returned is what it names.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND where it takes more partitions than there is room for: the session is closed,
+        and the client begins again as a newcomer.
+        """
+        named = session.update(wants, forgotten)
+        if len(session.wants) > session.counted and session.news is None:
+            self._count(session)
+            if self.partitions > self._partitions_limit:
+                self.close(session.id)
+                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return named
+
+    def _count(self, session: Session) -> None:
+        if session.news is None:
+            self.partitions += len(session.wants) - session.counted
+            session.counted = len(session.wants)
 
     def _make_room(self, newcomer: Rank, now_ms: int) -> bool:
         """Give up one session for a newcomer; False where none has to."""
@@ -241,6 +280,7 @@ class Sessions:
             want.told_high_watermark = -1
 
     def _rank_again(self, session: Session) -> None:
+        self._count(session)
         is_old = session.id not in self._young
         if is_old:
             del self._old[bisect_left(self._old, session.rank)]
@@ -250,5 +290,8 @@ class Sessions:
 
     def close(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
-        if session is not None and self._young.pop(session_id, None) is None:
+        if session is None:
+            return
+        self.partitions -= session.counted
+        if self._young.pop(session_id, None) is None:
             del self._old[bisect_left(self._old, session.rank)]

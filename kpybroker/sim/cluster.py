@@ -32,6 +32,9 @@ class SimWorld:
     def wall_ms(self) -> int:
         return self._machine.wall_ms()
 
+    def steady_ms(self) -> int:
+        return int(self._machine.loop.time() * 1000)
+
 
 class Process:
     """One run of a node, from its start to its end."""

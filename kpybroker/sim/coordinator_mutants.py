@@ -8,9 +8,10 @@ from typing import Any
 
 from kpybroker.groups.modern import ModernGroup
 from kpybroker.groups.offsets import Committed, Offsets, Shown
-from kpybroker.machine import Outcome
+from kpybroker.machine import Moment, Outcome
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.runner import Runner
+from kpybroker.sim.cluster import SimWorld
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.marks import Marks
 from kpybroker.storage.producers import ProducerStates
@@ -35,12 +36,12 @@ def _tells_endings_at_once(hold: Callable[..., None]) -> Callable[..., None]:
 
 
 def _takes_every_epoch(decide: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    def credulous(machine: TransactionMachine, ticket: Any, command: Any, now_ms: int) -> Outcome:
+    def credulous(machine: TransactionMachine, ticket: Any, command: Any, now: Moment) -> Outcome:
         if isinstance(command, AddPartitions | End | Verify):
             known = machine.transactions.get(command.transactional_id)
             if known is not None:
                 command = replace(command, producer_epoch=known.producer_epoch)
-        return decide(machine, ticket, command, now_ms)
+        return decide(machine, ticket, command, now)
 
     return credulous
 
@@ -68,6 +69,10 @@ def _one_before(fetch: Callable[..., Any]) -> Callable[..., Any]:
         return [(topic, [(number, older(shown)) for number, shown in rows]) for topic, rows in fetch(*asked)]
 
     return stale
+
+
+def _says_wall_time(world: SimWorld) -> int:
+    return world.wall_ms()
 
 
 def _is_free(*_: Any) -> bool:
@@ -108,6 +113,12 @@ COORDINATORS = (
         "a partition is given away before it was given up",
         (Patch(ModernGroup, "is_free", _is_free),),
         MOVES,
+        brokers=3,
+    ),
+    Mutant(
+        "time-outs run on the wall clock",
+        (Patch(SimWorld, "steady_ms", _says_wall_time),),
+        ("clock_skew",),
         brokers=3,
     ),
 )

@@ -20,7 +20,7 @@ from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.state import PartitionState, TopicState
 from kpybroker.errors import KafkaError
-from kpybroker.machine import Stored, Ticket
+from kpybroker.machine import Moment, Stored, Tick, Ticket
 from kpybroker.metadata.image import Image
 from kpybroker.wire.stored.metadata import frame_record
 
@@ -68,7 +68,7 @@ class Plane:
     def ask(self, command: Any) -> Any:
         """One request: decided, committed, applied by the controller and by an Image."""
         began = process_time()
-        outcome = self.machine.decide(Ticket(TIMEOUT_MS), command, NOW_MS)
+        outcome = self.machine.decide(Ticket(TIMEOUT_MS), command, Moment(NOW_MS, NOW_MS))
         for record in outcome.records:
             self.machine.apply(record)
         decided = process_time()
@@ -152,6 +152,8 @@ def run(brokers: int, partitions: int) -> list[Row]:
     rows.append(plane.row("heartbeats, one of each"))
     led = sum(now.leader == 1 for _, _, now in plane.partitions())
     plane.ask(asked.BrokerLost(1, plane.epochs[1], dead=True))
+    while plane.machine.deadline_ms() == 0:
+        plane.ask(Tick())
     assert all(now.leader not in (1, -1) and 1 not in now.isr for _, _, now in plane.partitions())
     rows.append(plane.row(f"a broker dies that led {led:,}"))
     plane.join(1)

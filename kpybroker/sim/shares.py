@@ -12,7 +12,7 @@ from kpybroker.sim.history import History, Place
 
 
 class Shares:
-    """Of one group. `session_s`: how long the coordinator waits for members; 0 where its clock may jump."""
+    """Of one group. `session_s`: how long the coordinator waits for members, whatever is done to its clock."""
 
     def __init__(self, history: History, group: str, session_s: float) -> None:
         self._history = history

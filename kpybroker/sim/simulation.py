@@ -101,8 +101,7 @@ class Simulation:
         table = setup.table
         self.tables: list[Place] = [(table.name, index) for index in range(table.partitions)] if table else []
         """Those that are compacted."""
-        session_s = 0.0 if "clock_skew" in setup.faults else SHARERS_SESSION_MS / 1000
-        self.shares = Shares(self.history, SHARED_GROUP, session_s)
+        self.shares = Shares(self.history, SHARED_GROUP, SHARERS_SESSION_MS / 1000)
         self.actors = [actor(self) for actor in ACTORS if actor.plays(setup)]
 
     def problem(self, owner: Owner, text: str, raised: BaseException | None) -> None:
@@ -191,7 +190,8 @@ class Simulation:
         )
         await nemesis.run()
         await nemesis.mend()
-        if await self._everybody_goes_on() and await self._everybody_rests() and await self._everybody_stops():
+        rests = await self._everybody_goes_on() and await self._everybody_rests() and await self._everybody_stops()
+        if rests and await self._everybody_concludes():
             await self._check()
         watching.cancel()
 
@@ -274,6 +274,12 @@ class Simulation:
     async def _everybody_rests(self) -> bool:
         for actor in self.actors:
             if not await actor.rest():
+                return False
+        return True
+
+    async def _everybody_concludes(self) -> bool:
+        for actor in self.actors:
+            if not await actor.conclude():
                 return False
         return True
 

@@ -91,7 +91,7 @@ def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: in
     if world.disk.exists(old):
         new = f"{directory.path}/{key[0]}-{key[1]}.{world.random.getrandbits(128):032x}{DIRECTORY}"
         world.disk.rename(old, new)
-        directory.garbage.add(world.wall_ms() + delay_ms, new)
+        directory.garbage.add(world.steady_ms() + delay_ms, new)
 
 
 def replace(world: World, current: Log, future: Log, source: LogDirectory, target: LogDirectory) -> None:
@@ -126,7 +126,7 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
     target.logs[key] = current
     target.listen(current)
     if was_made:
-        source.garbage.add(world.wall_ms() + current.settings.file_delete_delay_ms, deleted)
+        source.garbage.add(world.steady_ms() + current.settings.file_delete_delay_ms, deleted)
     try:
         if current.made:
             disk.rename(f"{target.path}/{name}", new)

@@ -16,12 +16,10 @@ log = logging.getLogger(__name__)
 
 DIRECTORY = "-delete"
 """How the name of a deleted partition's directory ends."""
-_LOOK_AGAIN_MS = 60_000
-"""The wall clock may be set forward: it is looked at from time to time."""
 
 
 class Garbage:
-    """Files and `-delete` directories, each with the wall-clock time in milliseconds at which it goes."""
+    """Files and `-delete` directories, each with the steady time in milliseconds at which it goes."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,12 +45,12 @@ class Garbage:
         """Runs until it is cancelled. What cannot be unlinked is logged, and left to the next start."""
         while True:
             self._sooner.clear()
-            now_ms = self._world.wall_ms()
+            now_ms = self._world.steady_ms()
             due = self.take(now_ms)
             if due:
                 await self._world.disk.off_loop(partial(unlink, self._world.disk, due))
                 continue
-            wait_ms = min(self._waiting[0][0] - now_ms, _LOOK_AGAIN_MS) if self._waiting else None
+            wait_ms = self._waiting[0][0] - now_ms if self._waiting else None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
                     await self._sooner.wait()

@@ -199,7 +199,7 @@ class LogDirectory:
         self._world.disk.rename(f"{self.path}/{name}", new)
         self.forget((topic, int(partition)))
         if suffix == DIRECTORY:
-            self.garbage.add(self._world.wall_ms() + delay_ms, new)
+            self.garbage.add(self._world.steady_ms() + delay_ms, new)
 
     def _drop_rows(self, key: Key) -> None:
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):

@@ -8,6 +8,7 @@ int32, first offset of the open transaction int64. Of the five batches a snapsho
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.markers import Marker, read_marker
 
 BATCHES_KEPT = 5
+PRODUCERS_MAX = 30_000
+"""Of one log: for each newcomer beyond, one that has been idle for long is forgotten. A snapshot of so many, which is
+made while everybody waits, takes some 30 ms; one takes some 450 bytes of memory."""
+_LOOKED_AT = 8
 _HEADER = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
@@ -62,13 +67,27 @@ class Producer:
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else -1
 
+    @property
+    def idleness(self) -> tuple[bool, int]:
+        """The least is forgotten first: transactional ones last, for their epochs fence, and of others the oldest."""
+        return self.coordinator_epoch >= 0, self.batches[-1].last_offset if self.batches else -1
+
+
+def _idleness(known: Producer) -> tuple[bool, int]:
+    return known.idleness
+
 
 class ProducerStates:
-    """All producers of one log. `check` looks, `update` changes."""
+    """All producers of one log. `check` looks, `update` changes.
 
-    __slots__ = ("_by_id", "end_offset", "snapshot_offset", "transactions", "verifications")
+    There are `limit` of them at most, but for those with an open transaction, of which a coordinator knows. A producer
+    that was forgotten goes on as one that is not known: it may begin anywhere, and what it sends twice is kept twice.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_by_id", "_limit", "end_offset", "snapshot_offset", "transactions", "verifications")
+
+    def __init__(self, limit: int = PRODUCERS_MAX) -> None:
+        self._limit = limit
         self._by_id: dict[int, Producer] = {}
         self.transactions = Transactions()
         self.verifications = Verifications()
@@ -204,6 +223,8 @@ class ProducerStates:
             return None
         known = self._by_id.get(batch.producer_id)
         if known is None:
+            if len(self._by_id) >= self._limit:
+                self._forget_one()
             known = self._by_id[batch.producer_id] = Producer(batch.producer_id, batch.producer_epoch)
         elif known.producer_epoch != batch.producer_epoch:
             known.producer_epoch = batch.producer_epoch
@@ -231,6 +252,22 @@ class ProducerStates:
         if first_offset < 0:
             return None
         return Ended(known.producer_id, first_offset, offset, not marker.commits)
+
+    def _forget_one(self) -> None:
+        """The most idle one of a few; the others have their turn again after all the rest."""
+        some = list(islice(self._by_id.values(), _LOOKED_AT))
+        for known in some:
+            del self._by_id[known.producer_id]
+        gone = min((known for known in some if known.current_txn_first_offset < 0), key=_idleness, default=None)
+        self._by_id.update((known.producer_id, known) for known in some if known is not gone)
+
+    def _keep_limit(self) -> None:
+        """Of a snapshot that has more, made before there was a limit, or by Apache Kafka."""
+        more = len(self._by_id) - self._limit
+        if more > 0:
+            idle = sorted((each for each in self if each.current_txn_first_offset < 0), key=_idleness)
+            for known in idle[:more]:
+                del self._by_id[known.producer_id]
 
     def forget_transaction(self, known: Producer) -> None:
         """It has none open: the one that it had was cleaned away, with its marker."""
@@ -300,6 +337,7 @@ class ProducerStates:
                 known.batches = [Written(first, last_sequence, last_offset, delta, timestamp)]
             if start >= 0 or now_ms - timestamp < expiration_ms:
                 self._by_id[producer_id] = known
+        self._keep_limit()
         self.transactions = Transactions()
         for start, producer_id in sorted((one.current_txn_first_offset, one.producer_id) for one in self):
             if start >= 0:

@@ -62,7 +62,7 @@ def remove(of: Log, segments: list[Segment]) -> None:
 
 def _to_garbage(of: Log, path: str) -> None:
     of.world.disk.rename(path, path + DELETED)
-    of.garbage.append((of.world.wall_ms() + of.settings.file_delete_delay_ms, path + DELETED))
+    of.garbage.append((of.world.steady_ms() + of.settings.file_delete_delay_ms, path + DELETED))
 
 
 def discard(disk: Disk, path: str) -> None:

@@ -2,6 +2,10 @@
 
 Hard state is one Transaction for each transactional id. Soft are `last_epoch`, which decided transactions somebody has
 been told to send markers of, and when to look for those that take too long: a new coordinator begins all of it anew.
+
+A transaction times out by the steady clock of the coordinator that began it. Records have wall time only, so a new
+coordinator reckons once, as it loads, how long it has lasted: not less than 0 and not more than its timeout, whatever
+has been done to the clocks. From then on it has the rest of its timeout, by the steady clock.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Outcome, Stored, Tick
+from kpybroker.machine import Moment, Outcome, Stored, Tick
 from kpybroker.transactions import records
 from kpybroker.transactions.commands import (
     AddPartitions,
@@ -88,13 +92,20 @@ class TransactionMachine:
         self.transactions: dict[str, Transaction] = {}
         """Hard."""
         self._level = level
-        self._ongoing: dict[str, None] = {}
+        self._loaded: Moment | None = None
+        """The first decision; None while the log is replayed."""
+        self._now_ms = 0
+        """The steady time of the latest decision."""
+        self._ongoing: dict[str, int | None] = {}
+        """Since when, by the steady clock; None where it began before the replay."""
+        self._rested: dict[str, int] = {}
+        """The latest ones to come to rest, and when, by the steady clock; those of the last OVERTAKEN_MS at least."""
         self._unsent: dict[str, None] = {}
         """Decided, and nobody has been told to send the markers."""
         self._sender: Any = None
         self._timeouts = Round(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms)
         self._expiry = Round(settings.transaction_remove_expired_transaction_cleanup_interval_ms)
-        self._decisions: dict[type, Callable[[Any, Any, int], Outcome]] = {
+        self._decisions: dict[type, Callable[[Any, Any, Moment], Outcome]] = {
             AddPartitions: self._add,
             AwaitEndings: self._await_endings,
             Complete: self._complete,
@@ -108,9 +119,12 @@ class TransactionMachine:
 
     # ---- Machine
 
-    def decide(self, ticket: Any, command: Any, now_ms: int) -> Outcome:
+    def decide(self, ticket: Any, command: Any, now: Moment) -> Outcome:
         """One step: what is to be written, and who is answered with what."""
-        outcome = self._decisions[type(command)](ticket, command, now_ms)
+        if self._loaded is None:
+            self._loaded = now
+        self._now_ms = now.steady_ms
+        outcome = self._decisions[type(command)](ticket, command, now)
         if self._sender is not None and any(_decides(record) for record in outcome.records):
             outcome.answers.append((self._sender, []))
             self._sender = None
@@ -121,7 +135,7 @@ class TransactionMachine:
         transactional_id = records.read_id(record)
         if transactional_id is None:
             return
-        self._ongoing.pop(transactional_id, None)
+        since_ms = self._ongoing.pop(transactional_id, None if self._loaded is None else self._now_ms)
         self._unsent.pop(transactional_id, None)
         transaction = records.read(transactional_id, record)
         if transaction is None or transaction.state is State.DEAD:
@@ -129,9 +143,18 @@ class TransactionMachine:
             return
         self.transactions[transactional_id] = transaction
         if transaction.state is State.ONGOING:
-            self._ongoing[transactional_id] = None
+            self._ongoing[transactional_id] = since_ms
         elif transaction.is_ending:
             self._unsent[transactional_id] = None
+        elif self._loaded is not None:
+            self._rests(transactional_id)
+
+    def _rests(self, transactional_id: str) -> None:
+        rested = self._rested
+        rested.pop(transactional_id, None)
+        rested[transactional_id] = self._now_ms
+        while self._now_ms - rested[first := next(iter(rested))] >= OVERTAKEN_MS:
+            del rested[first]
 
     def deadline_ms(self) -> int | None:
         """When the next round, or the next step of one, is due; at once after a replay."""
@@ -141,7 +164,7 @@ class TransactionMachine:
 
     # ---- a producer begins
 
-    def _init(self, ticket: Any, command: InitProducerId, now_ms: int) -> Outcome:
+    def _init(self, ticket: Any, command: InitProducerId, now: Moment) -> Outcome:
         if not 0 < command.timeout_ms <= self.settings.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         known = self.transactions.get(command.transactional_id)
@@ -151,7 +174,11 @@ class TransactionMachine:
             if len(self.transactions) >= self.settings.max_transactional_ids:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the limit of transactional ids is reached")
             known = Transaction(
-                command.transactional_id, command.new_producer_id, NO_EPOCH, command.timeout_ms, last_update_ms=now_ms
+                command.transactional_id,
+                command.new_producer_id,
+                NO_EPOCH,
+                command.timeout_ms,
+                last_update_ms=now.wall_ms,
             )
         if known.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -160,16 +187,16 @@ class TransactionMachine:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         if known.state is State.ONGOING:
             refusal = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before is aborted now")
-            return _answer(ticket, refusal, self._record(known.fenced(self._level(), now_ms)))
+            return _answer(ticket, refusal, self._record(known.fenced(self._level(), now.wall_ms)))
         expected_epoch = None if expected is None else expected[1]
         if known.needs_id_after(expected_epoch):
             if command.new_producer_id is None:
                 return _answer(ticket, ProducerIdWanted())
             begun: Transaction | None = known.renamed(
-                command.new_producer_id, command.timeout_ms, expected is not None, now_ms
+                command.new_producer_id, command.timeout_ms, expected is not None, now.wall_ms
             )
         else:
-            begun = known.begun(command.timeout_ms, expected_epoch, now_ms)
+            begun = known.begun(command.timeout_ms, expected_epoch, now.wall_ms)
         if begun is None:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         return _answer(ticket, (begun.producer_id, begun.producer_epoch), self._record(begun))
@@ -193,19 +220,20 @@ class TransactionMachine:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         return known
 
-    def _add(self, ticket: Any, command: AddPartitions, now_ms: int) -> Outcome:
+    def _add(self, ticket: Any, command: AddPartitions, now: Moment) -> Outcome:
         known = self._running(command)
         if known.state is State.ONGOING and known.partitions.issuperset(command.partitions):
             return _answer(ticket, None)
-        return _answer(ticket, None, self._record(known.extended(command.partitions, command.client_version, now_ms)))
+        extended = known.extended(command.partitions, command.client_version, now.wall_ms)
+        return _answer(ticket, None, self._record(extended))
 
-    def _verify(self, ticket: Any, command: Verify, _now_ms: int) -> Outcome:
+    def _verify(self, ticket: Any, command: Verify, _now: Moment) -> Outcome:
         known = self._running(command)
         return _answer(ticket, [place for place in command.partitions if place not in known.partitions])
 
     # ---- a transaction ends
 
-    def _end(self, ticket: Any, command: End, now_ms: int) -> Outcome:
+    def _end(self, ticket: Any, command: End, now: Moment) -> Outcome:
         known = self._known(command.transactional_id)
         is_v2 = command.client_version >= V2
         if is_v2 and known.is_ending:  # comes first: its id may be changing
@@ -222,7 +250,7 @@ class TransactionMachine:
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE)
             return _answer(ticket, known.following)
         if command.commit and known.state is not State.ONGOING:
-            if is_v2 and known.state in AT_REST and now_ms - known.last_update_ms < OVERTAKEN_MS:
+            if is_v2 and known.state in AT_REST and self._has_just_ended(known, now):
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its records have not come yet")
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
         next_producer_id = NO_PRODUCER_ID
@@ -234,11 +262,11 @@ class TransactionMachine:
             commit=command.commit,
             client_version=command.client_version,
             next_producer_id=next_producer_id,
-            now_ms=now_ms,
+            now_ms=now.wall_ms,
         )
         return _answer(ticket, ended.following, self._record(ended))
 
-    def _await_endings(self, ticket: Any, _: AwaitEndings, _now_ms: int) -> Outcome:
+    def _await_endings(self, ticket: Any, _: AwaitEndings, _now: Moment) -> Outcome:
         if not self._unsent:
             self._sender = ticket
             return Outcome()
@@ -246,47 +274,60 @@ class TransactionMachine:
         self._unsent.clear()
         return _answer(ticket, endings)
 
-    def _complete(self, ticket: Any, command: Complete, now_ms: int) -> Outcome:
+    def _complete(self, ticket: Any, command: Complete, now: Moment) -> Outcome:
         if self.transactions.get(command.ending.transactional_id) != command.ending:
             return _answer(ticket, None)
-        return _answer(ticket, None, self._record(command.ending.completed(now_ms)))
+        return _answer(ticket, None, self._record(command.ending.completed(now.wall_ms)))
 
     # ---- showing
 
-    def _describe(self, ticket: Any, command: Describe, _now_ms: int) -> Outcome:
+    def _describe(self, ticket: Any, command: Describe, _now: Moment) -> Outcome:
         known = self.transactions.get(command.transactional_id)
         if known is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return _answer(ticket, known)
 
-    def _list(self, ticket: Any, command: ListAll, now_ms: int) -> Outcome:
+    def _list(self, ticket: Any, command: ListAll, now: Moment) -> Outcome:
         found = [
             each
             for each in self.transactions.values()
             if (not command.states or each.state in command.states)
             and (not command.producer_ids or each.producer_id in command.producer_ids)
-            and (command.running_ms < 0 or now_ms - each.start_ms > command.running_ms)
+            and (command.running_ms < 0 or now.wall_ms - each.start_ms > command.running_ms)
         ]
         return _answer(ticket, found)
 
     # ---- time
 
-    def _tick(self, ticket: Any, _: Tick, now_ms: int) -> Outcome:
+    def _tick(self, ticket: Any, _: Tick, now: Moment) -> Outcome:
         outcome = _answer(ticket, None)
-        for each in self._timeouts.step(self._ongoing, now_ms):
+        for each in self._timeouts.step(self._ongoing, now.steady_ms):
             known = self.transactions.get(each)
-            if known is not None and known.state is State.ONGOING and known.start_ms + known.timeout_ms < now_ms:
-                outcome.records.append(self._record(known.fenced(self._level(), now_ms)))
+            if known is not None and known.state is State.ONGOING and self._is_late(known, now):
+                outcome.records.append(self._record(known.fenced(self._level(), now.wall_ms)))
             if len(outcome.records) >= WRITTEN_A_TICK:
                 return outcome
-        oldest_ms = now_ms - self.settings.transactional_id_expiration_ms
-        for each in self._expiry.step(self.transactions, now_ms):
+        oldest_ms = now.wall_ms - self.settings.transactional_id_expiration_ms
+        for each in self._expiry.step(self.transactions, now.steady_ms):
             known = self.transactions.get(each)
             if known is not None and known.state in AT_REST and known.last_update_ms <= oldest_ms:
-                outcome.records.append(records.tombstone(each, now_ms))
+                outcome.records.append(records.tombstone(each, now.wall_ms))
             if len(outcome.records) >= WRITTEN_A_TICK:
                 return outcome
         return outcome
+
+    def _is_late(self, known: Transaction, now: Moment) -> bool:
+        since_ms = self._ongoing.get(known.transactional_id)
+        if since_ms is None:
+            assert self._loaded is not None, "nothing times out before the first decision"
+            lasted_ms = min(max(self._loaded.wall_ms - known.start_ms, 0), known.timeout_ms)
+            since_ms = self._loaded.steady_ms - lasted_ms
+        return since_ms + known.timeout_ms < now.steady_ms
+
+    def _has_just_ended(self, known: Transaction, now: Moment) -> bool:
+        """Nobody knows of one that ended before the replay when that was: it may have been just then."""
+        assert self._loaded is not None, "this is a decision"
+        return now.steady_ms - self._rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
 
     def _record(self, transaction: Transaction) -> Stored:
         return records.record_of(transaction, self._level())

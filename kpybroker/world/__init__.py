@@ -132,4 +132,8 @@ class World(Protocol):
     def disk(self) -> Disk: ...
 
     def wall_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch."""
+        """Wall clock, milliseconds since the epoch: for what is stored or told. It may be set back or forward."""
+
+    def steady_ms(self) -> int:
+        """The event loop's clock in milliseconds: for time-outs and intervals. It only goes forward, stands still while
+        the machine is suspended, and says nothing to another process."""

@@ -282,6 +282,9 @@ class RealWorld:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def steady_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
     def close(self) -> None:
         self.disk.shutdown()
 

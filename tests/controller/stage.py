@@ -11,7 +11,7 @@ from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.state import ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Stored, Ticket
+from kpybroker.machine import Moment, Stored, Ticket
 from kpybroker.metadata.image import Image
 from kpybroker.wire.stored import metadata as stored
 
@@ -35,7 +35,7 @@ class Stage:
         return self.machine.state
 
     def ask(self, command: Command) -> Any:
-        outcome = self.machine.decide(Ticket(1000), command, self.now_ms)
+        outcome = self.machine.decide(Ticket(1000), command, Moment(self.now_ms, self.now_ms))
         for record in outcome.records:
             record.offset = len(self.log)
             record.value = stored.frame_record(record.message)

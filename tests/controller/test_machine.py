@@ -25,6 +25,7 @@ from kpybroker.controller.commands import (
     ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.machine import Moment
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage
 
@@ -99,7 +100,7 @@ def test_deciding_changes_nothing(commands: list[Command]) -> None:
     stage = Stage(brokers=2)
     for command in commands:
         before = stage.replayed()
-        stage.machine.decide(None, command, 0)  # type: ignore[arg-type]
+        stage.machine.decide(None, command, Moment(0, 0))  # type: ignore[arg-type]
         assert stage.state == before
 
 

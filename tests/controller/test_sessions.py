@@ -75,15 +75,6 @@ def test_a_controller_that_slept_fences_nobody() -> None:
     assert all(broker.fenced for broker in stage.state.brokers.values())
 
 
-def test_a_clock_that_is_set_back_makes_nobody_immortal() -> None:
-    stage = three()
-    stage.now_ms -= 3_600_000
-    beat(stage, 1, 2)
-    deadline_ms = stage.machine.deadline_ms()
-    assert deadline_ms is not None
-    assert deadline_ms <= stage.now_ms + SESSION_MS
-
-
 def test_another_incarnation_waits_for_the_end_of_the_session() -> None:
     stage = three()
     features = stage.state.brokers[3].features

@@ -9,7 +9,7 @@ from kpybroker.errors import KafkaError
 from kpybroker.groups.commands import Join, Sync
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.settings import GroupSettings
-from kpybroker.machine import Stored, Tick
+from kpybroker.machine import Moment, Stored, Tick
 from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import join_group, sync_group
 from kpybroker.wire.stored import metadata as stored
@@ -36,6 +36,8 @@ class Stage:
         self.settings = settings or GroupSettings(first_join_pause_ms=0)
         self.new_id = in_turn()
         self.now_ms = START_MS
+        self.ahead_ms = 0
+        """How far the wall clock is ahead of the steady one."""
         self.log: list[Stored] = []
         self.image = Image()
         """The topics that there are."""
@@ -44,13 +46,17 @@ class Stage:
         self.commands: dict[int, Any] = {}
         """Ticket -> what was asked, ticks aside."""
 
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_ms, self.now_ms + self.ahead_ms)
+
     def ask(self, command: Any) -> tuple[int, list[tuple[int, Any]], list[Stored]]:
         """One step now: the asker's ticket, all answers it led to, and what was written."""
         self.tickets += 1
         ticket: Any = self.tickets
         if not isinstance(command, Tick):
             self.commands[ticket] = command
-        outcome = self.machine.decide(ticket, command, self.now_ms)
+        outcome = self.machine.decide(ticket, command, self.now)
         for record in outcome.records:
             record.offset = len(self.log)
             self.log.append(record)

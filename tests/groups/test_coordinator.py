@@ -103,6 +103,9 @@ class Clock:
     def wall_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
+    def steady_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
 
 def coordinator() -> GroupCoordinator:
     return GroupCoordinator(Clock(), GroupSettings(), lambda: PARTITIONS)

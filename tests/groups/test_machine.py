@@ -158,7 +158,7 @@ def test_two_hundred_members_are_told_once_each() -> None:
 def refused(stage: Stage, command: Any) -> None:
     """The machine wants to write, and the log does not take it."""
     ticket: Any = -1
-    assert stage.machine.decide(ticket, command, stage.now_ms).records
+    assert stage.machine.decide(ticket, command, stage.now).records
     assert stage.machine.deadline_ms() == 0  # it looks again at once
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode
 from kpybroker.groups.commands import CommitOffsets, EndTransaction, FetchOffsets, PartitionCommit
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.machine import Stored
+from kpybroker.machine import Moment, Stored
 from kpybroker.wire.markers import Marker
 from tests.groups.stage import Stage
 
@@ -47,7 +47,7 @@ def plainly(steps: list[tuple[str, int, int]]) -> dict[int, int | ErrorCode]:
 
 def shown(machine: GroupMachine, now_ms: int) -> dict[int, int | ErrorCode]:
     asked = FetchOffsets("g", [("t", [0, 1, 2])], require_stable=True)
-    ((_, answer),) = machine.decide(1, asked, now_ms).answers
+    ((_, answer),) = machine.decide(1, asked, Moment(now_ms, now_ms)).answers
     return {
         place: found if isinstance(found, ErrorCode) else found.offset
         for _, offsets in answer

@@ -13,7 +13,7 @@ from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.modern_records import KINDS
 from kpybroker.groups.offsets import Committed
 from kpybroker.groups.settings import GroupSettings
-from kpybroker.machine import Stored, Tick
+from kpybroker.machine import Moment, Stored, Tick
 from kpybroker.wire.message import build, parse
 from kpybroker.wire.stored.group import OffsetCommitValue
 from tests.groups.stage import in_turn
@@ -162,7 +162,7 @@ def machine_of(*kept: Stored) -> GroupMachine:
     machine = GroupMachine(GroupSettings(), in_turn())
     for record in kept:
         machine.apply(record)
-    machine.decide(None, Tick(), 0)  # type: ignore[arg-type]  # nobody waits for it
+    machine.decide(None, Tick(), Moment(0, 0))  # type: ignore[arg-type]  # nobody waits for it
     return machine
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kpybroker.groups.timers import Timer, Timers
 from kpybroker.groups.turn import Turn
+from kpybroker.machine import Moment
 
 MOVES = st.lists(
     st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(0, 30)), st.integers(0, 10)), max_size=60
@@ -37,7 +38,7 @@ def test_they_fire_when_a_plain_list_says(moves: list[tuple[int, int | None, int
                 del plain[each]
         while (deadline_ms := timers.deadline_ms()) is not None and deadline_ms <= end_ms:
             now_ms = max(now_ms, deadline_ms)
-            timers.fire_due(Turn(now_ms), 100, 1 << 20)
+            timers.fire_due(Turn(Moment(now_ms, now_ms)), 100, 1 << 20)
         now_ms = end_ms
     assert sorted(fired) == sorted(expected)
 
@@ -47,12 +48,12 @@ def test_a_step_fires_only_so_many() -> None:
     fired: list[int] = []
     for _ in range(5):
         timers.set(Timer(lambda turn: fired.append(turn.now_ms)), 10)
-    timers.fire_due(Turn(10), 2, 1 << 20)
+    timers.fire_due(Turn(Moment(10, 10)), 2, 1 << 20)
     assert len(fired) == 2
     assert timers.deadline_ms() == 10
-    timers.fire_due(Turn(10), 100, 0)
+    timers.fire_due(Turn(Moment(10, 10)), 100, 0)
     assert len(fired) == 2  # no room for what they might write
-    timers.fire_due(Turn(10), 100, 1 << 20)
+    timers.fire_due(Turn(Moment(10, 10)), 100, 1 << 20)
     assert len(fired) == 5
     assert timers.deadline_ms() is None
 
@@ -71,5 +72,5 @@ def test_cancelled_timers_do_not_pile_up() -> None:
             timers.set(timer, 10)  # earlier: the first entry is of no use any more
             timer.cancel()
     assert len(timers) < 2_048
-    timers.fire_due(Turn(2_000_000), 100, 1 << 20)
+    timers.fire_due(Turn(Moment(2_000_000, 2_000_000)), 100, 1 << 20)
     assert fired == [2_000_000]

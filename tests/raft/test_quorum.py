@@ -17,7 +17,7 @@ from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
 from kpybroker.raft.divergence import Diverges
-from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES
+from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES, PIECE_BYTES
 from kpybroker.raft.quorum import Quorum
 from kpybroker.raft.snapshots import Snapshot
 from kpybroker.raft.state import Tail
@@ -275,6 +275,23 @@ def test_a_batch_has_a_limit(node: Node) -> None:
         assert quorum.append(topic("a")) == end + 2
 
     node(play)
+
+
+def test_a_transaction_takes_as_many_batches_as_it_needs(node: Node) -> None:
+    names = [str(number) for number in range(BATCH_LIMIT_BYTES // 32000 + 1)]
+    configs = [metadata.ConfigRecord(resource_type=4, resource_name="", name=name, value="v" * 32000) for name in names]
+
+    async def play(quorum: Quorum) -> None:
+        before = quorum.end
+        rows = [metadata.BeginTransactionRecord(name="large"), *configs, metadata.EndTransactionRecord()]
+        assert quorum.append([Stored(None, None, message=row) for row in rows]) == before + len(rows)
+
+    node(play)
+    of_the_transaction = [each for each in batches_of(node.path / "00000000000000000000.log") if "Config" in each]
+    assert len(of_the_transaction) >= BATCH_LIMIT_BYTES // PIECE_BYTES
+    image = node.image()
+    assert not image.in_transaction
+    assert sorted(image.config(4, "")) == sorted(names)
 
 
 def test_half_a_transaction_of_a_leader_that_died_is_given_up(node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import nullcontext
 from random import Random
 
 import pytest
@@ -139,6 +140,50 @@ def test_a_newcomer_gets_a_slot_only_from_who_has_to_give_it_up(limit: int, step
             )
             session.wants = wants(*range(much))
         assert len(sessions) == len(model.alive) <= limit
+
+
+def held(sessions: Sessions) -> int:
+    """Partitions, counted one by one."""
+    return sum(len(one.wants) for one in sessions._sessions.values() if one.news is None)
+
+
+@settings(max_examples=300)
+@given(limit=st.integers(0, 6), steps=st.lists(STEPS, max_size=30))
+def test_consumers_partitions_are_bounded_altogether(limit: int, steps: list[tuple[str, int, int]]) -> None:
+    now_ms = 0
+    sessions = Sessions(Random(1), 10, lambda: now_ms, limit)
+    every: list[Session] = []
+    for what, which, much in steps:
+        one = every[which] if what in ("use", "close") and which < len(every) else None
+        if what == "wait":
+            now_ms += much
+        elif what == "open":
+            session = sessions.open(wants(*range(much)), by_id=False, is_replica=bool(which))
+            if session is not None:
+                every.append(session)
+            else:
+                assert not which, "replicas have what room they need"
+        elif one is not None and what == "close":
+            sessions.close(one.id)
+        elif one is not None:
+            is_replica = one.news is not None
+            if code_of(sessions, one.id, one.epoch, is_replica=is_replica) == ErrorCode.NONE:
+                grown = len({*one.wants, *wants(*range(10, 10 + much))} - {("t", 11)})
+                fits = held(sessions) + grown - len(one.wants) <= limit
+                with nullcontext() if is_replica or fits else pytest.raises(KafkaError, match="SESSION_ID_NOT_FOUND"):
+                    sessions.update(one, wants(*range(10, 10 + much)), [("t", 11)])
+        assert held(sessions) <= limit
+        assert sessions.partitions == held(sessions)
+
+
+def test_who_is_too_large_for_all_rooms_takes_nobodys() -> None:
+    now_ms = 0
+    sessions = Sessions(Random(1), 10, lambda: now_ms, 3)
+    kept = sessions.open(wants(0, 1), by_id=False)
+    now_ms = 2 * EVICTION_MS
+    assert sessions.open(wants(0, 1, 2, 3), by_id=False) is None
+    assert kept is not None
+    assert code_of(sessions, kept.id, 1) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("is_replica", [False, True])

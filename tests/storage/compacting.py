@@ -50,6 +50,9 @@ class VirtualWorld:
     def wall_ms(self) -> int:
         return 5000
 
+    def steady_ms(self) -> int:
+        return int(self.loop.time() * 1000)
+
     def end(self) -> None:
         """SIGKILL, wherever it is."""
         self.owner.alive = False

@@ -24,11 +24,11 @@ HOUR_MS = 3_600_000
 
 
 class SetClock(RealWorld):
-    """A World whose wall clock stands until it is set."""
+    """A World whose steady clock stands until it is set."""
 
     now_ms = 1000
 
-    def wall_ms(self) -> int:
+    def steady_ms(self) -> int:
         return self.now_ms
 
 

@@ -24,7 +24,14 @@ FROM_KAFKA = bytes.fromhex(
 
 
 def batch(
-    sequence: int, count: int = 1, *, offset: int = 0, producer: int = 7, epoch: int = 0, time: int = 1000
+    sequence: int,
+    count: int = 1,
+    *,
+    offset: int = 0,
+    producer: int = 7,
+    epoch: int = 0,
+    time: int = 1000,
+    transactional: bool = False,
 ) -> Batch:
     content = encode_batch(
         [Record(0, time, None, b"v")] * count,
@@ -32,6 +39,7 @@ def batch(
         producer_id=producer,
         producer_epoch=epoch,
         base_sequence=sequence,
+        transactional=transactional,
     )
     return split(content)[0]
 
@@ -81,6 +89,47 @@ def test_producers_expire_by_their_records_time() -> None:
     states.update(batch(0, producer=8, time=2000))
     states.expire(2000, 1000)
     assert [one.producer_id for one in states] == [8]
+
+
+LIMIT = 20
+
+
+def filled(limit: int = LIMIT) -> ProducerStates:
+    """One batch of each of `LIMIT` producers, in order."""
+    states = ProducerStates(limit)
+    for number in range(LIMIT):
+        states.update(batch(0, offset=number, producer=number))
+    return states
+
+
+def test_a_newcomer_takes_the_place_of_an_idle_one() -> None:
+    states = filled()
+    for number in range(LIMIT, 10 * LIMIT):
+        states.update(batch(0, offset=2 * number, producer=number))
+        assert states.check(batch(number - LIMIT + 1, producer=3)) is None, "who goes on is known"
+        states.update(batch(number - LIMIT + 1, offset=2 * number + 1, producer=3))
+        assert len(states) == LIMIT
+        assert states.get(number) is not None
+    assert code_of(states, batch(1, producer=3)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.check(batch(7, producer=4)) is None, "who was forgotten begins anywhere"
+
+
+def test_an_open_transaction_is_never_forgotten() -> None:
+    states = ProducerStates(LIMIT)
+    for number in range(LIMIT + 10):
+        states.update(batch(0, offset=number, producer=number, transactional=True))
+    assert len(states) == LIMIT + 10
+    for number in range(1000, 1000 + 5 * LIMIT):
+        states.update(batch(0, offset=number, producer=number))
+    assert all(states.get(number) is not None for number in range(LIMIT + 10))
+    assert states.transactions.first_open() == 0
+
+
+@given(limit=st.integers(1, LIMIT))
+def test_a_snapshot_with_more_than_the_limit_keeps_the_newest(limit: int) -> None:
+    states = ProducerStates(limit)
+    states.load_snapshot(filled().build_snapshot(), LIMIT, 0, 1 << 40)
+    assert sorted(known.producer_id for known in states) == list(range(LIMIT - limit, LIMIT))
 
 
 def test_a_snapshot_is_kafkas_bytes() -> None:

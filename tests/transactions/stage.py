@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Stored, Tick
+from kpybroker.machine import Moment, Stored, Tick
 from kpybroker.transactions.commands import AwaitEndings, Complete, InitProducerId, ProducerIdWanted
 from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
 from kpybroker.transactions.transaction import Transaction
@@ -21,6 +21,8 @@ class Stage:
         self.settings = settings or TransactionSettings()
         self.level = level
         self.now_ms = START_MS
+        self.ahead_ms = 0
+        """How far the wall clock is ahead of the steady one."""
         self.log: list[Stored] = []
         self.machine = self.empty()
         self.tickets = 0
@@ -31,12 +33,16 @@ class Stage:
     def empty(self) -> TransactionMachine:
         return TransactionMachine(self.settings, lambda: self.level)
 
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_ms, self.now_ms + self.ahead_ms)
+
     def ask(self, command: Any) -> dict[int, Any]:
         """One step now; all answers it led to. The asker's ticket is `tickets`."""
         self.tickets += 1
         ticket: Any = self.tickets
         try:
-            outcome = self.machine.decide(ticket, command, self.now_ms)
+            outcome = self.machine.decide(ticket, command, self.now)
         except KafkaError as refusal:
             return {ticket: refusal}
         if outcome.records and self.refuses:

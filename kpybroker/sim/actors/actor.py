@@ -52,6 +52,10 @@ class Actor:
         """With everything mended and its clients still at work: whether all is at rest, and a breach where not."""
         return True
 
+    async def conclude(self) -> bool:
+        """When the clients of all actors have stopped, a last thing that it does: False, with a breach, if it fails."""
+        return True
+
     async def check(self, auditor: Client) -> None:
         """When its clients have stopped, and again after a restart, as a client. Raises Unanswered, Refused, as long as
         something may still come about."""

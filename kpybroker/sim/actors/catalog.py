@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from kpybroker.sim.actors.abandonment import Abandonment
 from kpybroker.sim.actors.acks_none import AcksNone
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.actors.broker_settings import BrokerSettings
@@ -43,6 +44,7 @@ ACTORS: tuple[type[Actor], ...] = (
     BrokerSettings,
     Unregistration,
     Quotas,
+    Abandonment,
 )
 
 
