@@ -1,0 +1,77 @@
+"""Changes of broker settings after which nobody, or not who asks, could come in to take them back.
+
+Apache Kafka takes them. From its property file a node takes them here, too: that can be changed without a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+
+from kpybroker.config import BrokerConfig
+from kpybroker.config.effect import without_prefix
+from kpybroker.controller.commands import ResourceType
+from kpybroker.controller.state import ControllerState
+from kpybroker.errors import ErrorCode, KafkaError
+
+CONNECTIONS_MIN = 2
+"""What a client of Apache Kafka has at a broker: one to ask whom to ask, which stays open, and one to ask."""
+MIN = {
+    "max.connections": CONNECTIONS_MIN,
+    "max.connections.per.ip": CONNECTIONS_MIN,
+    "max.connection.creation.rate": 1,
+}
+"""Of listeners, too (`listener.name.<listener>.<setting>`)."""
+PER_IP = ("max.connections.per.ip", "max.connections.per.ip.overrides")
+
+
+def check_doors(
+    state: ControllerState, config: BrokerConfig, name: str, wanted: Mapping[str, str], host: str | None
+) -> None:
+    """Check the settings that a broker, or with the name "" all brokers, shall have. Raises INVALID_REQUEST.
+
+    `config` has the cluster's present settings in it, `host` is the address of who asks.
+    """
+    current = state.settings(ResourceType.BROKER, name)
+    new = {key: value for key, value in wanted.items() if current.get(key) != value}
+    if not new:
+        return
+    after = config.with_dynamic(wanted, {}) if not name else config.with_dynamic(config.dynamic_default, wanted)
+    for reason in (*_too_few(new), *_shut_out(state, after, new, host)):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+
+
+def _too_few(new: Mapping[str, str]) -> Iterator[str]:
+    for key, value in new.items():
+        least = MIN.get(without_prefix(key))
+        if least is not None and key != PER_IP[0] and int(value) < least:
+            yield f"{key} ({value}) would shut out every client, also the one that is to undo it; it must be at least {least}"
+
+
+def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str], host: str | None) -> Iterator[str]:
+    if not any(key in new for key in PER_IP):
+        return
+    hosts = {
+        endpoint.host: f"broker {node_id}"
+        for node_id, broker in state.brokers.items()
+        for endpoint in broker.endpoints
+        if _is_address(endpoint.host)
+    }
+    if host:
+        hosts[host] = "from where this is asked"
+    for each, whose in hosts.items():
+        count = after.connections_from(each)
+        if count < CONNECTIONS_MIN:
+            yield (
+                f"{' and '.join(key for key in PER_IP if key in new)} would leave {count} connections to {each} ({whose}); "
+                f"it needs at least {CONNECTIONS_MIN}: name it in {PER_IP[1]}"
+            )
+
+
+def _is_address(host: str) -> bool:
+    """Names are not looked up while metadata is decided."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
