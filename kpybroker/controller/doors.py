@@ -1,6 +1,6 @@
 """Changes of broker settings after which nobody, or not who asks, could come in to take them back.
 
-Apache Kafka takes them. From its property file a node takes them here, too: that can be changed without a connection.
+Apache Kafka refuses some of them. From its property file a node takes them: that can be changed without a connection.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _too_few(new: Mapping[str, str]) -> Iterator[str]:
     for key, value in new.items():
         least = MIN.get(without_prefix(key))
         if least is not None and key != PER_IP[0] and int(value) < least:
-            yield f"{key} ({value}) would shut out every client, also the one that is to undo it; it must be at least {least}"
+            yield f"{key} ({value}) would shut out every client, and could not be undone; it must be at least {least}"
 
 
 def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str], host: str | None) -> Iterator[str]:
@@ -62,9 +62,10 @@ def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str
     for each, whose in hosts.items():
         count = after.connections_from(each)
         if count < CONNECTIONS_MIN:
+            changed = " and ".join(key for key in PER_IP if key in new)
             yield (
-                f"{' and '.join(key for key in PER_IP if key in new)} would leave {count} connections to {each} ({whose}); "
-                f"it needs at least {CONNECTIONS_MIN}: name it in {PER_IP[1]}"
+                f"{changed} would leave {count} connections to {each} ({whose}), which needs at least "
+                f"{CONNECTIONS_MIN}; name it in {PER_IP[1]}"
             )
 
 
