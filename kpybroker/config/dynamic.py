@@ -23,6 +23,12 @@ TOPICS_OF = {
     for synonym, _ in names
 }
 """Broker setting -> the topic settings that it is a default of, each with the factor to the topic's unit."""
+CONNECTIONS_MIN = 2
+"""What a client of Apache Kafka has at a broker: one to ask whom to ask, which stays open, and one to ask."""
+LEAST = {"max.connections": CONNECTIONS_MIN, "max.connection.creation.rate": 1}
+"""Below these nobody could come in to take a change back. A property file may say less: it is changed otherwise."""
+MIN_ISR = "min.insync.replicas"
+"""Set for the whole cluster while eligible leader replicas are on."""
 ENTITIES = {2: "topics", 4: "brokers", 16: "client-metrics", 32: "groups"}
 """What `kafka-configs --entity-type` calls each type of resource."""
 
@@ -44,14 +50,14 @@ class Unusable(NamedTuple):
 
     @property
     def way_out(self) -> str:
-        """The command that takes it away."""
+        """The command that takes it away, or sets another where it must not be missing."""
         is_default = self.resource_type == BROKER and not self.resource_name
         entity = "--entity-default" if is_default else f"--entity-name {self.resource_name}"
         entity_type = ENTITIES.get(self.resource_type, str(self.resource_type))
-        return (
-            f"kafka-configs --bootstrap-server <host:port> --alter --entity-type {entity_type} {entity} "
-            f"--delete-config {self.name}"
-        )
+        change = f"--delete-config {self.name}"
+        if is_default and self.name == MIN_ISR:
+            change = f"--add-config {self.name}=1"
+        return f"kafka-configs --bootstrap-server <host:port> --alter --entity-type {entity_type} {entity} {change}"
 
 
 def topic_text(topic_setting: str, text: str, factor: int) -> str:
@@ -81,6 +87,7 @@ def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
         key.parse(text)
         if resource_type == BROKER:
             _check_topics_default(key, text)
+            _check_least(key, text)
     except ConfigError as error:
         return str(error)
     return None
@@ -91,6 +98,15 @@ def _check_topics_default(key: ConfigKey, text: str) -> None:
         reason = TOPIC_KEYS[topic_setting].refusal(topic_text(topic_setting, text, factor))
         if reason is not None:
             raise ConfigError(f"Invalid value {text} for configuration {key.name}: {reason}")
+
+
+def _check_least(key: ConfigKey, text: str) -> None:
+    least = LEAST.get(key.name)
+    if least is not None and int(text) < least:
+        raise ConfigError(
+            f"Invalid value {text} for configuration {key.name}: it would shut out every client, and could not be "
+            f"undone; Value must be at least {least}"
+        )
 
 
 def usable(resource_type: int, settings: Mapping[str, str], before: Mapping[str, str] = NOTHING) -> dict[str, str]:

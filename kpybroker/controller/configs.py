@@ -113,7 +113,8 @@ def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[st
         return
     if resource.resource_name:
         named = resource.changes if isinstance(resource, ChangeConfigs) else resource.configs
-        if any(each[0] == MIN_ISR for each in named):
+        is_taken_away = MIN_ISR in current and MIN_ISR not in wanted  # it was there before, or came from elsewhere
+        if any(each[0] == MIN_ISR for each in named) and not is_taken_away:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
             )

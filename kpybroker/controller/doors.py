@@ -1,7 +1,4 @@
-"""Changes of broker settings after which nobody, or not who asks, could come in to take them back.
-
-Apache Kafka refuses some of them. From its property file a node takes them: that can be changed without a connection.
-"""
+"""Changes of broker settings that would shut out who makes them, or a broker. Apache Kafka takes them."""
 
 from __future__ import annotations
 
@@ -9,19 +6,11 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 from kpybroker.config import BrokerConfig
-from kpybroker.config.effect import without_prefix
+from kpybroker.config.dynamic import CONNECTIONS_MIN
 from kpybroker.controller.commands import ResourceType
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 
-CONNECTIONS_MIN = 2
-"""What a client of Apache Kafka has at a broker: one to ask whom to ask, which stays open, and one to ask."""
-MIN = {
-    "max.connections": CONNECTIONS_MIN,
-    "max.connections.per.ip": CONNECTIONS_MIN,
-    "max.connection.creation.rate": 1,
-}
-"""Of listeners, too (`listener.name.<listener>.<setting>`)."""
 PER_IP = ("max.connections.per.ip", "max.connections.per.ip.overrides")
 
 
@@ -37,15 +26,8 @@ def check_doors(
     if not new:
         return
     after = config.with_dynamic(wanted, {}) if not name else config.with_dynamic(config.dynamic_default, wanted)
-    for reason in (*_too_few(new), *_shut_out(state, after, new, host)):
+    for reason in _shut_out(state, after, new, host):
         raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
-
-
-def _too_few(new: Mapping[str, str]) -> Iterator[str]:
-    for key, value in new.items():
-        least = MIN.get(without_prefix(key))
-        if least is not None and key != PER_IP[0] and int(value) < least:
-            yield f"{key} ({value}) would shut out every client, and could not be undone; it must be at least {least}"
 
 
 def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str], host: str | None) -> Iterator[str]:

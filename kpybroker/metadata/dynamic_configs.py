@@ -86,7 +86,7 @@ class DynamicConfigs:
             if before.get(each.name) != each.value:
                 good = applied.get(each.name)
                 log.error(
-                    "%s cannot be applied: %s. It stays in the metadata, and %s. To take it away: %s",
+                    "%s cannot be applied: %s. It stays in the metadata, and %s. To mend it: %s",
                     each.subject,
                     each.reason[:SHOWN_MAX],
                     "what is set elsewhere, or the default, holds" if good is None else f"{good!r} holds",
@@ -112,7 +112,7 @@ class DynamicConfigs:
 
     def _tell_of_quota(self, entity: Entity, key: str, reason: str, good: float | None) -> None:
         log.error(
-            "the quota %s of %s cannot be applied: %s. It stays in the metadata, and %s. To take it away: "
+            "the quota %s of %s cannot be applied: %s. It stays in the metadata, and %s. To mend it: "
             "kafka-configs --bootstrap-server <host:port> --alter %s --delete-config %s",
             key,
             dict(entity),
