@@ -98,7 +98,8 @@ def _alter(
                 check_doors(state, config, name, wanted, host)
             changes = _difference(kind, name, current, wanted)
             records.extend(changes)
-            if state.features.get(ELR_FEATURE, 0) and any(change.name == MIN_ISR for change in changes):
+            is_brokers_own = kind == ResourceType.BROKER and name
+            if state.features.get(ELR_FEATURE, 0) and any(c.name == MIN_ISR for c in changes) and not is_brokers_own:
                 # who was eligible was so by the old one
                 records.append(stored.ClearElrRecord(topic_name=name))
             results.append(ConfigResult(kind, name))
