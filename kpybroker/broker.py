@@ -18,7 +18,8 @@ from kpybroker.creating import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.metadata import chronicle, whereabouts
-from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
+from kpybroker.metadata.dynamic_configs import DynamicConfigs
+from kpybroker.metadata.image import TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
 from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
 from kpybroker.quotas.clients import ClientQuotas
@@ -64,8 +65,8 @@ class Broker:
         self, world: World, config: BrokerConfig, directories: list[Directory], log_dirs: LogDirectories
     ) -> None:
         self.world = world
-        self.config = config
-        self.node_id = config.node_id
+        self.config, self.node_id = config, config.node_id
+        self.dynamic = DynamicConfigs(config, config.node_id)
         self.cluster_id = directories[0].cluster_id
         self.directories = directories
         self.log_dirs = log_dirs
@@ -273,8 +274,9 @@ class Broker:
         if old.offset < 0:
             removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
             self.log_dirs.keep_only(whereabouts.hosted_by(new, self.node_id))
-        self._apply_broker_settings(configs)
-        self.quotas.follow(new.quotas)
+        if self.dynamic.follow(old, new, configs):
+            self._apply_broker_settings()
+        self.quotas.follow(self.dynamic.quotas)
         for topic in removed:
             self._retire(topic)
         for name in topics:
@@ -301,18 +303,15 @@ class Broker:
         for name, topic in self.image.topics.items():
             self.replicas.host(topic, self._log_settings(name))
 
-    def _apply_broker_settings(self, configs: tuple[tuple[int, str], ...]) -> None:
-        if not any(kind == BROKER_RESOURCE for kind, _ in configs):
-            return
-        own = self.image.config(BROKER_RESOURCE, str(self.node_id))
-        self.config = self.config.with_dynamic(self.image.config(BROKER_RESOURCE, ""), own)
+    def _apply_broker_settings(self) -> None:
+        self.config = self.dynamic.config
         self.hosting.limit_replication(self.config)
         self.groups.configure(settings_of(self.config))
         for name in self.image.topics:
             self._apply_topic_settings(name)
 
     def _log_settings(self, name: str) -> LogSettings:
-        return self.config.log_settings(self.image.config(TOPIC_RESOURCE, name), replayed=name in INTERNAL_TOPICS)
+        return self.dynamic.log_settings(self.image, name, replayed=name in INTERNAL_TOPICS)
 
     def _apply_topic_settings(self, name: str) -> None:
         settings = self._log_settings(name)

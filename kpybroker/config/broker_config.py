@@ -10,6 +10,8 @@ from typing import Any
 
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.contradictions import contradictions
+from kpybroker.config.dynamic import topic_text, usable
+from kpybroker.config.effect import BROKER, TOPIC
 from kpybroker.config.key import Mode
 from kpybroker.config.listeners import (
     Endpoint,
@@ -201,6 +203,8 @@ class BrokerConfig:
         parsed = cls._of(static, NO_SETTINGS, NO_SETTINGS)
         for contradiction in contradictions(parsed):
             raise ConfigError(f"{source}: {contradiction.reason}")
+        for name in TOPIC_KEYS:
+            parsed.check_topic_default(name)
         return parsed
 
     @classmethod
@@ -222,8 +226,12 @@ class BrokerConfig:
         return self.replica_selector_class == RACK_AWARE
 
     def with_dynamic(self, default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
-        """The settings with the cluster's and this broker's dynamic ones over the static ones (all checked before)."""
-        for_all, for_this = dict(_changeable(default)), dict(_changeable(broker))
+        """The settings with the cluster's and this broker's dynamic ones over the static ones. Never raises.
+
+        In the place of a value that cannot be applied the last good one stays in force.
+        """
+        for_all = usable(BROKER, _changeable(default), self.dynamic_default)
+        for_this = usable(BROKER, _changeable(broker), self.dynamic_broker)
         if for_all == self.dynamic_default and for_this == self.dynamic_broker:
             return self
         return BrokerConfig._of(self.static, for_all, for_this)
@@ -244,24 +252,37 @@ class BrokerConfig:
         for synonym, factor in TOPIC_SYNONYMS.get(name, ()):
             text = self.text(synonym)
             if text is not None:
-                # Every negative retention means: for ever.
-                return str(max(int(text) * factor, -1)) if len(TOPIC_SYNONYMS[name]) > 1 else text
+                return topic_text(name, text, factor)
         return TOPIC_KEYS[name].default
 
+    def check_topic_default(self, name: str) -> None:
+        """Raise ConfigError where the broker's settings give topics a value that no topic may have."""
+        for synonym, factor in TOPIC_SYNONYMS.get(name, ()):
+            text = self.text(synonym)
+            if text is not None:
+                reason = TOPIC_KEYS[name].refusal(topic_text(name, text, factor))
+                if reason is not None:
+                    raise ConfigError(f"Invalid value {text} for configuration {synonym}: {reason}")
+                return
+
     def log_settings(self, topic_overrides: Mapping[str, str] = NO_SETTINGS, *, replayed: bool = False) -> LogSettings:
-        """What a log of a topic with these overrides does. Equal overrides get the same object."""
+        """What a log of a topic with these overrides does. Equal overrides get the same object. Never raises.
+
+        An override that cannot be applied counts as not set.
+        """
         cached = self._log_settings.get(asked := (frozenset(topic_overrides.items()), replayed))
         if cached is not None:
             return cached
         values: dict[str, Any] = {}
+        overrides = usable(TOPIC, topic_overrides)
         names = {f.name for f in dataclasses.fields(LogSettings)}
         for key in TOPIC_KEYS.values():
             if key.attribute in names:
-                text = topic_overrides.get(key.name)
+                text = overrides.get(key.name)
                 values[key.attribute] = key.parse(text if text is not None else self.topic_default(key.name))
         for name in SETS:
             values[name] = frozenset(values[name])
-        small = topic_overrides.get("internal.segment.bytes")
+        small = overrides.get("internal.segment.bytes")
         if small is not None:
             values["segment_bytes"] = TOPIC_KEYS["internal.segment.bytes"].parse(small)
         settings = LogSettings(**values, fsync_always=self.fsync == "always", replayed=replayed)
@@ -270,13 +291,13 @@ class BrokerConfig:
         return settings
 
 
-def _changeable(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
     """What changes while running. Listeners and security, which are set per broker, wait for the next start."""
-    return [
-        (name, text)
+    return {
+        name: text
         for name, text in settings.items()
         if name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE
-    ]
+    }
 
 
 def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:

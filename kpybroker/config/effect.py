@@ -16,7 +16,7 @@ KEYS: Mapping[int, Mapping[str, ConfigKey]] = {
     32: GROUP_KEYS,
 }
 """The settings of each type of resource, by the codes of DescribeConfigs."""
-BROKER = 4
+TOPIC, BROKER = 2, 4
 NOTHING: Mapping[str, str] = {}
 
 

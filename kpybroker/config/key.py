@@ -19,6 +19,11 @@ Value = bool | int | float | str | tuple[str, ...] | None
 DURATION = re.compile(
     r"by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]+)?S)?)?", re.IGNORECASE
 )
+BLANKS = "".join(map(chr, range(33)))
+"""What Java trims; other white space of Unicode is part of a value."""
+DECIMAL = re.compile(r"[+-]?(NaN|Infinity|([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
+"""A number as Java reads a double, but for hexadecimal ones."""
+COUNT = re.compile(r"[0-9]{1,10}")
 LIMITS = {"INT": (-(1 << 31), (1 << 31) - 1), "SHORT": (-(1 << 15), (1 << 15) - 1), "LONG": (-(1 << 63), (1 << 63) - 1)}
 
 
@@ -80,6 +85,17 @@ class Between(NamedTuple):
         return text if self.also is None else f"{text} or {self.also}"
 
 
+class Positive(NamedTuple):
+    """A number greater than 0, and infinity; where Apache Kafka has no range, and does not work at others."""
+
+    def refuse(self, value: Value) -> str | None:
+        assert isinstance(value, int | float)
+        return None if value > 0 else "Value must be greater than 0"
+
+    def __str__(self) -> str:
+        return "(0,...]"
+
+
 class OneOf(NamedTuple):
     """One of these words; each element of a LIST must be one."""
 
@@ -136,7 +152,7 @@ class HostCounts(NamedTuple):
         assert isinstance(value, str)
         for item in filter(None, (item.strip() for item in value.split(","))):
             host, _, count = item.rpartition(":")
-            if not (host.strip() and count.strip().isascii() and count.strip().isdigit()):
+            if not (host.strip() and COUNT.fullmatch(count.strip()) and int(count) <= LIMITS["INT"][1]):
                 return "it must be a list of host:count"
         return None
 
@@ -187,22 +203,23 @@ class ConfigKey(NamedTuple):
         """The typed value; raises ConfigError that names the key, the value and what is expected."""
         if text is None:
             return None
+        reason = self.refusal(text)
+        if reason is not None:
+            shown = "[hidden]" if self.sensitive else text
+            raise ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}")
+        return _convert(self.kind, text)
+
+    def refusal(self, text: str) -> str | None:
+        """Why this is no value of the setting, or None when it is one."""
         try:
             value = _convert(self.kind, text)
         except ValueError as error:
-            raise self._wrong(text, str(error)) from None
-        reason = self.check.refuse(value) if self.check is not None else None
-        if reason is not None:
-            raise self._wrong(text, reason)
-        return value
-
-    def _wrong(self, text: str, reason: str) -> ConfigError:
-        shown = "[hidden]" if self.sensitive else text
-        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}")
+            return str(error)
+        return self.check.refuse(value) if self.check is not None else None
 
 
 def _convert(kind: Kind, text: str) -> Value:
-    trimmed = text.strip()
+    trimmed = text.strip(BLANKS)
     match kind:
         case Kind.BOOLEAN:
             if trimmed.lower() not in ("true", "false"):
@@ -215,10 +232,9 @@ def _convert(kind: Kind, text: str) -> Value:
                 raise ValueError(f"Not a number of type {kind.name}")
             return int(trimmed)
         case Kind.DOUBLE:
-            try:
-                return float(trimmed)
-            except ValueError:
-                raise ValueError("Not a number of type DOUBLE") from None
+            if not DECIMAL.fullmatch(trimmed):
+                raise ValueError("Not a number of type DOUBLE")
+            return float(trimmed.rstrip("dDfF"))
         case Kind.LIST:
             return tuple(item.strip() for item in trimmed.split(",")) if trimmed else ()
         case Kind.PASSWORD:

@@ -184,6 +184,8 @@ class AlterConfigs(NamedTuple):
 
     resources: tuple[ReplaceConfigs, ...]
     validate_only: bool = False
+    host: str | None = None
+    """The address of who asks, who is not to be shut out by it."""
 
 
 class ChangeConfigs(NamedTuple):
@@ -199,6 +201,8 @@ class IncrementalAlterConfigs(NamedTuple):
 
     resources: tuple[ChangeConfigs, ...]
     validate_only: bool = False
+    host: str | None = None
+    """The address of who asks, who is not to be shut out by it."""
 
 
 class ConfigResult(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
+from kpybroker.config.dynamic import usable, why_unusable
 from kpybroker.config.key import ConfigKey, Kind, Mode
 from kpybroker.config.properties import did_you_mean
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
@@ -21,6 +22,7 @@ from kpybroker.controller.commands import (
     ReplaceConfigs,
     ResourceType,
 )
+from kpybroker.controller.doors import check_doors
 from kpybroker.controller.internal_topics import POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
@@ -33,6 +35,8 @@ SETTINGS_PER_RESOURCE_MAX = 1000
 NAME_LENGTH_MAX = 1024
 VALUE_LENGTH_MAX = 32767
 MIN_ISR = "min.insync.replicas"
+PATTERN_LENGTH_MAX = 4096
+"""Characters of one client matching pattern, which takes a few milliseconds to read."""
 INTERVAL_MS = range(100, 3_600_001)
 MATCH_FIELDS = frozenset(
     {
@@ -44,6 +48,7 @@ MATCH_FIELDS = frozenset(
         "client_source_port",
     }
 )
+NO_SETTINGS: Mapping[str, str] = {}
 NODE_ID = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 PER_LISTENER_ONLY = re.compile(r"ssl\.(key|keystore|truststore)\.")
 
@@ -58,7 +63,7 @@ def alter_configs(
     def change_of(resource: ReplaceConfigs) -> Change:
         return lambda _: _replaced(resource)
 
-    return _alter(state, config, command.resources, change_of, command.validate_only)
+    return _alter(state, config, command, change_of)
 
 
 def incremental_alter_configs(
@@ -69,12 +74,13 @@ def incremental_alter_configs(
     def change_of(resource: ChangeConfigs) -> Change:
         return lambda current: _changed(resource, current)
 
-    return _alter(state, config, command.resources, change_of, command.validate_only)
+    return _alter(state, config, command, change_of)
 
 
 def _alter(
-    state: ControllerState, config: BrokerConfig, resources: tuple[Any, ...], change_of: Any, validate_only: bool
+    state: ControllerState, config: BrokerConfig, command: AlterConfigs | IncrementalAlterConfigs, change_of: Any
 ) -> tuple[list[Any], list[ConfigResult]]:
+    resources, host = command.resources, command.host
     asked = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list[Any] = []
     results = []
@@ -91,15 +97,18 @@ def _alter(
             _check_settings(config, kind, name, wanted, current)
             if kind == ResourceType.TOPIC and wanted.get(POLICY) != current.get(POLICY):
                 check_policy(name, wanted.get(POLICY, config.topic_default(POLICY)))
+            if kind == ResourceType.BROKER:
+                check_doors(state, config, name, wanted, host)
             changes = _difference(kind, name, current, wanted)
             records.extend(changes)
-            if state.features.get(ELR_FEATURE, 0) and any(change.name == MIN_ISR for change in changes):
+            is_brokers_own = kind == ResourceType.BROKER and name
+            if state.features.get(ELR_FEATURE, 0) and any(c.name == MIN_ISR for c in changes) and not is_brokers_own:
                 # who was eligible was so by the old one
                 records.append(stored.ClearElrRecord(topic_name=name))
             results.append(ConfigResult(kind, name))
         except KafkaError as refusal:
             results.append(ConfigResult(kind, name, refusal.code, refusal.message))
-    return [] if validate_only else records, results
+    return [] if command.validate_only else records, results
 
 
 def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -108,7 +117,8 @@ def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[st
         return
     if resource.resource_name:
         named = resource.changes if isinstance(resource, ChangeConfigs) else resource.configs
-        if any(each[0] == MIN_ISR for each in named):
+        is_taken_away = MIN_ISR in current and MIN_ISR not in wanted  # it was there before, or came from elsewhere
+        if any(each[0] == MIN_ISR for each in named) and not is_taken_away:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
             )
@@ -224,18 +234,26 @@ def _check_settings(
         if len(key) > NAME_LENGTH_MAX or len(value) > VALUE_LENGTH_MAX:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"The configuration value of {key[:100]} is too long.")
     if kind == ResourceType.TOPIC:
-        check_topic_configs(config, wanted)
+        check_topic_configs(config, wanted, current)
     elif kind == ResourceType.BROKER:
         check_broker_configs(config, wanted, current, default=not name)
     elif kind == ResourceType.CLIENT_METRICS:
-        check_client_metrics(wanted)
+        check_client_metrics(_changes(wanted, current))
     elif kind == ResourceType.GROUP:
-        check_group_configs(config, wanted)
+        check_group_configs(config, _changes(wanted, current))
 
 
-def check_topic_configs(config: BrokerConfig, settings: Mapping[str, str]) -> None:
-    """Check all settings of a topic together. Raises INVALID_CONFIG."""
-    _parse_all(TOPIC_KEYS, settings, "topic", ErrorCode.INVALID_CONFIG)
+def _changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
+    """What is set anew. What was set before may be what cannot be applied, and must not stand in the way of others."""
+    return {name: text for name, text in wanted.items() if current.get(name) != text}
+
+
+def check_topic_configs(
+    config: BrokerConfig, wanted: Mapping[str, str], current: Mapping[str, str] = NO_SETTINGS
+) -> None:
+    """Check the settings of a topic that are set anew, and how all go together. Raises INVALID_CONFIG."""
+    _parse_all(TOPIC_KEYS, _changes(wanted, current), "topic", ErrorCode.INVALID_CONFIG)
+    settings = usable(ResourceType.TOPIC, wanted)
     if settings.get("remote.storage.enable", "false").strip().lower() == "true":
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
@@ -267,8 +285,10 @@ def check_broker_configs(
         [name for name in known if PER_LISTENER_ONLY.match(name)],
         "These security configs can be dynamically updated only per-listener using the listener prefix",
     )
-    for name in known:
-        _parse(CHANGEABLE_KEYS[name], settings[name], ErrorCode.INVALID_REQUEST)
+    for name in new:
+        reason = why_unusable(ResourceType.BROKER, name, settings[name])
+        if reason is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     if default:
         _none_of(
             [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.PER_BROKER],
@@ -298,8 +318,10 @@ def _check_pattern(pattern: str) -> None:
     try:
         if not equals or field.strip() not in MATCH_FIELDS:
             raise ValueError(field)
+        if len(expression) > PATTERN_LENGTH_MAX:
+            raise ValueError(expression)
         re.compile(expression.strip())
-    except (ValueError, re.error):
+    except (ValueError, re.error, OverflowError, RecursionError):
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
@@ -23,6 +22,7 @@ from kpybroker.metadata.quotas import (
     Entity,
     entity_of,
     record_of,
+    why_unusable_quota,
 )
 
 ENTITIES_MAX = 10_000
@@ -111,10 +111,9 @@ def _check(keys: Mapping[str, float | None], key: str, value: float) -> None:
     if key not in keys:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {key}")
     most = keys[key]
-    if math.isnan(value):  # Kafka stores it, and nothing is ever above it
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be a number")
-    if value <= 0:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be greater than 0")
+    reason = why_unusable_quota(key, value)
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     if most is None:
         return
     if value > most:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 
+from kpybroker.config.dynamic import why_unusable
 from kpybroker.groups import modern_records as records
 from kpybroker.groups.assignors import ASSIGNORS, Wish
 from kpybroker.groups.modern import (
@@ -51,7 +52,9 @@ class ModernSteps:
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
         """A setting of the group's own, as far as the broker's limits allow it."""
         own = self.image().config(GROUP_RESOURCE, group_id).get(name)
-        return default if own is None else min(max(int(own), low), high)
+        if own is None or why_unusable(GROUP_RESOURCE, name, own) is not None:
+            return default
+        return min(max(int(own), low), high)
 
     def session_timeout_ms(self, group_id: str) -> int:
         known = self.settings

@@ -26,7 +26,7 @@ T = TypeVar("T")
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     settled = [None if call.forwarded else _refused(broker, resource) for resource in request.resources]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
-    command = AlterConfigs(tuple(_replace(resource) for resource in asked), request.validate_only)
+    command = AlterConfigs(tuple(_replace(resource) for resource in asked), request.validate_only, call.host)
     return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     settled = [None if call.forwarded else _settled(broker, resource, request) for resource in request.resources]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
-    command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only)
+    command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only, call.host)
     return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
 
 

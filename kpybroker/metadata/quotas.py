@@ -17,6 +17,9 @@ REQUEST_PERCENTAGE = "request_percentage"
 CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
+RATE_OF_CONNECTIONS_MIN = 0.5
+"""A smaller one, of the whole numbers it may be, is 0: nobody could come, and nobody take it away."""
+
 Entity = tuple[tuple[str, str | None], ...]
 """(type, name) in the order of the types; the name None is the default of those who have no quota of their own."""
 Quotas = Mapping[Entity, Mapping[str, float]]
@@ -49,3 +52,12 @@ def changed(quotas: dict[Entity, Any], record: stored.ClientQuotaRecord) -> None
         quotas[entity] = values
     else:
         quotas.pop(entity, None)
+
+
+def why_unusable_quota(key: str, value: float) -> str | None:
+    """Why a value cannot be applied; None where it can. Apache Kafka stores NaN, and tiny rates of connections."""
+    if not value > 0:
+        return f"Quota {key} must be greater than 0"
+    if key == CONNECTION_CREATION_RATE and value < RATE_OF_CONNECTIONS_MIN:
+        return f"Quota {key} must be at least 1: at less nobody could connect any more"
+    return None

@@ -6,7 +6,7 @@ The formulas are Kafka's, down to the millisecond: tests/quotas has what Apache 
 from __future__ import annotations
 
 from collections import deque
-from math import floor
+from math import floor, inf
 from typing import NamedTuple
 
 LONGEST_MS = (1 << 31) - 1
@@ -62,7 +62,7 @@ class Rate:
             return 0
         if limit <= 0:
             return LONGEST_MS
-        return min(floor((rate - limit) / limit * self._window_ms(now_ms) + 0.5), LONGEST_MS)
+        return _whole_ms((rate - limit) / limit * self._window_ms(now_ms))
 
     def _window_ms(self, now_ms: int) -> int:
         samples, (count, size_ms) = self._samples, self._windows
@@ -94,10 +94,15 @@ class Permits:
         left = self._at(limit, now_ms)
         if left >= 0:
             return 0
-        return min(floor(-left / limit * 1000 + 0.5), LONGEST_MS) if limit > 0 else LONGEST_MS
+        return _whole_ms(-left / limit * 1000) if limit > 0 else LONGEST_MS
 
     def _at(self, limit: float, now_ms: int) -> float:
         all_of_them = limit * self._windows.samples * self._windows.size_ms / 1000
-        if self._left is None:
+        if self._left is None or all_of_them == inf:
             return all_of_them
         return min(self._left + limit * (now_ms - self._since_ms) / 1000, all_of_them)
+
+
+def _whole_ms(wait_ms: float) -> int:
+    """At the smallest limits the time is infinite."""
+    return floor(min(wait_ms, LONGEST_MS) + 0.5)

@@ -22,6 +22,12 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 300.0
 """A log that could not be cleaned (its disk is full, a batch is damaged) is served, and tried again after so long."""
+MAP_BYTES_MAX = (1 << 31) - 1
+"""As in Kafka, whatever log.cleaner.dedupe.buffer.size says."""
+READ_BYTES_MAX = 8 << 20
+"""Read at once, whatever log.cleaner.io.buffer.size says; a larger batch is read whole."""
+REST_AT_ONCE_S = 15.0
+"""Another log.cleaner.backoff.ms holds after this time at the latest."""
 _LOOKED_AT_ONCE = 50
 
 
@@ -40,7 +46,15 @@ class Cleaner:
         """Runs until it is cancelled."""
         while True:
             if not self._config().log_cleaner_enable or not await self.clean_dirtiest():
-                await asyncio.sleep(max(self._config().log_cleaner_backoff_ms / 1000, 0.001))
+                await self._rest()
+
+    async def _rest(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        left_s = max(self._config().log_cleaner_backoff_ms, 1) / 1000
+        while left_s >= 0.001:
+            await asyncio.sleep(min(left_s, REST_AT_ONCE_S))
+            left_s = began + self._config().log_cleaner_backoff_ms / 1000 - loop.time()
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest share of dirty bytes, of those that are worth it; False: there was none."""
@@ -79,9 +93,12 @@ class Cleaner:
         """Clean one log and write down how far; False where that failed, and it is to be tried later."""
         one, config = dirty.log, self._config()
         limits = Limits(
-            map_bytes=int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor),
-            read_bytes=max(config.log_cleaner_io_buffer_size, 1),
-            bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            map_bytes=int(
+                min(config.log_cleaner_dedupe_buffer_size, MAP_BYTES_MAX)
+                * min(config.log_cleaner_io_buffer_load_factor, 1.0)
+            ),
+            read_bytes=min(max(config.log_cleaner_io_buffer_size, 1), READ_BYTES_MAX),
+            bytes_per_second=lambda: self._config().log_cleaner_io_max_bytes_per_second,
         )
         cleaning = Cleaning(dirty, limits, self._world.wall_ms())
         try:

@@ -43,6 +43,9 @@ _SMALL_BYTES = 16 << 10
 """What is packed or unpacked in place; more than that on the disk's thread."""
 _PLAIN_BYTES = 1 << 20
 """What is copied or checked in place."""
+_PAUSE_S = 0.01
+_PAUSED_AT_ONCE_S = 1.0
+"""Another log.cleaner.io.max.bytes.per.second holds after this time at the latest."""
 Result = TypeVar("Result")
 
 
@@ -55,7 +58,8 @@ class Limits(NamedTuple):
 
     map_bytes: int
     read_bytes: int
-    bytes_per_second: float
+    bytes_per_second: Callable[[], float]
+    """As it is now: it may be raised while a log is cleaned."""
 
 
 class Cleaning:
@@ -71,7 +75,7 @@ class Cleaning:
         self._segments = [dirty.log.segments[number] for number in range(dirty.segments)]
         self._generation = dirty.log.syncing.generation
         self._done = 0
-        self._debt_bytes = 0
+        self._debt_bytes = 0.0
         self.read_bytes = 0
         self.written_bytes = 0
 
@@ -116,10 +120,14 @@ class Cleaning:
     async def _pay(self, size_bytes: int) -> None:
         """Keep to log.cleaner.io.max.bytes.per.second."""
         self._debt_bytes += size_bytes
-        wait_s = self._debt_bytes / self._limits.bytes_per_second
-        if wait_s >= 0.01:
-            self._debt_bytes = 0
-            await asyncio.sleep(wait_s)
+        while (wait_s := self._debt_bytes / self._limits.bytes_per_second()) >= _PAUSE_S:
+            if wait_s <= _PAUSED_AT_ONCE_S:
+                self._debt_bytes = 0
+                await asyncio.sleep(wait_s)
+                return
+            self._debt_bytes -= self._limits.bytes_per_second() * _PAUSED_AT_ONCE_S
+            await asyncio.sleep(_PAUSED_AT_ONCE_S)
+            self._check()
 
     @property
     def is_over(self) -> bool:

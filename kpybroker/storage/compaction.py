@@ -46,7 +46,7 @@ class Dirty(NamedTuple):
     def is_worth_while(self) -> bool:
         settings = self.log.settings
         share = settings.min_cleanable_dirty_ratio
-        return self.is_overdue or self.ratio > (min(share, REPLAYED_SHARE) if settings.replayed else share)
+        return self.is_overdue or self.ratio > (min(REPLAYED_SHARE, share) if settings.replayed else share)
 
 
 def outgrows_replay(log: Log) -> bool:

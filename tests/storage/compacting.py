@@ -31,7 +31,7 @@ COMPACT = LogSettings(
     min_cleanable_dirty_ratio=0.0,
     delete_retention_ms=1000,
 )
-LIMITS = Limits(map_bytes=1 << 30, read_bytes=1 << 16, bytes_per_second=1e308)
+LIMITS = Limits(map_bytes=1 << 30, read_bytes=1 << 16, bytes_per_second=lambda: 1e308)
 Table = dict[bytes, bytes]
 
 

@@ -1,0 +1,122 @@
+"""Which dynamic settings can be applied: the one rule, by which changes are refused and metadata is followed.
+
+The metadata may hold any text: an earlier version, or Apache Kafka, took more than can be applied. Such a value stays
+where it is, and the last good one holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from kpybroker.config.effect import BROKER, KEYS, NOTHING, without_prefix
+from kpybroker.config.key import ConfigKey
+from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
+from kpybroker.errors import ConfigError
+
+KEPT_LENGTH_MAX = 64
+"""A longer value is looked at anew each time."""
+TOPICS_OF = {
+    synonym: [(topic, factor) for topic, names in TOPIC_SYNONYMS.items() for name, factor in names if name == synonym]
+    for names in TOPIC_SYNONYMS.values()
+    for synonym, _ in names
+}
+"""Broker setting -> the topic settings that it is a default of, each with the factor to the topic's unit."""
+CONNECTIONS_MIN = 2
+"""What a client of Apache Kafka has at a broker: one to ask whom to ask, which stays open, and one to ask."""
+LEAST = {"max.connections": CONNECTIONS_MIN, "max.connection.creation.rate": 1}
+"""Below these nobody could come in to take a change back. A property file may say less: it is changed otherwise."""
+MIN_ISR = "min.insync.replicas"
+"""Set for the whole cluster while eligible leader replicas are on."""
+ENTITIES = {2: "topics", 4: "brokers", 16: "client-metrics", 32: "groups"}
+"""What `kafka-configs --entity-type` calls each type of resource."""
+
+
+class Unusable(NamedTuple):
+    """A setting in the metadata that cannot be applied, and why."""
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str
+    reason: str
+
+    @property
+    def subject(self) -> str:
+        """What it is, in words. The value of a secret is not shown, and a long one not whole."""
+        of = f"{ENTITIES.get(self.resource_type, self.resource_type)} {self.resource_name or '(default)'}"
+        return f"the setting {self.name} of {of}"
+
+    @property
+    def way_out(self) -> str:
+        """The command that takes it away, or sets another where it must not be missing."""
+        is_default = self.resource_type == BROKER and not self.resource_name
+        entity = "--entity-default" if is_default else f"--entity-name {self.resource_name}"
+        entity_type = ENTITIES.get(self.resource_type, str(self.resource_type))
+        change = f"--delete-config {self.name}"
+        if is_default and self.name == MIN_ISR:
+            change = f"--add-config {self.name}=1"
+        return f"kafka-configs --bootstrap-server <host:port> --alter --entity-type {entity_type} {entity} {change}"
+
+
+def topic_text(topic_setting: str, text: str, factor: int) -> str:
+    """What the text of a broker setting says as the default of a topic setting."""
+    if len(TOPIC_SYNONYMS[topic_setting]) == 1:
+        return text
+    return str(max(int(text) * factor, -1))  # every negative retention means: for ever
+
+
+def why_unusable(resource_type: int, name: str, text: str) -> str | None:
+    """Why this value cannot be applied, in Kafka's words; None where it can, or nothing here reads the setting."""
+    if len(text) > KEPT_LENGTH_MAX:
+        return _why_unusable(resource_type, name, text)
+    return _kept(resource_type, name, text)
+
+
+@lru_cache(maxsize=4096)
+def _kept(resource_type: int, name: str, text: str) -> str | None:
+    return _why_unusable(resource_type, name, text)
+
+
+def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
+    key = KEYS.get(resource_type, {}).get(without_prefix(name) if resource_type == BROKER else name)
+    if key is None:
+        return None
+    try:
+        key.parse(text)
+        if resource_type == BROKER:
+            _check_topics_default(key, text)
+            _check_least(key, text)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _check_topics_default(key: ConfigKey, text: str) -> None:
+    for topic_setting, factor in TOPICS_OF.get(key.name, ()):
+        reason = TOPIC_KEYS[topic_setting].refusal(topic_text(topic_setting, text, factor))
+        if reason is not None:
+            raise ConfigError(f"Invalid value {text} for configuration {key.name}: {reason}")
+
+
+def _check_least(key: ConfigKey, text: str) -> None:
+    least = LEAST.get(key.name)
+    if least is not None and int(text) < least:
+        raise ConfigError(
+            f"Invalid value {text} for configuration {key.name}: it would shut out every client, and could not be "
+            f"undone; Value must be at least {least}"
+        )
+
+
+def usable(resource_type: int, settings: Mapping[str, str], before: Mapping[str, str] = NOTHING) -> dict[str, str]:
+    """The settings that can be applied; for each other one its value in `before`, where there is one.
+
+    `before` are settings that were applied.
+    """
+    found = {}
+    for name, text in settings.items():
+        good = text if before.get(name) == text or why_unusable(resource_type, name, text) is None else before.get(name)
+        if good is not None:
+            found[name] = good
+    return found

@@ -1,0 +1,60 @@
+"""Changes of broker settings that would shut out who makes them, or a broker. Apache Kafka takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+
+from kpybroker.config import BrokerConfig
+from kpybroker.config.dynamic import CONNECTIONS_MIN
+from kpybroker.controller.commands import ResourceType
+from kpybroker.controller.state import ControllerState
+from kpybroker.errors import ErrorCode, KafkaError
+
+PER_IP = ("max.connections.per.ip", "max.connections.per.ip.overrides")
+
+
+def check_doors(
+    state: ControllerState, config: BrokerConfig, name: str, wanted: Mapping[str, str], host: str | None
+) -> None:
+    """Check the settings that a broker, or with the name "" all brokers, shall have. Raises INVALID_REQUEST.
+
+    `config` has the cluster's present settings in it, `host` is the address of who asks.
+    """
+    current = state.settings(ResourceType.BROKER, name)
+    new = {key: value for key, value in wanted.items() if current.get(key) != value}
+    if not new:
+        return
+    after = config.with_dynamic(wanted, {}) if not name else config.with_dynamic(config.dynamic_default, wanted)
+    for reason in _shut_out(state, after, new, host):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+
+
+def _shut_out(state: ControllerState, after: BrokerConfig, new: Mapping[str, str], host: str | None) -> Iterator[str]:
+    if not any(key in new for key in PER_IP):
+        return
+    hosts = {
+        endpoint.host: f"broker {node_id}"
+        for node_id, broker in state.brokers.items()
+        for endpoint in broker.endpoints
+        if _is_address(endpoint.host)
+    }
+    if host:
+        hosts[host] = "from where this is asked"
+    for each, whose in hosts.items():
+        count = after.connections_from(each)
+        if count < CONNECTIONS_MIN:
+            changed = " and ".join(key for key in PER_IP if key in new)
+            yield (
+                f"{changed} would leave {count} connections to {each} ({whose}), which needs at least "
+                f"{CONNECTIONS_MIN}; name it in {PER_IP[1]}"
+            )
+
+
+def _is_address(host: str) -> bool:
+    """Names are not looked up while metadata is decided."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,137 @@
+"""The dynamic settings and quotas in force on one node: what the metadata says, as far as it can be applied.
+
+What cannot be applied stays in the metadata and is named in the log, with the command that takes it away; the last good
+value holds. Nobody else looks at settings in an Image to act on them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from math import isnan
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config.dynamic import Unusable, usable, why_unusable
+from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
+from kpybroker.metadata.quotas import NO_QUOTAS, Entity, Quotas, why_unusable_quota
+
+log = logging.getLogger(__name__)
+
+SHOWN_MAX = 300
+"""Characters of a reason, which has the value in it."""
+
+Resource = tuple[int, str]
+"""Type and name."""
+
+
+class DynamicConfigs:
+    """Follows the Images of the metadata, beginning with the empty one. Nothing here raises."""
+
+    def __init__(self, config: BrokerConfig, node_id: int) -> None:
+        self.config = config
+        """The broker's settings in force."""
+        self.quotas: Quotas = NO_QUOTAS
+        """The quotas in force; the very mapping of the Image where all can be applied."""
+        self._own = str(node_id)
+        self._applied: dict[Resource, Mapping[str, str]] = {}
+        """The settings in force of resources that have others in the metadata."""
+        self._unusable: dict[Resource, list[Unusable]] = {}
+        self._unusable_quotas: dict[tuple[Entity, str], float] = {}
+
+    @property
+    def unusable_count(self) -> int:
+        """Settings and quotas in the metadata that cannot be applied."""
+        return sum(map(len, self._unusable.values())) + len(self._unusable_quotas)
+
+    def follow(self, old: Image, new: Image, changed: Iterable[Resource]) -> bool:
+        """Apply the settings of these resources, and the quotas; whether settings of this broker are among them."""
+        is_brokers = False
+        for resource in changed:
+            kind, name = resource
+            if kind == BROKER_RESOURCE:
+                if name not in ("", self._own):
+                    continue
+                is_brokers = True
+            self._follow(resource, old, new)
+        if is_brokers:
+            default = self.settings(new, BROKER_RESOURCE, "")
+            self.config = self.config.with_dynamic(default, self.settings(new, BROKER_RESOURCE, self._own))
+        if new.quotas is not old.quotas:
+            self._follow_quotas(new.quotas)
+        return is_brokers
+
+    def settings(self, image: Image, kind: int, name: str) -> Mapping[str, str]:
+        """What a resource has of its own, as far as it can be applied."""
+        return self._applied.get((kind, name)) or image.config(kind, name)
+
+    def log_settings(self, image: Image, topic: str, *, replayed: bool) -> LogSettings:
+        """What the logs of a topic do."""
+        return self.config.log_settings(self.settings(image, TOPIC_RESOURCE, topic), replayed=replayed)
+
+    def _follow(self, resource: Resource, old: Image, new: Image) -> None:
+        kind, name = resource
+        given, before = new.config(kind, name), old.config(kind, name)
+        found = [
+            Unusable(kind, name, setting, text, reason)
+            for setting, text in given.items()
+            if (reason := why_unusable(kind, setting, text)) is not None
+        ]
+        if not found:
+            self._applied.pop(resource, None)
+            self._unusable.pop(resource, None)
+            return
+        applied = usable(kind, given, usable(kind, self.settings(old, kind, name)))
+        self._applied[resource], self._unusable[resource] = applied, found
+        for each in found:
+            if before.get(each.name) != each.value:
+                good = applied.get(each.name)
+                log.error(
+                    "%s cannot be applied: %s. It stays in the metadata, and %s. To mend it: %s",
+                    each.subject,
+                    each.reason[:SHOWN_MAX],
+                    "what is set elsewhere, or the default, holds" if good is None else f"{good!r} holds",
+                    each.way_out,
+                )
+
+    def _follow_quotas(self, given: Quotas) -> None:
+        found: dict[tuple[Entity, str], float] = {}
+        applied: dict[Entity, Mapping[str, float]] = {}
+        for entity, values in given.items():
+            reasons = {key: why for key, value in values.items() if (why := why_unusable_quota(key, value)) is not None}
+            if not reasons:
+                applied[entity] = values
+                continue
+            good = {key: value for key, value in self.quotas.get(entity, {}).items() if key in reasons}
+            applied[entity] = {**{key: value for key, value in values.items() if key not in reasons}, **good}
+            for key, reason in reasons.items():
+                found[entity, key] = values[key]
+                if not _same(self._unusable_quotas.get((entity, key)), values[key]):
+                    self._tell_of_quota(entity, key, reason, good.get(key))
+        self.quotas = applied if found else given
+        self._unusable_quotas = found
+
+    def _tell_of_quota(self, entity: Entity, key: str, reason: str, good: float | None) -> None:
+        log.error(
+            "the quota %s of %s cannot be applied: %s. It stays in the metadata, and %s. To mend it: "
+            "kafka-configs --bootstrap-server <host:port> --alter %s --delete-config %s",
+            key,
+            dict(entity),
+            reason,
+            "nothing is limited by it" if good is None else f"{good} holds",
+            _named(entity),
+            key,
+        )
+
+
+def _same(one: float | None, other: float) -> bool:
+    return one is not None and (one == other or (isnan(one) and isnan(other)))
+
+
+def _named(entity: Entity) -> str:
+    """An entity as kafka-configs takes it."""
+    plural = {"user": "users", "client-id": "clients", "ip": "ips"}
+    words = []
+    for kind, name in entity:
+        of_name = "--entity-default" if name is None else f"--entity-name {name}"
+        words.append(f"--entity-type {plural.get(kind, kind)} {of_name}")
+    return " ".join(words)

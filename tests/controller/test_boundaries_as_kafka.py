@@ -1,0 +1,67 @@
+"""Changes of settings and quotas at their boundaries: taken or refused with the code of Apache Kafka 4.3.1, or why not.
+
+`tests/config/boundaries-4.3.1.tsv` has its answers, as `oracle/boundaries.py` asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kpybroker.controller.commands import (
+    AlterClientQuotas,
+    AlterOp,
+    ChangeConfigs,
+    CreateTopics,
+    IncrementalAlterConfigs,
+    NewTopic,
+    QuotaChange,
+)
+from oracle.boundaries import NAMES
+from tests.controller.stage import Stage
+
+ANSWERS = (Path(__file__).parent.parent / "config" / "boundaries-4.3.1.tsv").read_text().splitlines()
+ARABIC_ONE = "\u0661"
+CLASSES, POOLS = {"metric.reporters"}, {"log.cleaner.threads", "remote.log.reader.threads"}
+REFUSED_ON_PURPOSE = {
+    "log.flush.interval.ms": "Kafka stores negative ones, applies none, and keeps what was before",
+    "log.cleaner.io.buffer.load.factor": "Kafka's cleaner takes no key into its map",
+    "log.cleaner.io.max.bytes.per.second": "Kafka's cleaner sleeps for ever at 0, and has no limit at others",
+    "max.connections": "one connection is not enough for Kafka's tools",
+    "max.connections.per.ip": "one connection is not enough for Kafka's tools",
+    "max.connections.per.ip.overrides": "nobody may shut himself out",
+    "connection_creation_rate": "a rate that is 0 as a whole number shuts everybody out",
+    "follower.replication.throttled.replicas": "a list of nothing but commas",
+    "leader.replication.throttled.replicas": "a list of nothing but commas",
+}
+
+
+def is_on_purpose(name: str, value: object, kafkas: int, ours: int) -> bool:
+    if value == ARABIC_ONE and name not in CLASSES:
+        return ours != 0  # numbers have the digits 0 to 9 here
+    if isinstance(value, float) and value != value:
+        return ours != 0  # Kafka keeps NaN as a quota that nothing is above
+    if ours:
+        return kafkas == 0 and name in REFUSED_ON_PURPOSE
+    # Names of classes are not looked up; there are no pools of threads whose size would have to change in steps.
+    return (
+        name in CLASSES | POOLS or name.endswith("thread.pool.size") or (value == "," and name in ("match", "metrics"))
+    )
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_kafka_takes_is_taken_and_what_it_refuses_is_refused(part: int) -> None:
+    stage = Stage()
+    stage.ask(CreateTopics((NewTopic("t", 1, 1),)))
+    for line in ANSWERS[part::4]:
+        kind, name, text, code = line.split("\t")
+        value = json.loads(text)
+        if kind.isdigit():
+            change = ChangeConfigs(int(kind), NAMES[int(kind)], ((name, AlterOp.SET, value),))
+            ours, said = stage.code(IncrementalAlterConfigs((change,), validate_only=True, host="127.0.0.1"))
+        else:
+            quota = QuotaChange(((kind, None),), ((name, value),))
+            ours, said = stage.code(AlterClientQuotas((quota,), validate_only=True))
+        assert ours == int(code) or is_on_purpose(name, value, int(code), ours), (line, ours, said)
