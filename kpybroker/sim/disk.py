@@ -35,6 +35,8 @@ class SimDisk:
         self._opened: dict[int, Opened] = {}
         self._next_handle = 3
         self._thread_free_at_s = 0.0
+        self.handles_max = -1
+        """How many files may be open; -1 for as many as it likes."""
         self.fuse = -1
         self.on_fuse: Callable[[], None] = lambda: None
 
@@ -65,7 +67,7 @@ class SimDisk:
 
     def has_handles(self, count: int) -> bool:
         self._look()
-        return self._storage.handles_max < 0 or len(self._opened) + count <= self._storage.handles_max
+        return self.handles_max < 0 or len(self._opened) + count <= self.handles_max
 
     def _take_handle(self, path: str) -> None:
         if not self.has_handles(1):

@@ -162,8 +162,6 @@ class Storage:
         """The directory where they do."""
         self.bad_files = NO_FILES
         """How the paths begin and end of files that cannot be made or changed, and with which error."""
-        self.handles_max = -1
-        """How many files a process may have open; -1 for as many as it likes."""
         self.cold_odds = 0.0
         """How often a read would wait for the device."""
         self.stalled_until_s = 0.0
@@ -181,7 +179,6 @@ class Storage:
         self.error_odds = 0.0
         self.errors_below = ""
         self.bad_files = NO_FILES
-        self.handles_max = -1
         self.stalled_until_s = 0.0
 
     def lose_power(self, random: Random) -> int:
