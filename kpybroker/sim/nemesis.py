@@ -311,6 +311,7 @@ class Nemesis:
         process.world.disk.handles_max = process.world.disk.handles + self._random.choice((0, 0, 2, 9))
         await self._while(0.5, 6.0)
         process.world.disk.handles_max = -1
+        await self._while(2.0, 2.0)
         if machine.process is process and not process.stopping:
             for why in process.node.broker.hosting.lost():
                 self._history.breach(f"{machine.name} was short of descriptors, and {why}")

@@ -106,9 +106,8 @@ class LogDirectory:
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
         """The partition's log; what is not there yet is made by its first batch.
 
-        What a deleted topic of the same name left is deleted.
-
-        Raises Damage; the partition is then in `damaged`.
+        What a deleted topic of the same name left is deleted. Raises Damage; KAFKA_STORAGE_ERROR where descriptors are
+        short. The partition is then in `damaged`.
         """
         key = (topic, partition)
         assert key not in self.logs, "a log is opened once"
@@ -118,7 +117,9 @@ class LogDirectory:
             damage = error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}")
             self.damaged[key] = str(damage)
             cause = error if isinstance(error, OSError) else error.__cause__
-            if self.on_io_error is not None and isinstance(cause, OSError) and not is_short(cause):
+            if isinstance(error, KafkaError) or is_short(cause):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from error
+            if self.on_io_error is not None and isinstance(cause, OSError):
                 self.on_io_error(topic, partition, str(damage))
             raise damage from cause
         self.listen(opened)

@@ -163,7 +163,7 @@ class LogDirectories:
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
         """The partition's log, as of `LogDirectory.open_log`. `assigned`: the directory that the metadata says.
 
-        Raises Damage.
+        Raises Damage, KAFKA_STORAGE_ERROR where descriptors are short.
         """
         key = topic, partition
         directory = self._place.get(key)
