@@ -56,7 +56,7 @@ class LogDirectory:
         self._config = config
         self.path = path
         self.id = directory_id
-        self.pool = pool or FilePool(config.max_open_files)
+        self.pool = FilePool(config.max_open_files) if pool is None else pool
         self.logs: dict[Key, Log] = {}
         self.damaged: dict[Key, str] = {}
         """Partitions that could not be opened, and why."""
