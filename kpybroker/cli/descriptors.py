@@ -1,35 +1,81 @@
-"""How many connections leave a broker the file descriptors that its logs need."""
+"""What a broker may have open at once, reckoned from the limit of its process (`ulimit -n`) before it starts.
+
+One budget is shared out: segments of all log.dirs together, connections, and what is kept back for all else.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import sys
+from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 KEPT_BACK = 128
-"""For listeners, other brokers, checkpoints and the libraries of Python, beside kpybroker.max.open.files."""
+"""For listeners, other brokers, the metadata log, indexes and checkpoints, and the libraries of Python."""
+HTTP_CONNECTIONS = 32
+DIRECTORY = 2
+"""The lock of each further log directory, and its syncs."""
+FILES, FILES_MIN = "kpybroker.max.open.files", 16
+CONNECTIONS = "max.connections"
+NO_LIMIT = 2147483647
 FEW = 1000
 """Fewer connections than this are worth a warning."""
 
 
+class Shares(NamedTuple):
+    """How many segments may be open, and how many connections there may be."""
+
+    files: int
+    connections: int
+
+
 def keep_some_back(config: BrokerConfig) -> BrokerConfig:
-    """Take all descriptors that the system allows; without max.connections, it becomes what is left of them."""
+    """Take all descriptors that the system allows, and share them out where the settings do not say how.
+
+    Raises ConfigError where they ask for more than there are.
+    """
     allowed = _take_all()
-    if allowed is None or "max.connections" in config.static:
+    if allowed is None:
         return config
-    left = connections_within(allowed, config.max_open_files)
-    if left < FEW:
-        log.warning("%d file descriptors leave room for %d connections; raise `ulimit -n` for more", allowed, left)
-    return BrokerConfig.parse({**config.static, "max.connections": str(left)})
+    found = shares(allowed, config)
+    if CONNECTIONS not in config.static and found.connections < FEW:
+        text = "%d file descriptors leave room for %d connections; raise `ulimit -n` for more"
+        log.warning(text, allowed, found.connections)
+    return BrokerConfig.parse({**config.static, FILES: str(found.files), CONNECTIONS: str(found.connections)})
 
 
-def connections_within(descriptors: int, max_open_files: int) -> int:
-    """What logs may keep open stays free; where there is hardly more than that, a quarter is for connections."""
-    return max(descriptors - max_open_files - KEPT_BACK, descriptors // 4)
+def kept_back(config: BrokerConfig) -> int:
+    """What is neither a segment nor a client's connection."""
+    http = HTTP_CONNECTIONS if config.http_port is not None else 0
+    return KEPT_BACK + http + DIRECTORY * (len(config.log_dirs) - 1)
+
+
+def shares(descriptors: int, config: BrokerConfig) -> Shares:
+    """What is set stands. Else segments get as many as they are good for, and connections a quarter at least.
+
+    Raises ConfigError where that is more than there are.
+    """
+    left = descriptors - kept_back(config)
+    connections = config.max_connections if CONNECTIONS in config.static else NO_LIMIT
+    if connections == NO_LIMIT:
+        connections = left - config.max_open_files
+        if FILES not in config.static:
+            connections = max(connections, descriptors // 4)
+    files = config.max_open_files
+    if FILES not in config.static:
+        files = min(files, left - connections)
+    if files < FILES_MIN or connections < 0 or files + connections > left:
+        raise ConfigError(
+            f"{descriptors} file descriptors are too few for {CONNECTIONS}={max(connections, 0)} and "
+            f"{FILES}={max(files, FILES_MIN)}: {kept_back(config)} are kept for the rest, and {max(left, 0)} remain "
+            "for both; raise `ulimit -n`, or lower these"
+        )
+    return Shares(files, connections)
 
 
 def _take_all() -> int | None:

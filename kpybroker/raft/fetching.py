@@ -140,6 +140,8 @@ class Fetching:
             return
         async with asyncio.timeout(self._patience_s):
             peer = await self._connect(source)
+            if not quorum.metadata.is_safe:
+                return  # appended to while it was dialled: a fetch claims what is on disk
             request = quorum.identity.fetch(
                 quorum.state.epoch,
                 quorum.metadata.tail,

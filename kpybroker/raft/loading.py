@@ -13,6 +13,7 @@ from kpybroker.raft.snapshots import Snapshot, Snapshots
 from kpybroker.raft.state import State, Tail, Timing, Voted
 from kpybroker.raft.voters import Voters
 from kpybroker.storage.checkpoint_files import PARTITION_METADATA, write_topic_id
+from kpybroker.storage.files import FilePool
 from kpybroker.storage.formatting import METADATA_TOPIC, read_bootstrap
 from kpybroker.storage.log import Log
 from kpybroker.storage.retention import begin_anew
@@ -37,6 +38,8 @@ MIN_ISR = "min.insync.replicas"
 READ_BYTES = 1 << 20
 SCAN_BYTES = 1 << 20
 BATCH_LIMIT_BYTES = 8 << 20
+OPEN_FILES = 16
+"""Segments of the metadata log that are open at once."""
 
 
 async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot | None) -> Log:
@@ -49,7 +52,9 @@ async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot
         file_delete_delay_ms=0,
     )
     snapshot_end = base.end if base is not None else 0
-    log = Log.open(world, path, METADATA_TOPIC, 0, settings, clean=False, recovery_point=snapshot_end)
+    log = Log.open(
+        world, path, METADATA_TOPIC, 0, settings, clean=False, recovery_point=snapshot_end, pool=FilePool(OPEN_FILES)
+    )
     if not world.disk.exists(f"{path}/{PARTITION_METADATA}"):
         write_topic_id(world.disk, path, METADATA_TOPIC_ID)
     if log.start > snapshot_end:

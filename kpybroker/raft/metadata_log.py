@@ -70,6 +70,11 @@ class MetadataLog:
         return self._replay.applied
 
     @property
+    def is_safe(self) -> bool:
+        """All of the log is on disk: `tail` may be told to others."""
+        return self.log.synced_end >= self.log.end
+
+    @property
     def tail(self) -> Tail:
         """Where the log ends, and the epoch of its last record."""
         return Tail(max(self.log.epochs.latest, 0), self.log.end)
@@ -137,9 +142,10 @@ class MetadataLog:
     # ---- changes
 
     def append(self, rows: list[Row], records: Sequence[Any], epoch: int, *, control: bool) -> None:
-        """Append a batch of this node's own; a sync is under way when this returns. Raises POLICY_VIOLATION, Damage.
+        """Append a batch of this node's own; a sync is under way when this returns. Raises Damage.
 
-        One timestamp for all: Kafka reads no other.
+        One timestamp for all: Kafka reads no other. KafkaError: nothing was appended (POLICY_VIOLATION for too much at
+        once, KAFKA_STORAGE_ERROR where descriptors are short).
         """
         now_ms, base = self._world.wall_ms(), self.log.end
         batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
@@ -149,8 +155,10 @@ class MetadataLog:
             )
         try:
             self.log.append(split(memoryview(batch)), epoch, now_ms, client=False)
-            self.log.flush()
+            self._flush()
         except (Damage, KafkaError) as reason:
+            if self.log.offline is None and isinstance(reason, KafkaError):
+                raise  # nothing was appended
             self.fail(str(reason))
             raise Damage(str(reason)) from reason
         self._replay.appended(Pending(base, self.log.end, epoch, list(records)))
@@ -160,14 +168,25 @@ class MetadataLog:
         self._sync_soon()
 
     def append_fetched(self, batches: list[Batch]) -> None:
-        """Append a leader's batches, which follow on the log's end. Raises Damage."""
+        """Append a leader's batches, which follow on the log's end. Raises Damage; KafkaError: not all of them yet."""
         pending = [pending_of(batch) for batch in batches]
         try:
             self.log.append_replicated(batches)
+        finally:
+            self._flush()
+            self._appended_fetched(batches, pending)
+
+    def _flush(self) -> None:
+        """Raises Damage."""
+        try:
             self.log.flush()
-        except (KafkaError, OSError) as error:
-            raise Damage(str(error)) from error
-        for batch, row in zip(batches, pending, strict=True):
+        except KafkaError as refusal:  # its file was open when it was appended to
+            raise self.log.fail(refusal) from refusal
+
+    def _appended_fetched(self, batches: list[Batch], pending: list[Pending]) -> None:
+        """Those of them that the log has."""
+        batches = [batch for batch in batches if batch.next_offset <= self.log.written_end]
+        for batch, row in zip(batches, pending, strict=False):
             self._replay.appended(row)
             self.snapshots.appended(0 if batch.is_control else batch.size_bytes, batch.max_timestamp)
         for batch in batches:
@@ -196,12 +215,13 @@ class MetadataLog:
             self.on_voters()
 
     def install(self, snapshot: Snapshot) -> None:
-        """Let a snapshot take the place of the log. Raises Damage."""
+        """Let a snapshot take the place of the log. Raises Damage; KafkaError: not now."""
         if snapshot.end <= self.applied:
             return
         image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
         check_level(image, self._path)
         self._voters.begin(snapshot.control, snapshot.end)
+        self.log.pool.require_room(self._world.disk)
         try:
             begin_at(self.log, Tail(snapshot.epoch, snapshot.end))
         except OSError as error:

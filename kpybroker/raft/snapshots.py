@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.raft.state import Tail
+from kpybroker.storage.files import is_short
 from kpybroker.wire.snapshot import Row, decode_snapshot, encode_snapshot
 from kpybroker.world import World
 
@@ -159,22 +161,30 @@ class Snapshots:
             disk.close(handle)
 
     async def receive(self, snapshot: Tail, pieces: AsyncIterator[bytes]) -> Snapshot:
-        """Keep a snapshot that another node gives, once it is whole and on disk. Raises OSError, Damage."""
+        """Keep a snapshot that another node gives, once it is whole and on disk.
+
+        Raises Damage, KAFKA_STORAGE_ERROR where descriptors are short, and what `pieces` raises.
+        """
         disk = self._world.disk
         path = self._name(snapshot)
-        handle = disk.open(path + PARTIAL, create=True)
+        with _own_files(path):
+            handle = disk.open(path + PARTIAL, create=True)
         position = 0
         try:
-            disk.truncate(handle, 0)
+            with _own_files(path):
+                disk.truncate(handle, 0)
             async for piece in pieces:
-                position += disk.pwritev(handle, [piece], position)
-            await disk.sync(handle)
-            data = await disk.cold_read(handle, min(position, FILE_LIMIT_BYTES), 0)
+                with _own_files(path):
+                    position += disk.pwritev(handle, [piece], position)
+            with _own_files(path):
+                await disk.sync(handle)
+                data = await disk.cold_read(handle, min(position, FILE_LIMIT_BYTES), 0)
         finally:
             disk.close(handle)
         received = Snapshot(snapshot.end, snapshot.epoch, *decode_snapshot(data, path))
-        disk.rename(path + PARTIAL, path)
-        await disk.sync_directory(self._path)
+        with _own_files(path):
+            disk.rename(path + PARTIAL, path)
+            await disk.sync_directory(self._path)
         self._note(snapshot)
         log.info("received the metadata snapshot of offset %d, %d bytes", snapshot.end, position)
         return received
@@ -200,3 +210,14 @@ class Snapshots:
             del names[0]
         self._known = [Tail(epoch, end) for end, epoch, _ in names]
         return names[0][0] if names else 0
+
+
+@contextmanager
+def _own_files(path: str) -> Iterator[None]:
+    """An error of this node's files is not taken for one of the connection that what is written comes from."""
+    try:
+        yield
+    except OSError as error:
+        if is_short(error):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error
+        raise Damage(f"{path}: {error}") from error

@@ -122,8 +122,8 @@ class Agenda:
 
     def unsynced(self) -> list[Partition]:
         """What the next request would claim to have and is not as safe yet as the settings ask."""
-        found = (self._ready[key][0] for key in self._looked_at if key in self._ready)
-        return [one for one in found if one.log.settings.fsync_always and one.log.synced_end < one.log.end]
+        found = (self._ready[key] for key in self._looked_at if key in self._ready)
+        return [one for one, place in found if one.log.settings.fsync_always and one.log.synced_end < place.offset]
 
     def request(self, wait_ms: int) -> fetch.Request:
         """All that the last look found, as far as the leader does not know it."""
@@ -180,9 +180,12 @@ class Agenda:
         """What was asked of this partition, where nothing has changed meanwhile; it will be looked at again."""
         self._touched[key] = None
         asked = self._ready.get(key)
-        if asked is None or self._partitions.get(key) is not asked[0] or asked[1] != place_of(asked[0]):
+        if asked is None or self._partitions.get(key) is not asked[0]:
             return None
-        return asked
+        try:
+            return asked if asked[1] == place_of(asked[0]) else None
+        except (Damage, KafkaError):
+            return None  # the next look meets it again, and says so
 
     def served(self, key: Key) -> None:
         """It was not refused."""

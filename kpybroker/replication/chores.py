@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from kpybroker.config import BrokerConfig
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, KafkaError
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
 from kpybroker.storage.log_dirs import LogDirectories
 from kpybroker.world import World
+
+log = logging.getLogger(__name__)
 
 
 async def retain_and_checkpoint(world: World, config: BrokerConfig, hosting: Hosting, log_dirs: LogDirectories) -> None:
@@ -39,3 +42,5 @@ def _retain(world: World, partition: Partition, log_dirs: LogDirectories) -> Non
             log_dirs.collect(partition.log)
     except Damage as damage:
         partition.fail(str(damage))
+    except KafkaError as refusal:
+        log.warning("%r keeps what is to be deleted until the next time: %s", partition, refusal)

@@ -62,6 +62,7 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._agenda = Agenda(context, self._loop.time)
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
 
     def __len__(self) -> int:
         return len(self._agenda)
@@ -91,6 +92,11 @@ class Fetcher:
         finally:
             self._poking = None
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("bug in fetching from broker %d, which ends", self._leader_id, exc_info=error)
+
     async def close(self) -> None:
         """Stop fetching."""
         tasks = [task for task in (self._task, self._poking) if task is not None]
@@ -114,15 +120,21 @@ class Fetcher:
             if not self._agenda.look():
                 await self._pause(self._agenda.next_s())
                 continue
+            if not await self._are_safe():
+                continue  # what could not be made safe is not asked for as if it were
             try:
-                await self._fetch()
-                failures = 0
+                peer = await self._connected()
+                told = None if self._changed.is_set() else await self._ask(peer)
             except LOST as reason:
                 log.debug("fetching from broker %d: %s", self._leader_id, reason)
                 self._hang_up()
                 failures += 1
                 backoff_ms = self._context.config().replica_fetch_backoff_ms
                 await asyncio.sleep(min(RETRY_MS << min(failures - 1, 10), backoff_ms) / 1000)
+                continue
+            failures = 0
+            if told is not None:
+                await self._take_all(peer, told)
 
     async def _pause(self, wait_s: float | None) -> None:
         try:
@@ -131,21 +143,20 @@ class Fetcher:
         except TimeoutError:
             return
 
-    async def _fetch(self) -> None:
-        """One Fetch and what comes of it. Raises one of LOST."""
+    async def _are_safe(self) -> bool:
+        """What the next request claims to have is on disk, where the settings ask for that."""
+        unsynced = self._agenda.unsynced()
+        if unsynced:
+            await asyncio.gather(*(self._sync(partition) for partition in unsynced))
+        return all(partition.offline is None for partition in unsynced)
+
+    async def _ask(self, peer: Peer) -> Any:
+        """The answer to one Fetch, None where there is nothing to take from it. Raises one of LOST."""
         config, agenda = self._context.config(), self._agenda
         next_s = agenda.next_s()
         wait_ms = config.replica_fetch_wait_max_ms
         if next_s is not None:
             wait_ms = min(wait_ms, max(int(next_s * 1000), 1))
-        unsynced = agenda.unsynced()
-        if unsynced:
-            await asyncio.gather(*(self._sync(partition) for partition in unsynced))
-            if any(partition.offline is not None for partition in unsynced):
-                return  # what could not be made safe is not asked for as if it were
-        peer = await self._connected()
-        if self._changed.is_set():
-            return  # what is to be asked has changed meanwhile
         self._is_parked = True
         try:
             async with asyncio.timeout((wait_ms + config.replica_socket_timeout_ms) / 1000):
@@ -154,10 +165,15 @@ class Fetcher:
             self._is_parked = False
         if told.error_code in SESSION_LOST:
             agenda.session.end()
-            return
+            return None
         if told.error_code:
             raise ConnectionError(f"broker {self._leader_id} refused a fetch with error code {told.error_code}")
         agenda.session.answered(told.session_id)
+        return told
+
+    async def _take_all(self, peer: Peer, told: Any) -> None:
+        """What comes of an answer. Files that fail here are those of a log, which says so: no connection is lost."""
+        agenda = self._agenda
         lost = []
         for topic in told.responses:
             for row in topic.partitions:
@@ -170,7 +186,15 @@ class Fetcher:
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     lost.append(asked)
         for partition, place in lost:
-            await self._find_the_way(peer, partition, place)
+            try:
+                latest = await self._offset(peer, partition, place, LATEST)
+                earliest = await self._offset(peer, partition, place, EARLIEST)
+            except LOST as reason:
+                log.debug("asking broker %d for offsets: %s", self._leader_id, reason)
+                self._hang_up()
+                return
+            if latest is not None and earliest is not None:
+                self._find_the_way(partition, place, latest, earliest)
 
     def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> None:
         if row.records and self._agenda.slows(partition):
@@ -207,13 +231,11 @@ class Fetcher:
             self._peer = await Peer.meet(context.network, *address, client_id=client_id)
         return self._peer
 
-    async def _find_the_way(self, peer: Peer, partition: Partition, place: Place) -> None:
-        """The leader's log does not reach to here, or begins later. Raises one of LOST."""
-        latest = await self._offset(peer, partition, place, LATEST)
-        earliest = await self._offset(peer, partition, place, EARLIEST)
-        if latest is None or earliest is None or partition.leads or place != place_of(partition):
-            return
+    def _find_the_way(self, partition: Partition, place: Place, latest: int, earliest: int) -> None:
+        """The leader's log does not reach to here, or begins later."""
         try:
+            if partition.leads or partition.offline is not None or place != place_of(partition):
+                return
             if latest < place.offset:
                 cut(partition, latest)
             elif earliest > place.offset:
@@ -224,6 +246,7 @@ class Fetcher:
             partition.fail(str(damage))
 
     async def _offset(self, peer: Peer, partition: Partition, place: Place, timestamp: int) -> int | None:
+        """Raises one of LOST."""
         row = list_offsets.ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=place.leader_epoch, timestamp=timestamp
         )

@@ -35,14 +35,16 @@ class Place(NamedTuple):
 
 
 def place_of(partition: Partition) -> Place:
-    """Where the partition goes on. Raises Damage; KafkaError: it is to be cut, and cannot be now.
+    """Where the partition goes on: at the end of what is written. Raises Damage; KafkaError: not now.
 
     A log whose records are of no known epoch is believed up to its high watermark only.
     """
     storage = partition.log
+    if storage.written_end < storage.end:
+        storage.flush()
     if storage.epochs.latest == NO_EPOCH and storage.end > storage.high_watermark:
         storage.truncate_to(storage.high_watermark)
-    return Place(partition.leader_epoch, storage.end, storage.epochs.latest)
+    return Place(partition.leader_epoch, storage.written_end, storage.epochs.latest)
 
 
 def take(partition: Partition, place: Place, row: PartitionData) -> bool:
@@ -65,8 +67,10 @@ def take(partition: Partition, place: Place, row: PartitionData) -> bool:
         batches = _sound(split(row.records), place)
         if batches[0].base_offset < storage.end:
             _begin_at(partition, batches[0])
-        storage.append_replicated(batches)
-        storage.flush()
+        try:
+            storage.append_replicated(batches)
+        finally:
+            storage.flush()
         moved = True
     follow_marks(partition, row.high_watermark, row.log_start_offset)
     return moved

@@ -103,6 +103,7 @@ class Moves:
             self._begin(partition, target)
 
     def _begin(self, partition: Partition, target: LogDirectory) -> None:
+        target.pool.require_room(self._world.disk)
         try:
             future = open_future(self._world, target, partition.log, partition.log.settings)
         except Damage as damage:
@@ -182,7 +183,7 @@ class Moves:
         partition = move.partition
         try:
             return await self._step(move)
-        except (Damage, KafkaError, OSError) as error:
+        except (Damage, KafkaError) as error:
             if move.future.offline is None and partition.log.offline is None and isinstance(error, KafkaError):
                 return False  # what was to be copied was cut, or is being written: look again
             log.error("%r stays where it is: %s", partition, error)
@@ -193,6 +194,7 @@ class Moves:
         """Bring one on; False where it waits for something."""
         current, future = move.partition.log, move.future
         current.require_online()
+        future.flush()
         if move.generation != current.syncing.generation:
             _cut_like(future, current)
             move.generation = current.syncing.generation
@@ -227,8 +229,10 @@ class Moves:
         self._world.disk.give_back(found)
         if batches[0].base_offset < future.end and future.start == future.end:
             _empty(future, batches[0].base_offset)
-        future.append_replicated(batches)
-        future.flush()
+        try:
+            future.append_replicated(batches)
+        finally:
+            future.flush()
         future.advance(max(future.start, min(current.high_watermark, future.end)))
         self._hosting.moving_throttle.count(size)
 
@@ -250,6 +254,7 @@ class Moves:
         source = self._log_dirs.of(current)
         if source is None or future.syncing.is_running:
             return True
+        move.target.pool.require_room(self._world.disk)
         self._log_dirs.collect(current)
         key = partition.topic, partition.index
         del self._moves[key]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.followers import Follower, Followers
-from kpybroker.storage.log import Appended, Log
+from kpybroker.storage.appended import Appended
+from kpybroker.storage.log import Log
 from kpybroker.wire.batch import split
 from kpybroker.wire.markers import Marker, encode_marker
 
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 WAITERS_LIMIT = 100_000
 """Produces waiting for the high watermark, per partition."""
+FLUSH_RETRY_S = 0.1
+"""When to write again what was queued and found no descriptor."""
 
 
 class Waiter(Protocol):
@@ -208,10 +211,17 @@ class Partition:
         return self.append(split(encode_marker(marker, now_ms)), now_ms, client=False).last_offset + 1
 
     def flush(self) -> None:
-        """Write what is queued and move the high watermark. Never raises: damage is kept in `offline`."""
+        """Write what is queued and move the high watermark. Never raises: damage is kept in `offline`.
+
+        Where descriptors are short it stays queued, who waits for it waits on, and it is tried again.
+        """
         self._dirty = False
         try:
             self.log.flush()
+        except KafkaError as refusal:
+            log.warning("%r is not written yet: %s", self, refusal)
+            asyncio.get_running_loop().call_later(FLUSH_RETRY_S, self._flush_again)
+            return
         except Damage as damage:
             self.fail(str(damage))
             return
@@ -219,6 +229,12 @@ class Partition:
             self._start_sync()
         else:
             self.advance()
+
+    def _flush_again(self) -> None:
+        if not self._dirty and self.offline is None:
+            self._dirty = True
+            self._hosting.dirty.append(self)
+        self._hosting.flush()
 
     @property
     def node_id(self) -> int:

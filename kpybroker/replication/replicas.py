@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kpybroker.config import LogSettings
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage, TopicImage
 from kpybroker.metadata.whereabouts import directory_in, epoch_of, has_partition, is_replicated, may_be_in_sync
 from kpybroker.replication.assigning import Assignments
@@ -22,6 +22,9 @@ from kpybroker.storage.log_dirs import LogDirectories
 from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 log = logging.getLogger(__name__)
+
+OPEN_RETRY_S = 0.5
+"""When to open again what found no descriptor."""
 
 
 class Wishes(NamedTuple):
@@ -63,6 +66,8 @@ class Replicas:
         log_dirs.on_end = self._on_lost
         self._made_anew: set[tuple[bytes, int]] = set()
         """Replicas whose directory, as the metadata has it, is not there any more."""
+        self._unopened: dict[str, LogSettings] = {}
+        """Topics of which not all could be opened for want of descriptors, and their settings then."""
         self.is_registered = False
         """The metadata shows this incarnation of the broker.
 
@@ -106,9 +111,28 @@ class Replicas:
             log.error("partition %s-%d is offline: %s", topic.name, index, damage)
             self._hosting.offline[topic.name, index] = str(damage)
             return None
+        except KafkaError as refusal:
+            log.error("partition %s-%d is not opened yet: %s", topic.name, index, refusal)
+            self._hosting.offline[topic.name, index] = str(refusal)
+            self._open_later(topic.name, settings)
+            return None
         if is_lost:
             self._made_anew.add((topic.id, index))
         return self._hosting.host(topic.name, topic.id, index, storage)
+
+    def _open_later(self, topic: str, settings: LogSettings) -> None:
+        """Descriptors are short: look again, for as long as they are."""
+        if not self._unopened:
+            asyncio.get_running_loop().call_later(OPEN_RETRY_S, self._open_again)
+        self._unopened[topic] = settings
+
+    def _open_again(self) -> None:
+        unopened, self._unopened = self._unopened, {}
+        for name, settings in unopened.items():
+            topic = self._image().topics.get(name)
+            if topic is not None:
+                self.host(topic, settings)
+        self._hosting.flush()
 
     def _tell_place(self, partition: Partition, image: PartitionImage) -> None:
         """Let the controller know in which directory a replica is, where the metadata says otherwise.
@@ -187,6 +211,7 @@ class Replicas:
 
     async def close(self) -> None:
         """Neither fetch nor propose any more."""
+        self._unopened.clear()
         self._proposals.close()
         self._assignments.close()
         await self._fetchers.close()

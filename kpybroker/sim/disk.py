@@ -35,6 +35,8 @@ class SimDisk:
         self._opened: dict[int, Opened] = {}
         self._next_handle = 3
         self._thread_free_at_s = 0.0
+        self.handles_max = -1
+        """How many files may be open; -1 for as many as it likes."""
         self.fuse = -1
         self.on_fuse: Callable[[], None] = lambda: None
 
@@ -54,6 +56,8 @@ class SimDisk:
                 self.on_fuse()
                 raise Dead
         storage = self._storage
+        if path.startswith(storage.bad_files[0]) and path.endswith(storage.bad_files[1]):
+            raise OSError(storage.bad_files[2], "this file stays bad", path)
         if storage.error_odds and path.startswith(storage.errors_below) and self._random.random() < storage.error_odds:
             raise OSError(errno.EIO, "input/output error")
         if storage.stalled_until_s > self._loop.time():
@@ -61,8 +65,21 @@ class SimDisk:
 
     # ---- files
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def has_handles(self, count: int) -> bool:
         self._look()
+        return self.handles_max < 0 or len(self._opened) + count <= self.handles_max
+
+    def _take_handle(self, path: str) -> None:
+        if not self.has_handles(1):
+            raise OSError(errno.EMFILE, "too many open files", path)
+
+    @property
+    def handles(self) -> int:
+        """How many files are open."""
+        return len(self._opened)
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        self._take_handle(path)
         storage = self._storage
         found = storage.find(path)
         if found is None and create:
@@ -234,6 +251,7 @@ class SimDisk:
         await self._sync(self._file(handle), self._opened[handle].path)
 
     async def sync_directory(self, path: str) -> None:
+        self._take_handle(path)
         await self._sync(self._storage.folder(path), path)
 
     def sync_blocking(self, handle: int) -> None:
@@ -242,6 +260,7 @@ class SimDisk:
         file.reached_disk(file.mark)
 
     def sync_directory_blocking(self, path: str) -> None:
+        self._take_handle(path)
         folder = self._storage.folder(path)
         self._change(path)
         folder.reached_disk(folder.mark)

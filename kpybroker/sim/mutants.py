@@ -15,6 +15,7 @@ from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
 from kpybroker.runner import Runner
 from kpybroker.sim.actors.catalog import with_actors
+from kpybroker.sim.claiming_mutants import CLAIMERS
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
@@ -105,7 +106,7 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from random import Random
 
@@ -10,7 +11,7 @@ from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.history import History
 from kpybroker.sim.network import Fabric
-from kpybroker.sim.setup import LOST_DIRECTORY, Setup
+from kpybroker.sim.setup import BAD_FILE, LOST_DIRECTORY, SHORT_DESCRIPTORS, Setup
 from kpybroker.sim.standing import is_whole, others_have_it
 
 RESTART_ODDS = 0.5
@@ -54,6 +55,8 @@ class Nemesis:
             "slow_node": self._slow_node,
             "deaf": self._deaf,
             LOST_DIRECTORY: self._lost_directory,
+            BAD_FILE: self._bad_file,
+            SHORT_DESCRIPTORS: self._short_descriptors,
         }
 
     async def run(self) -> None:
@@ -285,6 +288,33 @@ class Nemesis:
         await self._while(0.2, 4.0)
         machine.storage.mend()
         await self._restart_after_trouble(machine)
+
+    async def _bad_file(self, machine: SimMachine) -> None:
+        """Some files of one partition cannot be written, while all others are well."""
+        parents = [path for path in self._setup.log_dirs if machine.storage.find(path) is not None]
+        directories = [f"{path}/{name}/" for path in parents for name in sorted(machine.storage.folder(path).names)]
+        found = [path for path in directories if path[:-1].rpartition("-")[2].isdecimal()]
+        if not found:
+            return
+        machine.had_disk_trouble = True
+        suffix = self._random.choice((".index", ".index", ".timeindex", ".log", ""))
+        machine.storage.bad_files = (self._random.choice(found), suffix, self._random.choice((errno.ENOSPC, errno.EIO)))
+        await self._while(1.0, 8.0)
+        machine.storage.mend()
+        await self._restart_after_trouble(machine)
+
+    async def _short_descriptors(self, machine: SimMachine) -> None:
+        """Connections take what descriptors there are: it costs requests, and no replica."""
+        process = machine.process
+        if process is None or process.node is None:
+            return
+        process.world.disk.handles_max = process.world.disk.handles + self._random.choice((0, 0, 2, 9))
+        await self._while(0.5, 6.0)
+        process.world.disk.handles_max = -1
+        await self._while(2.0, 2.0)
+        if machine.process is process and not process.stopping:
+            for why in process.node.broker.hosting.lost():
+                self._history.breach(f"{machine.name} was short of descriptors, and {why}")
 
     async def _restart_after_trouble(self, machine: SimMachine) -> None:
         machine.wanted = False

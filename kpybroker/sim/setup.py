@@ -53,6 +53,9 @@ OUTPUTS = "outputs"
 LOSES_UNSYNCED = ("power_loss",)
 LOST_DIRECTORY = "lost_directory"
 LOST_DIRECTORY_ODDS = 0.25
+BAD_FILE = "bad_file"
+SHORT_DESCRIPTORS = "short_descriptors"
+FILE_FAULTS_ODDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def setup_of(
         voters_change=changing,
     )
     setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
-    return _with_directories(setup, brokers, moves=moves)
+    return _with_file_faults(_with_directories(setup, brokers, moves=moves), brokers, faults)
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
@@ -320,6 +323,21 @@ def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
     log_dirs = {"log.dirs": ",".join(LOG_DIRS)}
     nodes = tuple(replace(node, properties={**node.properties, **log_dirs}) for node in setup.nodes)
     return replace(setup, nodes=nodes, log_dirs=LOG_DIRS, moves_bytes_s=random.choice((None, 3000)))
+
+
+def _with_file_faults(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
+    """A chance of its own, too; indexes are small then, so that they are saved while they fill."""
+    random = Random(f"file faults {setup.seed} {brokers}")
+    drawn = random.random() < FILE_FAULTS_ODDS
+    some: tuple[str, ...] = random.choice(((BAD_FILE,), (SHORT_DESCRIPTORS,), (BAD_FILE, SHORT_DESCRIPTORS)))
+    if faults is not None:
+        some = tuple(name for name in (BAD_FILE, SHORT_DESCRIPTORS) if name in faults)
+    if not some or not (drawn or faults is not None):
+        return setup
+    index_bytes = {"segment.index.bytes": random.choice(("96", "240", "960"))}
+    topics = tuple(replace(topic, configs={**topic.configs, **index_bytes}) for topic in setup.topics)
+    others = tuple(name for name in setup.faults if name not in some)
+    return replace(setup, topics=topics, faults=(*others, *some))
 
 
 def directory_of(node_id: int) -> bytes:

@@ -15,6 +15,8 @@ from kpybroker.world import Buffer
 
 TOTAL_BYTES = 1 << 30
 ZEROS_ODDS = 0.25
+NO_FILES = ("/no file", "", errno.EIO)
+"""No path begins like this."""
 
 
 class Change(NamedTuple):
@@ -158,6 +160,8 @@ class Storage:
         """How often a write or a sync fails with EIO."""
         self.errors_below = ""
         """The directory where they do."""
+        self.bad_files = NO_FILES
+        """How the paths begin and end of files that cannot be made or changed, and with which error."""
         self.cold_odds = 0.0
         """How often a read would wait for the device."""
         self.stalled_until_s = 0.0
@@ -174,6 +178,7 @@ class Storage:
         self.total_bytes = TOTAL_BYTES
         self.error_odds = 0.0
         self.errors_below = ""
+        self.bad_files = NO_FILES
         self.stalled_until_s = 0.0
 
     def lose_power(self, random: Random) -> int:

@@ -1,4 +1,4 @@
-"""What is looked at from inside while a run goes on: Images at equal offsets, leaders of an epoch."""
+"""What is looked at from inside while a run goes on: Images at equal offsets, leaders of an epoch, claims."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.metadata.image import Image
 from kpybroker.raft.state import NOBODY, Voted
+from kpybroker.sim.claims import Claims
 from kpybroker.sim.voting import VoterLaws
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Watch:
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._quorum_leaders: dict[int, str] = {}
         self._voters = VoterLaws(history)
+        self._claims = Claims(history)
         self._voted: dict[str, tuple[int, int]] = {}
         """Of every node, the last epoch it was in, and whom it had voted for."""
 
@@ -36,6 +38,7 @@ class Watch:
         while True:
             for machine in self._machines:
                 self.look(machine)
+            self._claims.look(self._machines)
             await asyncio.sleep(LOOKS_EVERY_S)
 
     def look(self, machine: SimMachine) -> None:

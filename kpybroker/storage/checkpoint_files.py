@@ -52,6 +52,15 @@ def replace_file(disk: Disk, path: str, content: Buffer, *, sync: bool = False) 
     disk.rename(beside, path)
 
 
+def sync_file(disk: Disk, path: str) -> None:
+    """Waits for the disk. Raises OSError."""
+    handle = disk.open(path)
+    try:
+        disk.sync_blocking(handle)
+    finally:
+        disk.close(handle)
+
+
 def read_rows(disk: Disk, path: str, columns: int) -> list[list[str]]:
     """The rows, split at blanks; none for an empty file. Raises FileNotFoundError, Damage."""
     content = read_file(disk, path)
@@ -122,7 +131,7 @@ def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
 def take_clean_mark(disk: Disk, path: str) -> int | None:
     """The broker epoch in the mark of a clean stop, -1 where it does not say; the mark is removed. None without one.
 
-    Raises OSError.
+    A loss of power does not bring it back: what is written from now on would be believed unread. Raises OSError.
     """
     try:
         content = read_file(disk, path)
@@ -136,4 +145,5 @@ def take_clean_mark(disk: Disk, path: str) -> int | None:
     except (ValueError, AttributeError, TypeError):
         log.warning("%s is not readable; the stop counts as clean, its broker epoch as unknown", path)
     disk.unlink(path)
+    disk.sync_directory_blocking(path.rpartition("/")[0])
     return epoch

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kpybroker.config import BrokerConfig
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, KafkaError
 from kpybroker.storage.cleaning import Abandoned, Cleaning, Limits
 from kpybroker.storage.compaction import Dirty, look, outgrows_replay
 from kpybroker.storage.log import Log
@@ -79,11 +79,11 @@ class Cleaner:
             if outgrows_replay(one):
                 one.roll()
             return look(one, self._world.wall_ms())
-        except (OSError, Damage) as error:
+        except (OSError, Damage, KafkaError) as error:
             self._put_off(one, error)
             return None
 
-    def _put_off(self, one: Log, error: OSError | Damage) -> None:
+    def _put_off(self, one: Log, error: OSError | Damage | KafkaError) -> None:
         log.warning("%r cannot be cleaned: %s; it is served, and tried again in %d s", one, error, RETRY_S)
         now = asyncio.get_running_loop().time()
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
@@ -106,7 +106,7 @@ class Cleaner:
         except Abandoned:
             log.info("%r was cut, moved or deleted while it was cleaned", one)
             return False
-        except (OSError, Damage) as error:
+        except (OSError, Damage, KafkaError) as error:
             if not cleaning.is_over:  # else the files were taken from under it
                 self._put_off(one, error)
             return False

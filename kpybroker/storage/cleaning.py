@@ -83,7 +83,7 @@ class Cleaning:
         """Clean; returns the offset up to which the log is clean now. `Log.cleaned_end` is moved."""
         try:
             end = await self._clean()
-        except (OSError, Damage, Abandoned):
+        except (OSError, Damage, KafkaError, Abandoned):
             await self._let_go()
             raise
         await self._let_go()

@@ -44,8 +44,9 @@ class LeaderEpochs:
             self.save()
 
     def save(self) -> None:
-        self.unsaved = False
+        """Raises OSError: they are unsaved then."""
         write_rows(self._disk, self._path, [f"{epoch} {start}" for epoch, start in self.entries])
+        self.unsaved = False
 
     def _changed(self) -> None:
         self.noted, self.unsaved = -2, True

@@ -1,8 +1,15 @@
-"""A limit on open files, shared by all logs of a directory: the ones not used lately are closed."""
+"""A limit on open files, shared by all logs of a broker: the ones not used lately are closed."""
 
 from __future__ import annotations
 
+import errno
 from typing import Protocol
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.world import Disk
+
+ROOM = 8
+"""Descriptors that a step which opens several files is given before it changes anything."""
 
 
 class Openable(Protocol):
@@ -15,7 +22,13 @@ class Openable(Protocol):
     def busy(self) -> bool:
         """A thread is using the file: it cannot be closed now."""
 
-    def close_files(self) -> None: ...
+    def close_files(self) -> None:
+        """Give the descriptor back. Never raises, and opens nothing before it has closed its own."""
+
+
+def is_short(error: BaseException | None) -> bool:
+    """No file could be opened (EMFILE, ENFILE): nothing is wrong with any that is there."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class FilePool:
@@ -40,9 +53,22 @@ class FilePool:
     def closed(self, owner: Openable) -> None:
         self._open.pop(owner, None)
 
-    def make_room(self) -> bool:
-        """The process has no handle left: close a file; False when there is none to close."""
-        return self._evict()
+    def open(self, disk: Disk, path: str, *, create: bool = False) -> int:
+        """Open a file; where no descriptor is left, idle files are closed for it. Raises OSError."""
+        while True:
+            try:
+                return disk.open(path, create=create)
+            except OSError as error:
+                if not is_short(error) or not self._evict():
+                    raise
+
+    def require_room(self, disk: Disk) -> None:
+        """Before a step that opens several files and must not end half way. Raises KAFKA_STORAGE_ERROR."""
+        while not disk.has_handles(ROOM):
+            if not self._evict():
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, "file descriptors are short; ask again when connections have closed"
+                )
 
     def _evict(self) -> bool:
         for _ in range(2 * len(self._open)):

@@ -56,7 +56,7 @@ def finish_replacements(disk: Disk, paths: Sequence[str]) -> None:
 
 
 def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSettings) -> Log:
-    """The future replica of a log in another directory, from before or new. Raises Damage."""
+    """The future replica of a log in another directory, from before or new. Raises Damage, KAFKA_STORAGE_ERROR."""
     key = of.topic, of.partition
     assert of.topic_id is not None, "a hosted log has a topic id"
     name = directory.futures.get(key)

@@ -7,46 +7,32 @@ transaction that is open, or whose marker has not committed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.admission import batch_time_is_ours, change, changes_batches, check_header
+from kpybroker.storage.appended import Appended
 from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
-from kpybroker.storage.handles import open_active
+from kpybroker.storage.handles import fail_write, open_aborted, open_active
 from kpybroker.storage.marks import Marks
 from kpybroker.storage.producer_loading import note_end
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.reading import Reader
 from kpybroker.storage.recovery import Loaded, Origin, empty, load
 from kpybroker.storage.retention import apply_retention, truncate, unlink_all
-from kpybroker.storage.segment import LOG, SNAPSHOT, Segment, file_name
+from kpybroker.storage.segment import SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.syncing import GroupSync
 from kpybroker.storage.transactions import Verification
 from kpybroker.wire.batch import Batch
 from kpybroker.world import Buffer, World
 
-log = logging.getLogger(__name__)
-
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
 _JOINED_BYTES = 64 * 1024
 """Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
-
-
-class Appended(NamedTuple):
-    """Where a batch is. A duplicate has the offsets of the batch it repeats. Times are -1 with CreateTime."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int = -1
-    duplicate: bool = False
-
-
 _tuple = tuple.__new__
 """A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
 
@@ -226,28 +212,43 @@ class Log(Marks):
                 stamped = now_ms if batch.log_append_time else -1
         if not self.segments.active.is_open:
             open_active(self)
+        if len(batches) > 1:
+            self.pool.require_room(self.world.disk)  # that none of them is refused once another was queued
         base_offset = end = self.end
         try:
             for batch in batches:
                 if self.segments.active.needs_roll(batch, end + batch.last_offset_delta, settings, now_ms):
                     self.roll()
+                if not client and batch.is_control:
+                    open_aborted(self)
                 batch.patch(end, leader_epoch)
                 end = self._queue_batch(batch)
-        except (OSError, Damage) as error:
+        except (OSError, Damage, KafkaError) as error:
+            if end == base_offset and isinstance(error, KafkaError):
+                raise
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.fail(error))) from error
         return _tuple(Appended, (base_offset, end - 1, stamped, False))
 
     def append_replicated(self, batches: list[Batch]) -> None:
-        """Queue a leader's batches as they are: offsets and epochs were assigned by it. Raises KafkaError, Damage."""
+        """Queue a leader's batches as they are: offsets and epochs were assigned by it.
+
+        Raises Damage: the log is offline, or a batch was not what may come. KafkaError: not all of them for now; those
+        below `end` are queued.
+        """
         self.require_online()
         if not self.segments.active.is_open:
             open_active(self)
-        for batch in batches:
-            if batch.base_offset < self.end or not batch.crc_ok():
-                raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
-            if self.segments.active.needs_roll(batch, batch.last_offset, self._settings, self.world.wall_ms()):
-                self.roll()
-            self._queue_batch(batch)
+        try:
+            for batch in batches:
+                if batch.base_offset < self.end or not batch.crc_ok():
+                    raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
+                if self.segments.active.needs_roll(batch, batch.last_offset, self._settings, self.world.wall_ms()):
+                    self.roll()
+                if batch.is_control:
+                    open_aborted(self)
+                self._queue_batch(batch)
+        except OSError as error:
+            raise self.fail(error) from error
 
     def _queue_batch(self, batch: Batch) -> int:
         """The end of the log with it."""
@@ -256,7 +257,7 @@ class Log(Marks):
                 self.make()
             self.epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
             self.epochs.noted = self.epochs.latest
-        self.segments.active.add(batch, self._settings.index_interval_bytes)
+        self.segments.active.add(batch, self._settings)
         if batch.producer_id >= 0:
             ended = self.producers.update(batch)
             if ended is not None:
@@ -274,7 +275,7 @@ class Log(Marks):
         self.made = True
 
     def flush(self) -> None:
-        """Write all that is queued, in one call. Raises Damage; the log is then offline."""
+        """Write all that is queued, in one call. Raises Damage: the log is offline. KafkaError: not yet."""
         queue = self._queue
         if not queue:
             return
@@ -286,30 +287,27 @@ class Log(Marks):
         if len(queue) > 1 and segment.size_bytes - position <= _JOINED_BYTES:
             queue = [b"".join(queue)]
         try:
+            handle = segment.handle()
+        except OSError as error:
+            raise self.unchanged(error) from error
+        try:
             if not position:
                 self.syncing.directory_changed = True
-            self.world.disk.pwritev(segment.handle(), queue, position)
+            self.world.disk.pwritev(handle, queue, position)
         except OSError as error:
-            raise self._fail_write(segment, position, error) from error
+            raise fail_write(self, segment, position, error) from error
         self._queue.clear()
         segment.written_bytes = segment.size_bytes
         self.written_end = self.end
         self.changed = True
 
-    def _fail_write(self, segment: Segment, position: int, error: OSError) -> Damage:
-        damage = self.fail(error)
-        try:
-            self.world.disk.truncate(segment.handle(), position)
-        except OSError:
-            log.warning("%s%s may end in a torn batch; recovery cuts it", segment.path, LOG)
-        return damage
-
     def roll(self) -> None:
-        """Begin a new segment, unless the active one is empty. Raises Damage."""
+        """Begin a new segment, unless the active one is empty. Raises Damage; KafkaError: not now."""
         self.flush()
         old = self.segments.active
         if not old.size_bytes:
             return
+        self.pool.require_room(self.world.disk)
         try:
             old.seal()
             self.take_snapshot()
@@ -321,6 +319,7 @@ class Log(Marks):
     def _add_segment(self, base_offset: int) -> None:
         segment = Segment(self.world.disk, self.pool, self.directory, base_offset)
         segment.created_ms = self.world.wall_ms()
+        segment.aborted.begin()
         self._jitter(segment)
         self.segments.add(segment)
 
@@ -352,6 +351,7 @@ class Log(Marks):
         Also an epoch that began at the end: whoever led in it may not have written anything.
         """
         self.flush()
+        self.pool.require_room(self.world.disk)
         try:
             if offset >= self.end:
                 self.epochs.cut_end(self.end, save=self.made)
@@ -362,12 +362,12 @@ class Log(Marks):
             raise self.fail(error) from error
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete segments by time, size and start offset; returns how many. Raises Damage."""
+        """Delete segments by time, size and start offset; returns how many. Raises Damage; KafkaError: not now."""
         self.producers.expire(now_ms, self.producer_expiration_ms)
         try:
             return apply_retention(self, now_ms)
         except OSError as error:
-            raise self.fail(error) from error
+            raise self.unchanged(error) from error
 
     def take_garbage(self, now_ms: int | None = None) -> list[str]:
         """Files whose time to be unlinked has come (all, without a time)."""
@@ -389,7 +389,7 @@ class Log(Marks):
                 if sync:
                     self.syncing.blocking(self)
                 unlink_all(self.world.disk, self.take_garbage())
-        except OSError as error:
+        except (OSError, KafkaError) as error:
             raise self.fail(error) from error
         finally:
             self.drop_files()

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from operator import attrgetter
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -23,11 +24,12 @@ from kpybroker.storage.checkpoint_files import (
     read_offsets,
     read_topic_id,
     replace_file,
+    sync_file,
     take_clean_mark,
     write_offsets,
     write_topic_id,
 )
-from kpybroker.storage.files import FilePool
+from kpybroker.storage.files import FilePool, is_short
 from kpybroker.storage.futures import futures_in
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
@@ -46,13 +48,15 @@ Offsets = dict[Key, int]
 class LogDirectory:
     """Opens, makes and deletes partitions; the directory itself is formatted and locked by its owner."""
 
-    def __init__(self, world: World, path: str, config: BrokerConfig, directory_id: bytes = b"") -> None:
-        """Reads what the last stop left, and removes the mark of a clean one. Raises OSError."""
+    def __init__(
+        self, world: World, path: str, config: BrokerConfig, directory_id: bytes = b"", pool: FilePool | None = None
+    ) -> None:
+        """Reads what the last stop left, removes the mark of a clean one. `pool` may be shared. Raises OSError."""
         self._world = world
         self._config = config
         self.path = path
         self.id = directory_id
-        self.pool = FilePool(config.max_open_files)
+        self.pool = FilePool(config.max_open_files) if pool is None else pool
         self.logs: dict[Key, Log] = {}
         self.damaged: dict[Key, str] = {}
         """Partitions that could not be opened, and why."""
@@ -102,20 +106,22 @@ class LogDirectory:
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
         """The partition's log; what is not there yet is made by its first batch.
 
-        What a deleted topic of the same name left is deleted.
-
-        Raises Damage; the partition is then in `damaged`.
+        What a deleted topic of the same name left is deleted. Raises Damage; KAFKA_STORAGE_ERROR where descriptors are
+        short. The partition is then in `damaged`.
         """
         key = (topic, partition)
         assert key not in self.logs, "a log is opened once"
         try:
             opened = self._open(topic, topic_id, partition, settings)
-        except (OSError, Damage) as error:
+        except (OSError, Damage, KafkaError) as error:
             damage = error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}")
             self.damaged[key] = str(damage)
-            if self.on_io_error is not None and (error is not damage or isinstance(error.__cause__, OSError)):
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if isinstance(error, KafkaError) or is_short(cause):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from error
+            if self.on_io_error is not None and isinstance(cause, OSError):
                 self.on_io_error(topic, partition, str(damage))
-            raise damage from error.__cause__ if error is damage else error
+            raise damage from cause
         self.listen(opened)
         self.damaged.pop(key, None)
         self.logs[key] = opened
@@ -125,6 +131,7 @@ class LogDirectory:
 
     def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
         disk = self._world.disk
+        self.pool.require_room(disk)
         key = (topic, partition)
         name = self.futures.get(key, f"{topic}-{partition}")
         directory = f"{self.path}/{name}"
@@ -220,9 +227,10 @@ class LogDirectory:
             return
         if self._is_checkpointing:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the recovery points are being written")
-        self._recovery_points[key] = offset
-        write_offsets(self._world.disk, f"{self.path}/{RECOVERY_POINTS}", self._recovery_points, sync=True)
+        rows = {**self._recovery_points, key: offset}
+        write_offsets(self._world.disk, f"{self.path}/{RECOVERY_POINTS}", rows, sync=True)
         self._world.disk.sync_directory_blocking(self.path)
+        self._recovery_points = rows
 
     def collect(self, one: Log) -> None:
         """Take over the files that a log has renamed away; each is unlinked when it is due."""
@@ -336,11 +344,7 @@ class LogDirectory:
         disk = self._world.disk
         write_offsets(disk, f"{self.path}/{RECOVERY_POINTS}", recovery_points, sync=True)
         write_offsets(disk, f"{self.path}/{HIGH_WATERMARKS}", high_watermarks, sync=True)
-        starts = disk.open(f"{self.path}/{LOG_STARTS}")
-        try:
-            disk.sync_blocking(starts)
-        finally:
-            disk.close(starts)
+        sync_file(disk, f"{self.path}/{LOG_STARTS}")
 
     async def close(self) -> None:
         """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt.
@@ -392,9 +396,5 @@ def _cleaned_end_of(one: Log) -> int | None:
     return one.cleaned_end or None
 
 
-def _synced_end_of(one: Log) -> int:
-    return one.synced_end
-
-
-def _high_watermark_of(one: Log) -> int:
-    return one.high_watermark
+_synced_end_of = attrgetter("synced_end")
+_high_watermark_of = attrgetter("high_watermark")

@@ -15,6 +15,7 @@ from kpybroker.errors import ConfigError, Damage
 from kpybroker.storage.checkpoint_files import read_topic_id
 from kpybroker.storage.cleaner import Cleaner
 from kpybroker.storage.directory import Directory, Format, open_directories
+from kpybroker.storage.files import FilePool
 from kpybroker.storage.futures import discard_future, finish_replacements
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory, partitions_in
@@ -57,6 +58,7 @@ class LogDirectories:
     ) -> None:
         """Raises ConfigError: a partition is in two directories, or no directory is left."""
         self._world = world
+        self.pool = FilePool(config.max_open_files)
         self._metadata_path = config.metadata_log_dir
         self.paths = config.log_dirs
         self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
@@ -121,7 +123,7 @@ class LogDirectories:
 
     def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
         try:
-            directory = LogDirectory(self._world, path, config, directory_id)
+            directory = LogDirectory(self._world, path, config, directory_id, self.pool)
         except OSError as error:
             self.offline[path] = f"cannot read {path}: {error.strerror or error}"
             return
@@ -161,7 +163,7 @@ class LogDirectories:
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
         """The partition's log, as of `LogDirectory.open_log`. `assigned`: the directory that the metadata says.
 
-        Raises Damage.
+        Raises Damage, KAFKA_STORAGE_ERROR where descriptors are short.
         """
         key = topic, partition
         directory = self._place.get(key)

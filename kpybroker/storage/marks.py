@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kpybroker.storage.files import FilePool
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.read_side import ReadSide
+from kpybroker.world import World
 
 
 class Marks(ReadSide):
@@ -18,6 +20,8 @@ class Marks(ReadSide):
 
     last_stable: int
     high_watermark: int
+    pool: FilePool
+    world: World
     producers: ProducerStates
     on_start_moved: Callable[[], None] | None
 
@@ -34,6 +38,7 @@ class Marks(ReadSide):
         """Records below `offset` are deleted (DeleteRecords); their segments go with the next retention."""
         assert self.start <= offset <= self.high_watermark, "only committed records are deleted, and only once"
         if offset > self.start:
+            self.pool.require_room(self.world.disk)
             try:
                 self.move_start(offset)
                 if self.on_start_moved is not None:

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.epochs import LeaderEpochs
+from kpybroker.storage.files import is_short
 from kpybroker.storage.reading import Reader, end_of
 from kpybroker.storage.segment import SegmentGone
 from kpybroker.storage.segments import Segments
@@ -17,9 +18,6 @@ from kpybroker.storage.txn_index import AbortedTransaction
 from kpybroker.world import Buffer
 
 log = logging.getLogger(__name__)
-
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""No file could be opened: nothing is wrong with any that is there."""
 
 
 class ReadSide:
@@ -46,24 +44,28 @@ class ReadSide:
         if self.offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
-    def fail(self, error: OSError | Damage) -> Damage:
+    def fail(self, error: OSError | Damage | KafkaError) -> Damage:
         """Take the log offline; returns what to raise."""
         if self.offline is None:
             self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self.offline += "; free space and start the broker again: what was acknowledged is kept"
             log.error("log %s is offline", self.offline)
-            if isinstance(error, OSError) and self.on_io_error is not None:
+            if isinstance(error, OSError) and not is_short(error) and self.on_io_error is not None:
                 self.on_io_error(self.topic, self.partition, self.offline)
         return Damage(self.offline)
 
     def refusal(self, error: OSError | Damage) -> KafkaError:
         """What to answer to whoever asked, who has changed nothing yet: the log goes offline, and is as it was where
         descriptors are short."""
-        if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+        if is_short(error):
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; ask again when connections have closed")
         self.fail(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def unchanged(self, error: OSError) -> Damage | KafkaError:
+        """What to raise who has changed nothing yet: a refusal where descriptors are short, else the log is offline."""
+        return self.refusal(error) if is_short(error) else self.fail(error)
 
     def _check_range(self, offset: int) -> None:
         self.require_online()

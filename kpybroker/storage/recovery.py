@@ -286,7 +286,7 @@ def scan(
             break
         if batch.leader_epoch > epochs.latest:
             epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
-        segment.add(batch, settings.index_interval_bytes)
+        segment.add(batch, settings)
         end = batch.next_offset
         position += needed
     if why and end < synced_end:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def apply_retention(log: Log, now_ms: int) -> int:
-    """Delete the segments that the settings give up; returns how many. Raises OSError, Damage."""
+    """Delete the segments that the settings give up; returns how many. Raises OSError, Damage, KafkaError."""
     settings = log.settings
     count, why = 0, ""
     over_bytes = log.size_bytes - settings.retention_bytes
@@ -37,6 +37,7 @@ def apply_retention(log: Log, now_ms: int) -> int:
         count += 1
     if not count:
         return 0
+    log.pool.require_room(log.world.disk)
     if count == len(log.segments):
         log.roll()
     _drop_first(log, count, why)
@@ -107,8 +108,10 @@ def _end_of(segment: Segment) -> int:
 
 def begin_anew(log: Log, offset: int) -> None:
     """Forget everything: the log is empty and begins at `offset`. Raises OSError, KafkaError."""
+    log.pool.require_room(log.world.disk)
     _lower_recovery_point(log, offset)
     fresh = Segment(log.world.disk, log.pool, log.directory, offset)
+    fresh.aborted.begin()
     remove(log, log.segments.replace_all(fresh))
     for taken in snapshot_offsets(log.world.disk, log.directory):
         log.world.disk.unlink(f"{log.directory}/{file_name(taken, SNAPSHOT)}")

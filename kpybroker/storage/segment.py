@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import errno
+import logging
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.files import FilePool
+from kpybroker.storage.files import FilePool, is_short
 from kpybroker.storage.index import OffsetIndex, TimeIndex, whole
 from kpybroker.storage.txn_index import TxnIndex
 from kpybroker.storage.walking import Walk
 from kpybroker.wire.batch import HEADER_BYTES, Batch
 from kpybroker.world import Disk
 
+log = logging.getLogger(__name__)
+
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _SAVE_ENTRIES = 4096
+_SAVES = 8
+"""An index is saved so many times while it fills, and after _SAVE_ENTRIES at the latest."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -96,18 +100,9 @@ class Segment:
         if self._handle < 0:
             if self.deleted:
                 raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
-            self._handle = self._open()
+            self._handle = self._pool.open(self._disk, self.path + LOG, create=not self.written_bytes)
             self._pool.opened(self)
         return self._handle
-
-    def _open(self) -> int:
-        while True:
-            try:
-                return self._disk.open(self.path + LOG, create=not self.written_bytes)
-            except OSError as error:
-                # connections took the last handles: that is no damage, and an idle file can give way
-                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._pool.make_room():
-                    raise
 
     @property
     def is_open(self) -> bool:
@@ -130,9 +125,18 @@ class Segment:
             self.drop_files()
 
     def close_files(self) -> None:
-        """Save the indexes, close the file, forget what can be read again."""
-        self.save_indexes()
-        self.drop_files()
+        """Close the file, save the indexes, forget what can be read again.
+
+        What cannot be saved stays in memory: the log that it is of meets the error when it needs the entries saved.
+        """
+        if not self._users:
+            self._close()
+        try:
+            self.save_indexes()
+        except OSError as error:
+            log.warning("%s: the indexes are kept in memory: %s", self.path, error)
+        else:
+            self.drop_files()
 
     def retire(self) -> None:
         """The files are being deleted: nobody opens them again."""
@@ -146,6 +150,9 @@ class Segment:
         self._doomed = self._users > 0
         if self._doomed:
             return  # a thread uses the file; the last one closes it
+        self._close()
+
+    def _close(self) -> None:
         if self._handle >= 0:
             self._pool.closed(self)
             handle, self._handle = self._handle, -1
@@ -153,7 +160,7 @@ class Segment:
 
     def _read_index(self, suffix: str, entry_bytes: int) -> bytes:
         try:
-            handle = self._disk.open(self.path + suffix)
+            handle = self._pool.open(self._disk, self.path + suffix)
         except FileNotFoundError:
             return b""
         try:
@@ -173,7 +180,7 @@ class Segment:
         for suffix in (INDEX, TIME_INDEX):
             content = b""
             if self._disk.exists(self.path + suffix):
-                handle = self._disk.open(self.path + suffix)
+                handle = self._pool.open(self._disk, self.path + suffix)
                 try:
                     content = await self._disk.cold_read(handle, self._disk.size(handle), 0)
                 finally:
@@ -200,11 +207,11 @@ class Segment:
 
     def _load_indexes(self) -> None:
         self.handle()  # the pool then knows that this segment holds memory
+        offsets = times = b""
         if self.written_bytes:
-            self._index = OffsetIndex(self.base_offset, self._read_index(INDEX, OffsetIndex.entry_bytes))
-            self._times = TimeIndex(self.base_offset, self._read_index(TIME_INDEX, TimeIndex.entry_bytes))
-        else:
-            self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+            offsets = self._read_index(INDEX, OffsetIndex.entry_bytes)
+            times = self._read_index(TIME_INDEX, TimeIndex.entry_bytes)
+        self._index, self._times = OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)
 
     def clear_indexes(self) -> None:
         """Begin both anew: the files, if any, are cut when they are saved."""
@@ -246,27 +253,33 @@ class Segment:
 
     # writing
 
-    def add(self, batch: Batch, index_interval_bytes: int) -> None:
-        """Count a batch that goes to the end of the segment, offsets assigned."""
+    def add(self, batch: Batch, settings: LogSettings) -> None:
+        """Count a batch that goes to the end of the segment, offsets assigned. Raises OSError."""
         position, size = self.size_bytes, batch.size_bytes
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp
             self.max_timestamp_offset = batch.base_offset + batch.last_offset_delta
         if position == 0:
             self.first_timestamp = batch.max_timestamp
-        if self.since_entry_bytes > index_interval_bytes:
-            self._add_entry(batch.last_offset, position)
+        if self.since_entry_bytes > settings.index_interval_bytes:
+            self._add_entry(batch.last_offset, position, settings.segment_index_bytes)
         self.size_bytes = position + size
         self.since_entry_bytes += size
 
-    def _add_entry(self, last_offset: int, position: int) -> None:
-        index = self.index()
-        index.add(last_offset, position)
-        self.times().add(self.max_timestamp, self.max_timestamp_offset)
-        self.index_entries += 1
-        self.since_entry_bytes = 0
-        if len(index.entries) - index.saved_bytes > _SAVE_ENTRIES * OffsetIndex.entry_bytes:
-            self.save_indexes()
+    def _add_entry(self, last_offset: int, position: int, limit_bytes: int) -> None:
+        """Where descriptors are short it is left to a later batch: a look-up then begins a little earlier."""
+        try:
+            index, times = self.index(), self.times()
+            index.add(last_offset, position)
+            times.add(self.max_timestamp, self.max_timestamp_offset)
+            self.index_entries += 1
+            self.since_entry_bytes = 0
+            saves = min(_SAVE_ENTRIES, limit_bytes // (_SAVES * TimeIndex.entry_bytes))
+            if len(index.entries) - index.saved_bytes > saves * OffsetIndex.entry_bytes:
+                self.save_indexes()
+        except OSError as error:
+            if not is_short(error):
+                raise
 
     def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
         """Whether a batch that will end at `last_offset` belongs into a new segment. Raises OSError."""

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 from kpybroker.storage.checkpoint_files import PARTITION_METADATA
 from kpybroker.storage.epochs import FILE_NAME as EPOCHS
+from kpybroker.storage.files import is_short
 from kpybroker.storage.segment import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment
 from kpybroker.storage.segments import Segments
 
 if TYPE_CHECKING:
     from kpybroker.storage.log import Log
+
+SHORT_RETRY_S = 0.1
+"""When to look for a descriptor again where there was none."""
 
 
 class GroupSync:
@@ -68,6 +72,10 @@ class GroupSync:
             self._running = asyncio.get_running_loop().create_future()
             try:
                 await self._sync(log)
+            except OSError as error:
+                if not is_short(error):
+                    raise
+                await asyncio.sleep(SHORT_RETRY_S)  # who waits for the disk waits for a descriptor, too
             finally:
                 running, self._running = self._running, None
                 running.set_result(None)

@@ -42,11 +42,19 @@ class TxnIndex:
         """Its directory has another name."""
         self._path = path
 
+    def load(self) -> None:
+        """Have it in memory. Raises OSError, Damage."""
+        self._load()
+
     def __len__(self) -> int:
         return len(self._load())
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
         return iter(self._load())
+
+    def begin(self) -> None:
+        """There is no file yet: nothing is to be read."""
+        self._entries, self._saved = [], 0
 
     def _load(self) -> list[AbortedTransaction]:
         """Raises OSError, Damage."""

@@ -47,6 +47,9 @@ class Disk(Protocol):
 
     def close(self, handle: int) -> None: ...
 
+    def has_handles(self, count: int) -> bool:
+        """Whether this process may open so many more files now."""
+
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file. May wait for the disk: start-up and recovery only."""
 

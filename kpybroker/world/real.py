@@ -109,6 +109,19 @@ class RealDisk:
         _locked.pop(handle, None)
         os.close(handle)
 
+    def has_handles(self, count: int) -> bool:
+        found: list[int] = []
+        try:
+            for _ in range(count):
+                found.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        finally:
+            for handle in found:
+                os.close(handle)
+        return len(found) == count
+
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         found = os.pread(handle, min(size, _READ_CHUNK_BYTES), offset)
         if len(found) == size or not found:

@@ -1,4 +1,4 @@
-"""Connections leave the logs their descriptors."""
+"""What a process may have open is shared out: nobody is promised what somebody else has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from kpybroker.cli.descriptors import connections_within
+from kpybroker.cli.descriptors import kept_back, shares
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError
 
 CODE = (
     "import resource, sys\n"
@@ -15,32 +17,64 @@ CODE = (
     "from kpybroker.cli.descriptors import keep_some_back\n"
     "from kpybroker.config import BrokerConfig\n"
     "config = keep_some_back(BrokerConfig.parse(dict(each.split('=') for each in sys.argv[3:])))\n"
-    "print(config.max_connections, *resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+    "print(config.max_connections, config.max_open_files, *resource.getrlimit(resource.RLIMIT_NOFILE))\n"
 )
 
 
 def told(soft: int, hard: int, *settings: str) -> tuple[list[int], str]:
-    """max.connections, the limits of the process, and what was warned of."""
+    """max.connections, kpybroker.max.open.files, the limits of the process, and what was warned of."""
     command = [sys.executable, "-c", CODE, str(soft), str(hard), *settings]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return [int(each) for each in ended.stdout.split()], ended.stderr
 
 
+def config_of(*settings: str) -> BrokerConfig:
+    return BrokerConfig.parse(dict(each.split("=") for each in settings))
+
+
 def test_the_limit_of_connections_is_what_files_leave() -> None:
-    assert told(256, 4096) == ([4096 - 512 - 128, 4096, 4096], "")
-    assert told(256, 4096, "kpybroker.max.open.files=64") == ([4096 - 64 - 128, 4096, 4096], "")
+    assert told(256, 4096) == ([4096 - 512 - 128, 512, 4096, 4096], "")
+    assert shares(4096, config_of("kpybroker.max.open.files=64")) == (64, 4096 - 64 - 128)
 
 
 def test_few_connections_are_warned_of_in_one_line() -> None:
-    (limit, *_), said = told(256, 1024)
-    assert limit == 384
+    (connections, *_), said = told(256, 1024)
+    assert connections == 384
     assert said.splitlines() == ["1024 file descriptors leave room for 384 connections; raise `ulimit -n` for more"]
 
 
 def test_what_was_set_is_kept() -> None:
-    assert told(256, 1024, "max.connections=7")[0][0] == 7
+    assert shares(1024, config_of("max.connections=7")) == (512, 7)
+    assert shares(1024, config_of("max.connections=800")) == (96, 800), "segments do with what is left"
+    assert shares(1024, config_of("max.connections=2147483647")) == shares(1024, config_of()), "no limit is no number"
 
 
-@pytest.mark.parametrize("descriptors", [16, 256, 640, 1024, 20_000, 1 << 20])
-def test_there_is_room_for_both(descriptors: int) -> None:
-    assert 0 < connections_within(descriptors, 512) < descriptors
+@pytest.mark.parametrize("descriptors", [200, 256, 640, 1024, 20_000, 1 << 20])
+@pytest.mark.parametrize("settings", [(), ("log.dirs=/a,/b,/c", "kpybroker.http.port=0")])
+def test_the_shares_are_no_more_than_there_are(descriptors: int, settings: tuple[str, ...]) -> None:
+    config = config_of(*settings)
+    if descriptors == 200 and settings:
+        with pytest.raises(ConfigError):
+            shares(descriptors, config)
+        return
+    files, connections = shares(descriptors, config)
+    assert files + connections + kept_back(config) == descriptors
+    assert files >= 16
+    assert connections >= descriptors // 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        (("max.connections=881",), 128 + 16 + 881),
+        (("max.connections=385", "kpybroker.max.open.files=512"), 128 + 512 + 385),
+        (("kpybroker.max.open.files=897",), 128 + 897),
+    ],
+)
+def test_more_than_there_are_is_refused_with_the_numbers(settings: tuple[str, ...], needed: int) -> None:
+    with pytest.raises(ConfigError) as refused:
+        shares(needed - 1, config_of(*settings))
+    for number in (str(needed - 1), *(each.partition("=")[2] for each in settings)):
+        assert number in str(refused.value)
+    files, connections = shares(needed, config_of(*settings))
+    assert files + connections == needed - 128

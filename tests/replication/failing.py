@@ -1,0 +1,50 @@
+"""A simulated disk on which calls fail: one of them, some in a row, all from one on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kpybroker.sim.storage import Storage
+from tests.storage.compacting import VirtualWorld
+
+CHANGES = frozenset({"open", "pwritev", "truncate", "mkdir", "rename", "unlink", "sync_blocking"})
+
+
+class FailingDisk:
+    """Forwards to a SimDisk; of `calls` each is counted, and may fail."""
+
+    def __init__(self, disk: Any) -> None:
+        self._disk = disk
+        self._calls: frozenset[str] = frozenset()
+        self._numbers = range(0)
+        self._code = 0
+        self.count = 0
+
+    def fail(self, calls: frozenset[str], code: int, numbers: range) -> None:
+        """Of the `calls` from now on those with these numbers end in the error `code`."""
+        self._calls, self._code, self._numbers, self.count = calls, code, numbers, 0
+
+    def mend(self) -> None:
+        self._calls = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._disk, name)
+        if name not in self._calls:
+            return found
+
+        def called(*given: Any, **named: Any) -> Any:
+            self.count += 1
+            if self.count - 1 not in self._numbers:
+                return found(*given, **named)
+            raise OSError(self._code, "as the test has it")
+
+        return called
+
+
+class FailingWorld(VirtualWorld):
+    """A process on such a disk."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.failing = FailingDisk(self.disk)
+        self.disk = self.failing  # type: ignore[assignment]

@@ -1,0 +1,146 @@
+"""No follower claims more than its files have, whatever fails under it; who is short of descriptors asks again."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import Damage, KafkaError
+from kpybroker.metadata.image import PartitionImage
+from kpybroker.replication.following import Place, place_of, take
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.partition import Partition
+from kpybroker.sim.claims import Files
+from kpybroker.sim.storage import Storage
+from kpybroker.storage.files import FilePool
+from kpybroker.storage.log import Log
+from kpybroker.wire.batch import Record, encode_batch, split
+from kpybroker.wire.markers import Marker, encode_marker
+from kpybroker.wire.rpc.fetch import PartitionData
+from tests.replication.failing import CHANGES, FailingWorld
+from tests.storage.compacting import VirtualWorld
+
+DIRECTORY = "/data/t-0"
+LEADER, FOLLOWER = 1, 2
+EPOCH = 3
+ROWS, A_ROW = 12, 3
+EVER = 1 << 60
+SETTINGS = LogSettings(segment_bytes=1500, segment_index_bytes=240, index_interval_bytes=1)
+"""An index entry for each batch, of which a tenth of an index is saved at once."""
+
+
+def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
+    world.disk.mkdir("/data")
+    storage = Log.open(world, DIRECTORY, "t", 0, settings, clean=True, lazy=True, pool=FilePool(2))
+    storage.topic_id = bytes(15) + b"\1"
+    partition = Hosting(FOLLOWER).host("t", storage.topic_id, 0, storage)
+    replicas = [LEADER, FOLLOWER]
+    partition.become(
+        PartitionImage(replicas=replicas, isr=replicas, leader=LEADER, leader_epoch=EPOCH, partition_epoch=0)
+    )
+    return partition
+
+
+def row_at(offset: int, count: int) -> PartitionData:
+    """What the leader answers to a fetch from there: batches of one record, or the end of a transaction."""
+    found = bytearray()
+    for number in range(offset, offset + count):
+        made = encode_batch(
+            [Record(0, 1000 + number, b"k", b"v" * 40)], producer_id=7, producer_epoch=0, base_sequence=0
+        )
+        if number % 4 == 3:
+            made = encode_marker(Marker(7, 0, False, 1), 1000 + number)
+        batch = split(made)[0]
+        batch.patch(number, EPOCH)
+        found += batch.view
+    return PartitionData(partition_index=0, high_watermark=offset, records=memoryview(found))
+
+
+def claim_of(partition: Partition) -> Place | None:
+    """What the next fetch would say; None where there is none. As `Agenda` has it."""
+    if partition.offline is not None:
+        return None
+    try:
+        return place_of(partition)
+    except KafkaError:
+        return None
+    except Damage as damage:
+        partition.fail(str(damage))
+        return None
+
+
+def followed(partition: Partition, end: int, storage: Storage, tries: int = 60) -> None:
+    """Fetch up to `end`, as `Fetcher` does, and see at every turn that what is claimed is in the files."""
+    files = Files()
+    for _ in range(tries):
+        place = claim_of(partition)
+        if place is None:
+            continue
+        written = files.end(storage, DIRECTORY, synced=False)
+        assert place.offset <= max(written, 0), f"claims what is below {place.offset}, and has it below {written}"
+        if place.offset >= end:
+            return
+        try:
+            take(partition, place, row_at(place.offset, min(A_ROW, end - place.offset)))
+        except KafkaError:
+            continue
+        except Damage as damage:
+            partition.fail(str(damage))
+        if place.offset % 2:
+            partition.log.segments.active.close_files()  # as others' files would make the pool do
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_whatever_fails_no_more_is_claimed_than_was_written(code: int, lasts: bool) -> None:
+    at, ended = 0, False
+    while not ended:
+        storage = Storage()
+        world = FailingWorld(storage)
+        partition = follower(world, SETTINGS)
+        world.failing.fail(CHANGES, code, range(at, EVER if lasts else at + 1))
+        followed(partition, ROWS * A_ROW, storage)
+        ended = world.failing.count <= at
+        assert ended or partition.log.offline is not None or not lasts, "what fails for good is seen"
+        at += 1
+    assert at > 60, "that many calls there were"
+    assert partition.log.written_end == ROWS * A_ROW
+
+
+@pytest.mark.parametrize("spare", range(10))
+def test_who_is_short_of_descriptors_claims_what_it_has_and_comes_again(spare: int) -> None:
+    """Short between any two turns: nothing goes offline, and all is there in the end."""
+    for turn in range(ROWS):
+        storage = Storage()
+        world = VirtualWorld(storage)
+        partition = follower(world, SETTINGS)
+        followed(partition, turn * A_ROW, storage)
+        world.disk.handles_max = world.disk.handles + spare
+        followed(partition, ROWS * A_ROW, storage, tries=ROWS)
+        world.disk.handles_max = -1
+        assert (partition.offline, partition.log.offline) == (None, None)
+        followed(partition, ROWS * A_ROW, storage)
+        assert claim_of(partition) == Place(EPOCH, ROWS * A_ROW, EPOCH)
+
+
+def test_an_index_that_cannot_be_saved_takes_the_log_offline() -> None:
+    """The first write that fails on a disk that fills may be that of an index."""
+    storage = Storage()
+    world = VirtualWorld(storage)
+    settings = LogSettings(index_interval_bytes=1, segment_index_bytes=1 << 20)
+    partition = follower(world, settings)
+    storage.bad_files = (f"{DIRECTORY}/", ".index", errno.ENOSPC)
+    files, offset = Files(), 0
+    while partition.offline is None:
+        place = claim_of(partition)
+        assert place is not None
+        assert place.offset <= max(files.end(storage, DIRECTORY, synced=False), 0)
+        try:
+            take(partition, place, row_at(place.offset, 400))
+        except Damage as damage:
+            partition.fail(str(damage))
+        offset += 400
+        assert offset < 8000, "an index of so many entries is saved"
+    assert partition.log.offline is not None
