@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-LEAST_BYTES_PER_S = 128 * 1024
-"""How fast a frame has to come to keep its memory once others wait for some."""
-WINDOW_S = 5.0
+FRAME_PATIENCE_S = 30.0
+"""How fast a frame has to come to keep its memory once others wait for some: at a rate at which it takes so long.
+Kafka's clients give a request up after `request.timeout.ms`, by default as long."""
+WINDOW_S = 3.0
 """The time over which that is measured."""
 DRIBBLE_BYTES = 1024
 """Half a frame that gets fewer bytes in a second does not keep its connection from being idle."""
@@ -31,7 +32,7 @@ class Activity:
         """Nothing that waits to be sent has left since then."""
         self.unsent_bytes = 0
         self.is_slow = False
-        """Half a frame is here, and it came more slowly than LEAST_BYTES_PER_S."""
+        """Half a frame is here, and it came too slowly to be here within FRAME_PATIENCE_S."""
         self._received_bytes = self._sent_bytes = 0
         self._frame_since = now
         self._frame_bytes = 0
@@ -41,17 +42,20 @@ class Activity:
         self._received_bytes += received_bytes
         self._sent_bytes += sent_bytes
 
-    def look(self, now: float, *, is_half: bool, unsent_bytes: int) -> None:
-        """Judge what was counted since the last look. `is_half`: half a frame is here, and the rest would be read."""
+    def look(self, now: float, half_of_bytes: int, unsent_bytes: int) -> None:
+        """Judge what was counted since the last look.
+
+        `half_of_bytes`: the size of the frame of which a part is here and the rest would be read; 0 for none.
+        """
         received, self._received_bytes = self._received_bytes, 0
-        if received >= DRIBBLE_BYTES or (received and not is_half):
+        if received >= DRIBBLE_BYTES or (received and not half_of_bytes):
             self.quiet_since = now
-        if not is_half:
+        if not half_of_bytes:
             self._frame_since, self._frame_bytes, self.is_slow = now, 0, False
         else:
             self._frame_bytes += received
             if now - self._frame_since >= WINDOW_S:
-                self.is_slow = self._frame_bytes < LEAST_BYTES_PER_S * (now - self._frame_since)
+                self.is_slow = self._frame_bytes / half_of_bytes < (now - self._frame_since) / FRAME_PATIENCE_S
                 self._frame_since, self._frame_bytes = now, 0
         if not unsent_bytes or unsent_bytes < self.unsent_bytes + self._sent_bytes:
             self.stuck_since = now

@@ -374,9 +374,11 @@ class Connection(Accepted):
 
     def look(self, now: float) -> Activity:
         """Once a second: note what has been done, and give a buffer back where nothing came."""
-        is_half = self._filled > self._position and not self._reading_paused and not self._processing
-        self.activity.look(now, is_half=is_half, unsent_bytes=self.unsent_bytes)
-        if not is_half:
+        half_of_bytes, left = 0, self._filled - self._position
+        if left and not self._reading_paused and not self._processing:
+            half_of_bytes = 4 + int(_SIZE(self._buffer, self._position)[0]) if left >= 4 else 4
+        self.activity.look(now, half_of_bytes, self.unsent_bytes)
+        if not half_of_bytes:
             self._server.memory.step_back(self)
         if self.activity.quiet_since < now and not self._processing:
             self._shrink()
