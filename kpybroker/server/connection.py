@@ -322,7 +322,7 @@ class Connection(Accepted):
         if server.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
             self._resize(size)
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
         """Keep only what has come of the next frame."""
         left, size = self._filled - self._position, len(self._buffer)
         if size > max(left * GROWTH, IDLE_BUFFER_BYTES):
@@ -331,7 +331,7 @@ class Connection(Accepted):
 
     def _end_frame(self) -> None:
         """Others wait for memory: they have their turn before the next frame."""
-        self._shrink()
+        self.shrink()
         self._server.memory.frame_ended(self)
 
     def _let_memory_go(self) -> None:
@@ -381,7 +381,7 @@ class Connection(Accepted):
         if not half_of_bytes:
             self._server.memory.step_back(self)
         if self.activity.quiet_since < now and not self._processing:
-            self._shrink()
+            self.shrink()
         return self.activity
 
     @property
