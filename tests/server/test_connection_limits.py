@@ -176,8 +176,8 @@ def test_connections_to_one_listener_come_no_faster_than_it_takes_them() -> None
         assert 50 <= sum(1 for each in first if each.received) <= 52, "what ten seconds allow, and the moment"
         _, took_s = await lasted(dial("other"))
         assert took_s < SOON_S, "another listener has no limit"
-        await asyncio.sleep(3)
-        assert all(each.received for each in first)
+        await asyncio.sleep(15)
+        assert all(each.received for each in first), "the others had to wait"
 
     run_virtually(scenario, {**LISTENERS, "listener.name.brokers.max.connection.creation.rate": "5"})
 
