@@ -10,6 +10,7 @@ class Metrics:
         "bytes_received",
         "bytes_sent",
         "connections_accepted",
+        "connections_dropped",
         "connections_refused",
         "connections_throttled",
         "frames_refused",
@@ -23,6 +24,7 @@ class Metrics:
         """Of open connections, up to the server's last sweep."""
         self.connections_accepted = 0
         self.connections_refused = 0
+        self.connections_dropped = 0
         self.connections_throttled = 0
         self.requests_throttled = 0
         self.frames_refused = 0

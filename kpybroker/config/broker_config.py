@@ -11,8 +11,9 @@ from typing import Any
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.contradictions import contradictions
 from kpybroker.config.dynamic import topic_text, usable
-from kpybroker.config.effect import BROKER, TOPIC
+from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
 from kpybroker.config.key import Mode
+from kpybroker.config.listener_limits import is_listener_limit, read_listener_limits
 from kpybroker.config.listeners import (
     Endpoint,
     check_advertised,
@@ -120,6 +121,8 @@ class BrokerConfig:
     max_connections: int
     max_connections_per_ip: int
     max_connections_per_ip_overrides: Mapping[str, int]
+    listener_limits: Mapping[str, int]
+    """Limits of connections for one listener, by their whole names."""
     queued_max_request_bytes: int
     quota_window_num: int
     quota_window_size_seconds: int
@@ -240,6 +243,15 @@ class BrokerConfig:
         """How many connections one address may have."""
         return self.max_connections_per_ip_overrides.get(host, self.max_connections_per_ip)
 
+    def connections_of(self, listener: str) -> int:
+        """How many connections one listener may have: its own limit, else that of the whole broker."""
+        return self.listener_limits.get(f"{LISTENER_PREFIX}{listener.lower()}.max.connections", self.max_connections)
+
+    def connection_rate_of(self, listener: str) -> int:
+        """How many connections may come to one listener in a second: its own limit, else that of the whole broker."""
+        name = f"{LISTENER_PREFIX}{listener.lower()}.max.connection.creation.rate"
+        return self.listener_limits.get(name, self.max_connection_creation_rate)
+
     def text(self, name: str) -> str | None:
         """A broker setting in force as text; None where it has no value."""
         for layer in (self.dynamic_broker, self.dynamic_default, self.static):
@@ -296,7 +308,7 @@ def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in settings.items()
-        if name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE
+        if (name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE) or is_listener_limit(name)
     }
 
 
@@ -317,6 +329,7 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
         "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
         "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
         "max_connections_per_ip_overrides": _per_host(values["max_connections_per_ip_overrides"]),
+        "listener_limits": read_listener_limits(texts),
         **_quorum(values, _endpoints(values, texts)),
     }
 

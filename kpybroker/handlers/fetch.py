@@ -66,7 +66,7 @@ class FetchReply(Reply):
 
     def try_now(self, *, final: bool) -> Response | None:
         """The response if there is enough to answer with, or if there must be one; None to wait on."""
-        limit_bytes = min(self.request.max_bytes, self._broker.config.fetch_max_bytes)
+        limit_bytes = min(self.request.max_bytes, self._broker.quotas.fetch_max_bytes)
         total_bytes = 0
         has_error = False
         rows: list[tuple[Want, PartitionData]] = []
@@ -80,7 +80,7 @@ class FetchReply(Reply):
                 has_error = True
             elif row.records:
                 total_bytes += len(row.records)
-        if not (final or has_error or total_bytes >= self.request.min_bytes):
+        if not (final or has_error or total_bytes >= min(self.request.min_bytes, limit_bytes)):
             return None
         self._cold.clear()
         return self._respond(rows)
@@ -252,8 +252,9 @@ class FetchReply(Reply):
     async def _bring(self, want: Want, partition: Partition) -> None:
         """Read off the loop what is not in the page cache, then look again; at least this partition is answered."""
         storage, upper = partition.log, self._upper(partition)
+        size_bytes = max(min(want.max_bytes, self.request.max_bytes, self._broker.quotas.fetch_max_bytes), 0)
         try:
-            self._cold[want] = await storage.read_cold(want.fetch_offset, want.max_bytes, upper=upper, min_one=True)
+            self._cold[want] = await storage.read_cold(want.fetch_offset, size_bytes, upper=upper, min_one=True)
         except (KafkaError, Damage):
             want.partition = None
         self._task = None
@@ -314,7 +315,7 @@ def _at_once(broker: Broker, call: Call, request: Request) -> Fetched | None:
         upper = storage.last_stable if committed else storage.high_watermark
         if asked.fetch_offset >= upper or (committed and storage.segments.any_aborted):
             return None
-        size_bytes = min(asked.partition_max_bytes, request.max_bytes, broker.config.fetch_max_bytes)
+        size_bytes = min(asked.partition_max_bytes, request.max_bytes, broker.quotas.fetch_max_bytes)
         if size_bytes < 0:
             return None
         records = storage.read(asked.fetch_offset, size_bytes, upper=upper, min_one=True)

@@ -31,6 +31,9 @@ class ClientQuotas:
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
         of_controller = Windows(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000)
+        self.fetch_max_bytes = config.fetch_max_bytes
+        """What a Fetch may bring now."""
+        self._fetch_max_bytes = config.fetch_max_bytes
         self.now_ms = now_ms
         self._quotas = NO_QUOTAS
         self._limits: dict[str, dict[Entity, float]] = {}
@@ -42,6 +45,11 @@ class ClientQuotas:
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call when other quotas are in force."""
         self._on_change = callback
+
+    def limit_fetches(self, most_bytes: int | None) -> None:
+        """Let a Fetch bring no more than this, or, with None, what fetch.max.bytes allows."""
+        allowed = self._fetch_max_bytes
+        self.fetch_max_bytes = allowed if most_bytes is None else min(most_bytes, allowed)
 
     def follow(self, quotas: Quotas) -> None:
         """These are in force from now on. What was done already counts on."""

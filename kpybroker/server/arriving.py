@@ -1,7 +1,7 @@
-"""How fast connections may come: from one address (KIP-612), and altogether (max.connection.creation.rate).
+"""How fast connections may come: from one address, to one listener (KIP-612), and altogether.
 
 Who comes too often from an address is held unserved, so that its next attempt is not sooner, and then closed. What is
-too fast altogether waits for its turn, which in Apache Kafka the acceptor does.
+too fast for its listener or altogether waits for its turn, which in Apache Kafka the acceptor of the listener does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from kpybroker.quotas.rate import Rate
 from kpybroker.server.pausing import Pause, Pauses
 
 if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.metrics import Metrics
     from kpybroker.server.connection import Connection
-    from kpybroker.server.server import Server
+    from kpybroker.server.connection_limits import ConnectionLimits
 
 NO_RATE = (1 << 31) - 1
 """The default of max.connection.creation.rate: no limit."""
@@ -25,51 +27,86 @@ NO_RATE = (1 << 31) - 1
 class Arrivals:
     """Looks at every connection to a listener for clients; nodes of the cluster come when they want."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, broker: Broker, limits: ConnectionLimits) -> None:
+        self._broker = broker
+        self._metrics: Metrics = broker.metrics
+        self._limits = limits
         self.pauses = Pauses()
-        self._rate = Rate(server.broker.quotas.windows)
+        self._rate = Rate(broker.quotas.windows)
+        self._queues: dict[str, Queue] = {}
+        """By listener."""
+
+    def came(self, connection: Connection) -> None:
+        """A connection was accepted. It counts as one, whatever becomes of it: max.connections limits what is held."""
+        broker, door = self._broker, connection.door
+        if door.side == CONTROLLER or connection.on_probation:
+            return
+        is_for_brokers = self._limits.is_for_brokers_alone(door)
+        wait_ms = 0 if is_for_brokers else broker.quotas.connected(connection.host)
+        if wait_ms:
+            self._metrics.connections_throttled += 1
+            self.pauses.begin(connection)
+            asyncio.get_running_loop().call_later(wait_ms / 1000, connection.abort)
+            return
+        queue = self._queues.get(door.listener)
+        if queue is None:
+            of_all = None if is_for_brokers else self._rate
+            queue = self._queues[door.listener] = Queue(broker, door.listener, of_all)
+        if queue.is_limited:
+            queue.wait(self.pauses.begin(connection))
+
+
+class Queue:
+    """Those who came to one listener and wait for their turn. `of_all` is the rate of the broker, where it binds."""
+
+    def __init__(self, broker: Broker, listener: str, of_all: Rate | None) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._of_all = of_all
+        self._rate = Rate(broker.quotas.windows)
         self._waiting: deque[Pause] = deque()
         self._is_waiting = False
         """The first in the queue waits for its time; the others wait for it."""
 
-    def came(self, connection: Connection) -> None:
-        """A connection was accepted. It counts as one, whatever becomes of it: max.connections limits what is held."""
-        broker, door = self._server.broker, connection.door
-        if door.side == CONTROLLER or self._is_of_brokers(door.listener):
-            return
-        wait_ms = broker.quotas.connected(connection.host)
-        if wait_ms:
-            self._server.metrics.connections_throttled += 1
-            self.pauses.begin(connection)
-            asyncio.get_running_loop().call_later(wait_ms / 1000, connection.abort)
-        elif broker.config.max_connection_creation_rate != NO_RATE or self._waiting or self._is_waiting:
-            self._waiting.append(self.pauses.begin(connection))
-            if not self._is_waiting:
-                self._next()
+    @property
+    def is_limited(self) -> bool:
+        """Somebody waits, or a connection may have to."""
+        config = self._broker.config
+        limit = config.connection_rate_of(self._listener)
+        if self._of_all is not None:
+            limit = min(limit, config.max_connection_creation_rate)
+        return limit != NO_RATE or bool(self._waiting) or self._is_waiting
 
-    def _is_of_brokers(self, listener: str) -> bool:
-        """Where the cluster has a listener to itself, no client can keep brokers from one another."""
-        config = self._server.broker.config
-        return len(config.listeners) > 1 and listener == config.inter_broker_listener_name
+    def wait(self, pause: Pause) -> None:
+        """Let it in when it may come in."""
+        self._waiting.append(pause)
+        if not self._is_waiting:
+            self._next()
 
     def _next(self) -> None:
         """Let in who may come in now; the next one waits until it may."""
-        broker = self._server.broker
-        quotas, limit = broker.quotas, broker.config.max_connection_creation_rate
+        quotas = self._broker.quotas
         self._is_waiting = False
         while self._waiting:
             pause = self._waiting.popleft()
             if pause.done:
                 continue
-            now_ms = quotas.now_ms()
-            self._rate.record(1, now_ms)
-            wait_ms = min(self._rate.wait_ms(limit, now_ms), quotas.windows.size_ms)
+            wait_ms = min(self._wait_ms(quotas.now_ms()), quotas.windows.size_ms)
             if wait_ms:
                 self._is_waiting = True
                 asyncio.get_running_loop().call_later(wait_ms / 1000, self._let_in, pause)
                 return
             pause.end()
+
+    def _wait_ms(self, now_ms: int) -> int:
+        """Count one connection; how long it has to wait."""
+        config = self._broker.config
+        limits = [(self._rate, config.connection_rate_of(self._listener))]
+        if self._of_all is not None:
+            limits.append((self._of_all, config.max_connection_creation_rate))
+        for rate, _ in limits:
+            rate.record(1, now_ms)
+        return max(rate.wait_ms(limit, now_ms) for rate, limit in limits)
 
     def _let_in(self, pause: Pause) -> None:
         pause.end()

@@ -7,27 +7,29 @@ log. Views live until the read event ends: by then every appended batch has been
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
+from kpybroker.server.accepted import Accepted
 from kpybroker.server.giving_way import GivingWay
 from kpybroker.server.writing import write_all
 
 if TYPE_CHECKING:
+    from kpybroker.server.activity import Activity
     from kpybroker.server.dispatch import Known
     from kpybroker.server.door import Door
     from kpybroker.server.server import Server
 
-log = logging.getLogger(__name__)
-
 IDLE_BUFFER_BYTES = 4096
 BUSY_BUFFER_BYTES = 128 * 1024
-"""How far the buffer grows for many small frames; a single larger frame gets what it needs."""
+"""How far the buffer grows for many small frames; for a larger one it grows as the frame comes."""
+FIRST_STEP_BYTES = 16 * 1024
+GROWTH = 4
+"""The buffer of a frame is at most so many times as large as what has come of it."""
 REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
 FLUSH_AT_ONCE = 8
@@ -42,14 +44,13 @@ _KEY_AND_VERSION = Struct(">hh").unpack_from
 _HEADER_BYTES_MIN = 8
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Accepted):
     """The protocol object of one accepted socket."""
 
     __slots__ = (
         "_awaits_flush",
         "_blocker",
         "_buffer",
-        "_closing",
         "_filled",
         "_giving_way",
         "_lent",
@@ -58,25 +59,15 @@ class Connection(asyncio.BufferedProtocol):
         "_processing",
         "_reading_paused",
         "_replies",
-        "_reserved",
         "_server",
         "_view",
-        "_waits_for_memory",
         "_writing_paused",
-        "door",
-        "host",
         "known",
-        "number",
-        "peer",
-        "quiet_since",
-        "received_bytes",
-        "sent_bytes",
-        "transport",
     )
 
     def __init__(self, server: Server, door: Door) -> None:
+        super().__init__(door, server.now)
         self._server = server
-        self.door = door
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = self._position = 0
@@ -84,33 +75,19 @@ class Connection(asyncio.BufferedProtocol):
         self._blocker: Reply | None = None
         self._processing = False
         self._awaits_flush = False
-        self._closing = False
         self._reading_paused = self._writing_paused = False
         self._lent: list[Any] = []
         self._owed_bytes = 0
-        self._reserved = IDLE_BUFFER_BYTES
-        self._waits_for_memory = False
         self._giving_way = GivingWay()
-        self.transport: asyncio.Transport | None = None
-        self.number = 0
-        self.peer = "?"
-        self.host = "?"
-        self.received_bytes = self.sent_bytes = 0
-        """Since the last sweep."""
-        self.quiet_since = 0.0
         self.known: dict[int, Known] = {}
         """By api key and version, the header that came last."""
 
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
-        address = transport.get_extra_info("peername") or ("?", 0)
-        self.host = str(address[0])
-        self.peer = f"{self.host}:{address[1]}"
+        super().connection_made(transport)
         if not self._server.admit(self):
-            self._closing = True
-            self.transport.abort()
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -122,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.clear()
         self._blocker = None
         self.transport = None
-        self._resize(IDLE_BUFFER_BYTES)
+        self._let_memory_go()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # nothing else may happen here: uvloop's stream must not be paused or closed between this and buffer_updated
@@ -141,9 +118,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._server.unsent.hold(self)
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._server.unsent.release(self)
         self.go_on()
 
     # ---- frames
@@ -169,6 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         self._processing = False
         if self._position == self._filled < len(self._buffer) and self._blocker is None and not self._reading_paused:
             self._position = self._filled = 0
+            if self._server.memory.is_short:
+                self._end_frame()
             return
         if self._has_runnable_frame():
             # in another turn: whoever sends much at once does not hold up the others
@@ -228,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
         self._server.metrics.frames_refused += 1
-        log.warning("closed connection from %s: %s", self.peer, why)
+        self._server.refusals.tell(self.host, "closed connection from %s: %s", self.peer, why)
         self.close()
 
     def close(self) -> None:
@@ -238,8 +219,15 @@ class Connection(asyncio.BufferedProtocol):
         self._server.flush()
         self._send()
         self._closing = True
+        self._let_memory_go()
         if self.transport is not None:
             self.transport.close()
+
+    def drop(self, why: str) -> None:
+        """Log one line and close at once; what is owed is lost."""
+        self._server.metrics.connections_dropped += 1
+        self._server.refusals.tell(self.host, "dropped connection from %s: %s", self.peer, why)
+        self.abort()
 
     # ---- replies
 
@@ -286,6 +274,8 @@ class Connection(asyncio.BufferedProtocol):
         elif out:
             self.sent_bytes += sum(map(len, out))
             self._lent += write_all(transport, out)
+        if self._writing_paused:
+            self._server.unsent.hold(self)
 
     def _give_back(self) -> None:
         """What was sent out of a read buffer has left: its memory can serve the next read."""
@@ -308,34 +298,45 @@ class Connection(asyncio.BufferedProtocol):
         """Move what is left to the front, grow for a frame that needs it, pause reading when there is no room."""
         left = self._filled - self._position
         if self._position:
-            if left:
+            if self._server.memory.is_short:
+                self._end_frame()
+            if self._position and left:
                 self._view[:left] = self._view[self._position : self._filled]
             self._position, was_filled = 0, self._filled
             self._filled = left
-            if not left and was_filled == len(self._buffer) and was_filled < BUSY_BUFFER_BYTES:
-                self._resize(len(self._buffer) * 4)
-        room = len(self._buffer) - left
-        if self._blocker is None and left >= 4:
+            size = len(self._buffer)
+            is_busy = not left and was_filled == size < BUSY_BUFFER_BYTES
+            if is_busy and self._server.memory.take_if_free(size * (GROWTH - 1)):
+                self._resize(size * GROWTH)
+        size = len(self._buffer)
+        if self._blocker is None and left >= 4 and left * 2 >= size:
             needed = 4 + int(_SIZE(self._buffer, 0)[0])
-            if needed > len(self._buffer) and self._may_run() and self._fits_or_waits(needed):
-                room = len(self._buffer) - left
-        self._pause_reading(room == 0)
+            if needed > size and self._may_run():
+                self._grow(min(needed, max(left * GROWTH, FIRST_STEP_BYTES)), needed)
+        self._pause_reading(left == len(self._buffer))
 
-    def _fits_or_waits(self, needed: int) -> bool:
-        """Reserve room for a whole frame, or two halves would wait for each other; take memory as bytes come."""
-        if needed > self._reserved:
-            self._waits_for_memory = not self._server.reserve(self, needed - self._reserved)
-            if self._waits_for_memory:
-                return False
-            self._reserve(needed)
-        size = min(needed, max((self._filled - self._position) * 4, BUSY_BUFFER_BYTES))
-        if size > len(self._buffer):
+    def _grow(self, size: int, frame_bytes: int) -> None:
+        """Take memory as bytes come, not as the frame announces it; where none is free, `go_on` is called later."""
+        server = self._server
+        of_a_node = self.is_of_a_node or server.limits.is_for_nodes_alone(self.door)
+        if server.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
             self._resize(size)
-        return True
 
-    def _reserve(self, size: int) -> None:
-        self._server.buffered_bytes += size - self._reserved
-        self._reserved = size
+    def shrink(self) -> None:
+        """Keep only what has come of the next frame."""
+        left, size = self._filled - self._position, len(self._buffer)
+        if size > max(left * GROWTH, IDLE_BUFFER_BYTES):
+            self._resize(max(left * 2, IDLE_BUFFER_BYTES))
+            self._server.memory.give(size - len(self._buffer))
+
+    def _end_frame(self) -> None:
+        """Others wait for memory: they have their turn before the next frame."""
+        self.shrink()
+        self._server.memory.frame_ended(self)
+
+    def _let_memory_go(self) -> None:
+        self._filled = self._position = 0
+        self._end_frame()
 
     def go_on(self) -> None:
         """What kept this connection is over: memory for its frame, a closed door, a peer that did not read."""
@@ -352,24 +353,12 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def _resize(self, size: int) -> None:
-        if size == len(self._buffer):
-            if size == IDLE_BUFFER_BYTES:
-                self._reserve(size)
-            return
+        """Another buffer, with what is left at its front; whoever has taken or gives the memory counts it."""
         buffer = bytearray(size)
         left = self._filled - self._position
-        if left > size:
-            left = 0
-        buffer[:left] = self._view[self._position : self._position + left]
-        if size > self._reserved or size == IDLE_BUFFER_BYTES:
-            self._reserve(size)
+        buffer[:left] = self._view[self._position : self._filled]
         self._buffer, self._view = buffer, memoryview(buffer)
         self._position, self._filled = 0, left
-
-    def shrink(self) -> None:
-        """Give a large buffer back; called when the connection was idle for a while."""
-        if self._filled == 0 and self._blocker is None and not self._processing:
-            self._resize(IDLE_BUFFER_BYTES)
 
     def stop_gracefully(self) -> None:
         """Answer what may be answered early, and close as soon as nothing is owed."""
@@ -378,21 +367,27 @@ class Connection(asyncio.BufferedProtocol):
         if not self._has_runnable_frame() and all(not isinstance(each, Reply) or each.done for each in self._replies):
             self.close()
 
-    def abort(self) -> None:
-        """Close at once; what is owed is lost."""
-        self._closing = True
-        if self.transport is not None:
-            self.transport.abort()
-
     @property
     def last_reply(self) -> Reply | Sequence[Any] | None:
         """What was queued last and has not been sent; None for nothing."""
         return self._replies[-1] if self._replies else None
 
+    def look(self, now: float) -> Activity:
+        """Once a second: note what has been done, and give a buffer back where nothing came."""
+        half_of_bytes, left = 0, self._filled - self._position
+        if left and not self._reading_paused and not self._processing:
+            half_of_bytes = 4 + int(_SIZE(self._buffer, self._position)[0]) if left >= 4 else 4
+        self.activity.look(now, half_of_bytes, self.unsent_bytes)
+        if not half_of_bytes:
+            self._server.memory.step_back(self)
+        if self.activity.quiet_since < now and not self._processing:
+            self.shrink()
+        return self.activity
+
     @property
-    def is_stalled(self) -> bool:
-        """Half a frame is here, and the peer may send the rest."""
-        return self._filled > self._position and not self._replies and not self._waits_for_memory
+    def buffer_bytes(self) -> int:
+        """The memory of the receive buffer."""
+        return len(self._buffer)
 
     @property
     def is_quiet(self) -> bool:

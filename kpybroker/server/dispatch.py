@@ -15,6 +15,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.forwarding import forwarding
+from kpybroker.server.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 from kpybroker.wire.frame import encode_response, parse_request_header
@@ -24,6 +25,7 @@ from kpybroker.wire.repeat import RepeatingFetch, RepeatingProduce
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.server.connection import Connection
+    from kpybroker.server.connection_limits import ConnectionLimits
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +71,9 @@ class Known(NamedTuple):
 class Dispatcher:
     """Runs requests of all connections of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, limits: ConnectionLimits) -> None:
         self._broker = broker
+        self._limits = limits
         self.routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._between: Between | None = None
@@ -91,7 +94,8 @@ class Dispatcher:
         """Handle one request frame. Raises MalformedFrame."""
         key_and_version, correlation_id = _HEAD(frame)
         known = connection.known.get(key_and_version)
-        if known is None or frame[8 : known.body_at] != known.rest_of_header:
+        is_new = known is None or frame[8 : known.body_at] != known.rest_of_header
+        if known is None or is_new:
             known = self._recognise(connection, frame)
             if known is None:
                 return
@@ -100,6 +104,8 @@ class Dispatcher:
             request = known.parse(frame, known.body_at)
         except MalformedFrame as malformed:
             raise MalformedFrame(f"{route.api.name} v{known.call.version}: {malformed}") from malformed
+        if is_new and not self._is_welcome(connection, route.api, known.call.version, request):
+            return
         route.count += 1
         try:
             result = route.handle(self._broker, known.call, request)
@@ -120,6 +126,14 @@ class Dispatcher:
             connection.await_reply(result)
         elif result is not None:
             connection.answer(_buffers(route.api, known.call.version, correlation_id, result))
+
+    def _is_welcome(self, connection: Connection, api: api_table.Api, version: int, request: Any) -> bool:
+        """Notice who asks; whether the connection is still there to be answered."""
+        if is_of_a_node(api, version, request):
+            self._limits.is_a_node(connection)
+        elif connection.on_probation and api.key != API_VERSIONS:
+            self._limits.is_a_client(connection)
+        return not connection.is_closing
 
     def _recognise(self, connection: Connection, frame: memoryview) -> Known | None:
         """Read a whole header, and remember what it says: a connection sends the same ones again and again."""

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 32
-"""At once; more are closed before they are read."""
+CONNECTIONS_MAX = 64
+"""At once. One more takes the place of the one that has gone longest without a request under way."""
+PER_HOST_MAX = 48
+"""Of them, from one address: one more takes the place of another one from there."""
 REQUEST_LIMIT_BYTES = 8192
 """Of a request's line and headers together."""
+REQUEST_PATIENCE_S = 2.0
+"""For the whole request to come."""
 PATIENCE_S = 10.0
 """For a whole exchange: a peer that is slower is not waited for."""
 TEXT = "text/plain; charset=utf-8"
@@ -55,6 +59,20 @@ class HttpServer:
         self._listener = await self._network.listen(lambda: HttpConnection(self), host, port)
         return self._listener.port
 
+    def admit(self, connection: HttpConnection) -> bool:
+        """Whether it may stay; where there are too many, one that only occupies its place has to go."""
+        same_host = [other for other in self.open if other.host == connection.host]
+        for others, most in ((same_host, PER_HOST_MAX), (list(self.open), CONNECTIONS_MAX)):
+            if len(others) < most:
+                continue
+            idle = next((other for other in others if not other.is_under_way), None)
+            if idle is None:
+                return False
+            del self.open[idle]
+            idle.abort()
+        self.open[connection] = None
+        return True
+
     def close(self) -> None:
         """Stop listening, and drop who is connected."""
         if self._listener is not None:
@@ -73,14 +91,20 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_answered = False
+        self.host = "?"
+
+    @property
+    def is_under_way(self) -> bool:
+        """A request is being answered."""
+        return self._task is not None and not self._is_answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
-        if len(self._server.open) >= CONNECTIONS_MAX:
+        self.host = str((transport.get_extra_info("peername") or ("?",))[0])
+        if not self._server.admit(self):
             self._transport.abort()
             return
-        self._server.open[self] = None
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.abort)
+        self._timer = asyncio.get_running_loop().call_later(REQUEST_PATIENCE_S, self._look_whether_asked)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.open.pop(self, None)
@@ -103,6 +127,12 @@ class HttpConnection(asyncio.Protocol):
             self._take(event)
         elif event is not h11.NEED_DATA:
             self.abort()
+
+    def _look_whether_asked(self) -> None:
+        if self._task is None and not self._is_answered:
+            self.abort()
+            return
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S - REQUEST_PATIENCE_S, self.abort)
 
     def abort(self) -> None:
         """Close at once."""

@@ -1,10 +1,8 @@
-"""The listening side of one broker: admission, limits, the read event's one flush, graceful stop."""
+"""The listening side of one broker: admission, the read event's one flush, the sweep, graceful stop."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +10,19 @@ from kpybroker.call import BROKER, CONTROLLER, Reply
 from kpybroker.server import dispatch
 from kpybroker.server.arriving import Arrivals
 from kpybroker.server.connection import Connection
+from kpybroker.server.connection_limits import ConnectionLimits
 from kpybroker.server.door import Door
+from kpybroker.server.receive_memory import ReceiveMemory
+from kpybroker.server.refusal_log import RefusalLog
 from kpybroker.server.throttling import Throttling
+from kpybroker.server.unsent_replies import UnsentReplies
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.world import Listener
 
-log = logging.getLogger(__name__)
-
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
-STALLED_S = 5.0
-"""How long half a frame may keep its memory once others wait for some."""
-BUFFERED_LIMIT_BYTES = 512 * 1024 * 1024
-"""Receive buffers of all connections together, where queued.max.request.bytes sets no limit."""
-ASKED_A_TURN = 50
-"""How many connections that wait for memory are asked in one turn of the loop whether they can go on."""
 YIELDS_TO = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 23})
 """A parked Fetch gives way to these keys: ListOffsets, Metadata, OffsetForLeaderEpoch and the group APIs."""
 
@@ -41,32 +35,29 @@ class Server:
         self.metrics = broker.metrics
         self.frame_limit_bytes: int = broker.config.socket_request_max_bytes
         self.yields_to = YIELDS_TO
-        self.buffered_bytes = 0
-        """Bytes of all receive buffers beyond the idle ones."""
+        self._loop = asyncio.get_running_loop()
+        self.memory = ReceiveMemory(broker.config.queued_max_request_bytes)
+        self.unsent = UnsentReplies(self._loop.time, broker.quotas.limit_fetches)
+        self.limits = ConnectionLimits(lambda: broker.config)
+        self.refusals = RefusalLog(self.now)
         self.flush: Callable[[], None] = broker.hosting.flush
         self.give_back: Callable[[Any], None] = broker.world.disk.give_back
         self._unflushed: list[Connection] = []
         self._flush_is_due = False
-        self._dispatcher = dispatch.Dispatcher(broker)
+        self._dispatcher = dispatch.Dispatcher(broker, self.limits)
         broker.answer_here(self._dispatcher.answer_here)
         self.dispatch = self._dispatcher.run
         self.encode: Callable[[Reply], Sequence[Any]] = dispatch.encode
         self.stand_between = self._dispatcher.stand_between
         self.throttling = Throttling(self, broker.quotas)
-        self._arrivals = Arrivals(self)
+        self._arrivals = Arrivals(broker, self.limits)
         self._connections: dict[int, Connection] = {}
-        self._per_host: dict[str, int] = {}
         self._accepted = 0
-        self._wants_memory: OrderedDict[Connection, None] = OrderedDict()
-        self._asks = False
-        self._to_ask = 0
-        """Of those that want memory, how many are to be asked again before this round ends."""
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
         self._stopping = False
         self._doors: list[Door] = []
-        self._loop = asyncio.get_running_loop()
 
     @property
     def now(self) -> float:
@@ -115,6 +106,7 @@ class Server:
         await self._dispatcher.stop()
         for connection in self.connections():
             connection.abort()
+        self.refusals.sum_up()
 
     def connections(self) -> list[Connection]:
         """Those open now."""
@@ -154,100 +146,81 @@ class Server:
                 self.flush_soon(connection)
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection may stay (max.connections, max.connections.per.ip)."""
-        config, host = self.broker.config, connection.host
-        here = self._per_host.get(host, 0)
-        if self._stopping or len(self._connections) >= config.max_connections or here >= config.connections_from(host):
+        """Whether a new connection may stay."""
+        if self._stopping:
             self.metrics.connections_refused += 1
-            if not self._stopping:
-                log.warning(
-                    "refused connection from %s: max.connections or max.connections.per.ip reached", connection.peer
-                )
+            return False
+        reached = self.limits.admit(connection, self.now)
+        if reached is not None:
+            self.metrics.connections_refused += 1
+            self.refusals.tell(connection.host, "refused connection from %s: %s reached", connection.peer, reached)
             return False
         self._accepted += 1
         self.metrics.connections_accepted += 1
         connection.number = self._accepted
-        connection.quiet_since = self.now
         self._connections[connection.number] = connection
-        self._per_host[host] = here + 1
         self._arrivals.came(connection)
         return True
 
     def forget(self, connection: Connection) -> None:
-        if self._connections.pop(connection.number, None) is None:
-            return
-        self._count_bytes(connection)
-        self.broker.presence.closed(connection.number)
-        left = self._per_host[connection.host] - 1
-        if left:
-            self._per_host[connection.host] = left
-        else:
-            del self._per_host[connection.host]
-        self._give_memory()
+        """It is closed."""
+        self.limits.forget(connection)
+        self.unsent.release(connection)
+        self.memory.frame_ended(connection)
+        if self._connections.pop(connection.number, None) is not None:
+            self._count_bytes(connection)
+            self.broker.presence.closed(connection.number)
 
-    def _count_bytes(self, connection: Connection) -> bool:
-        """Take over what a connection has counted; whether bytes came."""
-        received, connection.received_bytes = connection.received_bytes, 0
+    def _count_bytes(self, connection: Connection) -> None:
+        """Take over what a connection has counted."""
+        received, sent = connection.take_counts()
         self.metrics.bytes_received += received
-        self.metrics.bytes_sent += connection.sent_bytes
-        connection.sent_bytes = 0
-        return received > 0
+        self.metrics.bytes_sent += sent
 
     def count_bytes(self) -> None:
         """Bring the counters up to date."""
         for connection in self.connections():
-            if self._count_bytes(connection):
-                connection.quiet_since = self.now
+            self._count_bytes(connection)
 
     def requests_by_api(self) -> list[tuple[str, int]]:
         """How many requests of each kind have come."""
         return [(route.api.name, route.count) for route in self._dispatcher.routes.values()]
-
-    def reserve(self, connection: Connection, size_bytes: int) -> bool:
-        """Whether the buffers may grow by so much (queued.max.request.bytes); else the connection is called later.
-
-        One large frame is always let through, or a limit below its size would stop everything.
-        """
-        limit = self.broker.config.queued_max_request_bytes
-        if limit <= 0:
-            limit = BUFFERED_LIMIT_BYTES
-        if self.buffered_bytes <= 0 or self.buffered_bytes + size_bytes <= limit:
-            return True
-        self._wants_memory[connection] = None
-        return False
-
-    def _give_memory(self) -> None:
-        """Ask all that want memory once more: soon, and in steps, since each connection that closes calls for it."""
-        self._to_ask = len(self._wants_memory)
-        if self._to_ask and not self._asks:
-            self._asks = True
-            self._loop.call_soon(self._ask_again)
-
-    def _ask_again(self) -> None:
-        for _ in range(min(self._to_ask, len(self._wants_memory), ASKED_A_TURN)):
-            self._to_ask -= 1
-            self._wants_memory.popitem(last=False)[0].go_on()
-        self._asks = bool(self._to_ask and self._wants_memory)
-        if self._asks:
-            self._loop.call_soon(self._ask_again)
 
     def _sweep(self) -> None:
         """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, note a stall."""
         now = self.now
         late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
         self.metrics.worst_stall_ms = max(self.metrics.worst_stall_ms, late_ms)
-        idle_ms = self.broker.config.connections_max_idle_ms
+        self.count_bytes()
         for connection in self.connections():
-            if self._count_bytes(connection):
-                connection.quiet_since = now
-                continue
-            quiet_s = now - connection.quiet_since
-            connection.shrink()
-            if quiet_s >= STALLED_S and self._wants_memory and connection.is_stalled:
-                connection.refuse_frame(f"half a frame for {quiet_s:.0f} s while others wait for memory")
-                continue
-            if 0 <= idle_ms < quiet_s * 1000 and connection.is_quiet:
-                connection.close()
-        self._give_memory()
+            self._look_at(connection, now)
+        if self.memory.waiting:
+            self._end_slow_frames()
+        self.memory.ask_again()
+        self.unsent.look()
+        self.limits.look(now)
+        self.refusals.look(now)
         self._swept_at = now
         self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
+
+    def _look_at(self, connection: Connection, now: float) -> None:
+        """End what has been idle for connections.max.idle.ms: nothing comes, or nothing of the replies leaves."""
+        idle_ms = self.broker.config.connections_max_idle_ms
+        activity = connection.look(now)
+        if idle_ms < 0:
+            return
+        stuck_ms = (now - activity.stuck_since) * 1000
+        if activity.unsent_bytes and stuck_ms > idle_ms:
+            connection.drop(f"it has not read its replies for {stuck_ms / 1000:.0f} s")
+        elif (now - activity.quiet_since) * 1000 > idle_ms and connection.is_quiet:
+            connection.close()
+
+    def _end_slow_frames(self) -> None:
+        """Halves of frames that come slowly give their memory to those that wait: the largest first, and no more."""
+        wanted_bytes = self.memory.wanted_bytes
+        slow = [connection for connection in self.connections() if connection.activity.is_slow]
+        for connection in sorted(slow, key=lambda each: each.buffer_bytes, reverse=True):
+            if wanted_bytes <= 0:
+                return
+            wanted_bytes -= connection.buffer_bytes
+            connection.refuse_frame("half a frame that comes too slowly while others wait for memory")

@@ -19,6 +19,7 @@ from kpybroker.handlers.answering import refused
 from kpybroker.handlers.fetching_quietly import quiet_answer
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
+from kpybroker.server.node_requests import is_of_a_broker
 from kpybroker.server.pausing import Pause, Pauses
 from kpybroker.wire.api import Api, Audience
 from kpybroker.wire.forms import FORMS
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from kpybroker.server.connection import Connection
     from kpybroker.server.server import Server
 
-PRODUCE, FETCH, ADD_PARTITIONS_TO_TXN = 0, 1, 24
-BROKERS_ADD_FROM = 4
-"""AddPartitionsToTxn from this version on is the brokers' (KIP-890)."""
+PRODUCE, FETCH = 0, 1
 PERCENT = 100.0
 """Of one thread: what all time of it is."""
 _BODY_AT = 8
@@ -134,7 +133,7 @@ class Throttling:
 
         def charged(broker: Broker, call: Call, request: Any) -> Any:
             dispatched = self._dispatched
-            if dispatched is None or call.side == CONTROLLER or _is_of_a_broker(call, request):
+            if dispatched is None or call.side == CONTROLLER or is_of_a_broker(call.api_key, call.version, request):
                 return handle(broker, call, request)
             charge = self._charge = Charge(api, call, *dispatched)
             if api.key == FETCH:
@@ -230,14 +229,6 @@ class Throttling:
         if charge.pause is None:
             charge.pause = self.pauses.begin(charge.connection)
         charge.pause.start(charge.wait_ms)
-
-
-def _is_of_a_broker(call: Call, request: Any) -> bool:
-    """What brokers ask of one another over the listeners of clients, as its request says it."""
-    if call.api_key == ADD_PARTITIONS_TO_TXN:
-        return call.version >= BROKERS_ADD_FROM
-    state = getattr(request, "replica_state", None)
-    return getattr(request, "replica_id", -1) >= 0 or (state is not None and state.replica_id >= 0)
 
 
 def _spelled_out(charge: Charge, response: Any) -> Any:

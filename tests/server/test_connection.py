@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import tempfile
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.peer import Peer
-from kpybroker.server import server as server_module
 from kpybroker.server.node import Node
 from kpybroker.server.server import Server
 from kpybroker.wire import api as api_table
@@ -355,20 +353,3 @@ def test_who_comes_before_the_broker_is_registered_is_answered_when_it_is(tmp_pa
             await early.stop()
 
     asyncio.run(asyncio.wait_for(whole(), 30))
-
-
-def test_half_frames_do_not_keep_memory_from_others(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sockets that announce much and send nothing are closed once somebody waits for memory."""
-    monkeypatch.setattr(server_module, "STALLED_S", 0.0)
-
-    async def scenario(peer: Peer, node: Node) -> None:
-        await make(peer, "t", configs={"max.message.bytes": "4000000"})
-        async with contextlib.AsyncExitStack() as stack:
-            idlers = [await stack.enter_async_context(raw(node)) for _ in range(2)]
-            for idler in idlers:
-                idler.send(pack(">i", 900_000) + b"abc")
-                await parked(idler)
-            answer = (await peer.ask("Produce", produced("t", b"x" * 500_000), version=9)).responses[0]
-            assert answer.partition_responses[0].error_code == 0
-
-    with_broker(scenario, {"queued.max.request.bytes": "1000000", "socket.request.max.bytes": "1000000"})

@@ -10,7 +10,7 @@ import pytest
 from kpybroker.peer import Peer
 from kpybroker.server.connection import Connection
 from kpybroker.server.node import Node
-from kpybroker.server.server import ASKED_A_TURN
+from kpybroker.server.receive_memory import ASKED_A_TURN
 from tests.asking import make, produced
 from tests.conftest import WithBroker
 from tests.server.raw import raw
@@ -33,11 +33,11 @@ def test_closing_many_that_wait_asks_few_at_once(with_broker: WithBroker, monkey
         closing = []
         for _ in range(WAITING):
             other = await asyncio.open_connection(*node.bootstrap.split(":"))
-            other[1].write(pack(">i", 900_000) + b"abc")
+            other[1].write(pack(">i", 900_000) + bytes(20_000))
             closing.append(other[1])
         async with raw(node) as last:
             last.ask(1, "Produce", produced("t", b"x" * 500_000), 9)
-            while len(node.server._wants_memory) < ASKED_A_TURN + 1:
+            while node.server.memory.waiting < ASKED_A_TURN + 1:
                 await asyncio.sleep(0)
             for writer in closing:
                 writer.transport.abort()

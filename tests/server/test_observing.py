@@ -337,8 +337,8 @@ def test_head_is_a_get_without_its_body() -> None:
 
 
 def test_connections_have_a_limit_and_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that say nothing go after a while, and those beyond the limit at once."""
-    monkeypatch.setattr(http, "PATIENCE_S", 0.05)
+    """Those that say nothing go after a while, and beyond the limit the oldest of them at once."""
+    monkeypatch.setattr(http, "REQUEST_PATIENCE_S", 0.05)
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
 
     async def play(server: HttpServer, address: str) -> None:
@@ -352,3 +352,43 @@ def test_connections_have_a_limit_and_a_time(monkeypatch: pytest.MonkeyPatch) ->
         assert b"200" in await exchange(address, b"GET /healthz HTTP/1.0\r\n\r\n")
 
     serve_pages(play)
+
+
+@pytest.mark.parametrize("occupied", [http.PER_HOST_MAX - 1, http.PER_HOST_MAX, http.CONNECTIONS_MAX * 3])
+def test_a_probe_is_answered_whoever_occupies_the_port(occupied: int) -> None:
+    async def play(server: HttpServer, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(occupied)]
+        for _ in range(5):
+            assert b"200" in await exchange(address, b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert len(server.open) <= http.PER_HOST_MAX
+        for _, writer in idle:
+            writer.close()
+
+    serve_pages(play)
+
+
+def test_requests_under_way_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is met by those alone that are being answered: one more is closed, and they are answered."""
+    monkeypatch.setattr(http, "PER_HOST_MAX", 2)
+
+    async def whole() -> None:
+        go_on, asked = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def page(headers: Mapping[str, str]) -> Page:
+            asked.release()
+            await go_on.wait()
+            return Page(200, b"ok\n")
+
+        server = HttpServer(RealNetwork(), {"/healthz": page})
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        request = b"GET /healthz HTTP/1.0\r\n\r\n"
+        under_way = [asyncio.ensure_future(exchange(address, request)) for _ in range(2)]
+        for _ in under_way:
+            await asked.acquire()
+        assert await exchange(address, request) == b""
+        go_on.set()
+        assert all(b"200" in answer for answer in await asyncio.gather(*under_way))
+        server.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))

@@ -366,8 +366,8 @@ def test_connections_come_no_faster_than_the_broker_takes_them() -> None:
     run_virtually(scenario)
 
 
-async def dynamic(peer: Peer, name: str, value: str) -> None:
+async def dynamic(peer: Peer, name: str, value: str, node_id: str = "") -> None:
     change = incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=value)
-    about = incremental_alter_configs.AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+    about = incremental_alter_configs.AlterConfigsResource(resource_type=4, resource_name=node_id, configs=[change])
     told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[about]))
     assert told.responses[0].error_code == 0, told.responses[0].error_message

@@ -1,0 +1,29 @@
+"""Limits of connections for one listener: `listener.name.<listener>.<setting>` (KIP-402, KIP-612)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kpybroker.config.effect import LISTENER_PREFIX, without_prefix
+from kpybroker.config.key import ConfigKey
+from kpybroker.config.server_keys import SERVER_KEYS
+
+LISTENER_LIMITS: Mapping[str, ConfigKey] = {
+    key.name: key for key in SERVER_KEYS if key.name in ("max.connections", "max.connection.creation.rate")
+}
+
+
+def is_listener_limit(name: str) -> bool:
+    """Whether it limits the connections of one listener."""
+    return name.startswith(LISTENER_PREFIX) and without_prefix(name) in LISTENER_LIMITS
+
+
+def read_listener_limits(settings: Mapping[str, str]) -> dict[str, int]:
+    """Those among the settings, by their whole names. Raises ConfigError."""
+    found = {}
+    for name, text in settings.items():
+        if is_listener_limit(name):
+            value = LISTENER_LIMITS[without_prefix(name)]._replace(name=name).parse(text)
+            assert isinstance(value, int)
+            found[name] = value
+    return found

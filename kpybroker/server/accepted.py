@@ -1,0 +1,88 @@
+"""One accepted socket: who came to which listener, what it has done, and what the limits made of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from kpybroker.server.activity import Activity
+from kpybroker.server.door import Door
+
+
+class Accepted(asyncio.BufferedProtocol):
+    """What the limits and the server's sweep know of a connection."""
+
+    __slots__ = (
+        "_closing",
+        "activity",
+        "door",
+        "host",
+        "is_of_a_node",
+        "number",
+        "on_probation",
+        "peer",
+        "received_bytes",
+        "sent_bytes",
+        "transport",
+    )
+
+    def __init__(self, door: Door, now: float) -> None:
+        self.door = door
+        self.transport: asyncio.Transport | None = None
+        self._closing = False
+        self.number = 0
+        self.peer = self.host = "?"
+        self.received_bytes = self.sent_bytes = 0
+        """Since somebody took them over."""
+        self.activity = Activity(now)
+        self.is_of_a_node = False
+        """It has sent what only nodes of the cluster send."""
+        self.on_probation = False
+        """A limit of connections is reached, and this may be a node's."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        address = transport.get_extra_info("peername") or ("?", 0)
+        self.host = str(address[0])
+        self.peer = f"{self.host}:{address[1]}"
+
+    def abort(self) -> None:
+        """Close at once; what is owed is lost."""
+        self._closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        """Nothing more is read."""
+        return self._closing
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was handed over to the transport and has not left."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    @property
+    def stuck_since(self) -> float:
+        """Nothing of what is unsent has left since then, by the loop's clock."""
+        return self.activity.stuck_since
+
+    @property
+    def quiet_since(self) -> float:
+        """Nothing has come since then, by the loop's clock."""
+        return self.activity.quiet_since
+
+    def take_counts(self) -> tuple[int, int]:
+        """The bytes received and sent since the last call."""
+        counted = self.received_bytes, self.sent_bytes
+        self.activity.count(*counted)
+        self.received_bytes = self.sent_bytes = 0
+        return counted
+
+    def note_probation(self, *, began: bool) -> None:
+        """It is on probation from now on, or no longer."""
+        self.on_probation = began
+
+    def note_node(self) -> None:
+        """It is a node's."""
+        self.is_of_a_node = True

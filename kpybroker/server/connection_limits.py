@@ -1,0 +1,182 @@
+"""How many connections there may be: of the broker, of a listener, from one address (max.connections and its kin).
+
+Clients do not shut out the nodes of the cluster. As in Apache Kafka, a listener that only brokers use is not bound by
+the number of all connections, and the listeners of controllers count apart. Where nodes and clients come to the same
+listener, a connection above a limit is on probation for a moment: it stays if it proves to be a node's, and those of
+nodes are not counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from kpybroker.call import BROKER, CONTROLLER
+from kpybroker.config import BrokerConfig
+from kpybroker.server.door import Door
+
+PROBATION_S = 2.0
+ON_PROBATION_MAX = 32
+"""At once, for each side of the node; the oldest makes room for another one."""
+NODES_MAX = 64
+"""Connections of other nodes that are not counted, for each side; more of them are counted as clients' are."""
+CLOSED_A_SWEEP = 1000
+"""How many are closed in one go where max.connections was set below their number."""
+PLAINTEXT = "PLAINTEXT"
+
+
+class Limited(Protocol):
+    """A connection, as this sees it."""
+
+    number: int
+    host: str
+    door: Door
+    on_probation: bool
+    is_of_a_node: bool
+
+    @property
+    def quiet_since(self) -> float:
+        """Nothing has come since then, by the loop's clock."""
+
+    def note_probation(self, *, began: bool) -> None:
+        """It is on probation from now on, or no longer."""
+
+    def note_node(self) -> None:
+        """It is a node's."""
+
+    def drop(self, why: str) -> None:
+        """Close at once, and say why in the log."""
+
+
+class Side:
+    """The connections that came to the listeners of one side of the node."""
+
+    def __init__(self) -> None:
+        self.counted: dict[Limited, None] = {}
+        self.nodes: dict[Limited, None] = {}
+        self.on_probation: OrderedDict[Limited, float] = OrderedDict()
+        """Since when."""
+        self.by_host: Counter[str] = Counter()
+        """Of those counted; so are the next."""
+        self.by_listener: Counter[str] = Counter()
+
+    def count(self, connection: Limited) -> None:
+        self.counted[connection] = None
+        self.by_host[connection.host] += 1
+        self.by_listener[connection.door.listener] += 1
+
+    def discount(self, connection: Limited) -> bool:
+        """Whether it had been counted."""
+        if connection not in self.counted:
+            return False
+        del self.counted[connection]
+        for counts, key in ((self.by_host, connection.host), (self.by_listener, connection.door.listener)):
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
+        return True
+
+
+class ConnectionLimits:
+    """Admits connections by the settings that `config` gives, as they are at the time."""
+
+    def __init__(self, config: Callable[[], BrokerConfig]) -> None:
+        self._config = config
+        self._sides = {BROKER: Side(), CONTROLLER: Side()}
+
+    def admit(self, connection: Limited, now: float) -> str | None:
+        """None where it may stay, at least on probation; else the limit that is reached."""
+        side = self._sides[connection.door.side]
+        reached = self._reached(connection, side)
+        if reached is None:
+            side.count(connection)
+            if self.is_for_brokers_alone(connection.door) and len(side.counted) > self._config().max_connections:
+                self._close_oldest(side, 1)
+            return None
+        if not self._nodes_come_to(connection.door):
+            return reached
+        if len(side.on_probation) >= ON_PROBATION_MAX:
+            next(iter(side.on_probation)).drop(f"{reached} reached, and others come who may be brokers")
+        side.on_probation[connection] = now
+        connection.note_probation(began=True)
+        return None
+
+    def is_a_node(self, connection: Limited) -> None:
+        """It has sent what only nodes of the cluster send."""
+        if connection.is_of_a_node:
+            return
+        side = self._sides[connection.door.side]
+        connection.note_node()
+        if len(side.nodes) < NODES_MAX:
+            side.discount(connection)
+            side.nodes[connection] = None
+            self._end_probation(connection, side)
+        elif connection.on_probation:
+            self._count_or_drop(connection, side, f"{NODES_MAX} connections of other nodes are open")
+
+    def is_a_client(self, connection: Limited) -> None:
+        """One on probation has sent what a node of the cluster would not send to this listener."""
+        if connection.door.side != CONTROLLER:  # there nodes also look around
+            self._count_or_drop(connection, self._sides[BROKER], "it is not another broker's")
+
+    def forget(self, connection: Limited) -> None:
+        """It is closed."""
+        side = self._sides[connection.door.side]
+        if not side.discount(connection):
+            side.nodes.pop(connection, None)
+            self._end_probation(connection, side)
+
+    def look(self, now: float) -> None:
+        """Once a second: end what was on probation for too long, and follow limits that were lowered."""
+        for side in self._sides.values():
+            for connection in [each for each, since in side.on_probation.items() if now - since >= PROBATION_S]:
+                self._count_or_drop(connection, side, f"it did not prove to be another node's in {PROBATION_S:.0f} s")
+            excess = len(side.counted) - self._config().max_connections
+            if excess > 0:
+                self._close_oldest(side, min(excess, CLOSED_A_SWEEP))
+
+    def is_for_brokers_alone(self, door: Door) -> bool:
+        """One of several listeners of the broker, and that which brokers use among themselves."""
+        config = self._config()
+        if door.side == CONTROLLER or len(config.listeners) < 2:
+            return False
+        return door.listener == (config.inter_broker_listener_name or PLAINTEXT)
+
+    def is_for_nodes_alone(self, door: Door) -> bool:
+        """A listener of controllers, or one for brokers alone."""
+        return door.side == CONTROLLER or self.is_for_brokers_alone(door)
+
+    def _nodes_come_to(self, door: Door) -> bool:
+        config = self._config()
+        if door.side == CONTROLLER or len(config.listeners) < 2:
+            return True
+        return door.listener == (config.inter_broker_listener_name or PLAINTEXT)
+
+    def _reached(self, connection: Limited, side: Side) -> str | None:
+        config, listener = self._config(), connection.door.listener
+        if side.by_host[connection.host] >= config.connections_from(connection.host):
+            return "max.connections.per.ip"
+        if not self.is_for_brokers_alone(connection.door) and len(side.counted) >= config.max_connections:
+            return "max.connections"
+        if side.by_listener[listener] >= config.connections_of(listener):
+            return f"max.connections of listener {listener}"
+        return None
+
+    def _count_or_drop(self, connection: Limited, side: Side, why: str) -> None:
+        reached = self._reached(connection, side)
+        if reached is not None:
+            connection.drop(f"{reached} reached, and {why}")
+            return
+        self._end_probation(connection, side)
+        side.count(connection)
+
+    def _end_probation(self, connection: Limited, side: Side) -> None:
+        side.on_probation.pop(connection, None)
+        connection.note_probation(began=False)
+
+    def _close_oldest(self, side: Side, count: int) -> None:
+        """Close those that have been quiet for the longest, of the listeners for clients."""
+        closable: Collection[Limited] = [each for each in side.counted if not self.is_for_brokers_alone(each.door)]
+        for connection in sorted(closable, key=lambda each: (each.quiet_since, each.number))[:count]:
+            connection.drop("max.connections reached; of all connections this one was quiet for the longest")

@@ -1,0 +1,106 @@
+"""The memory of all receive buffers together (queued.max.request.bytes): taken as bytes come, with shares kept back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Protocol
+
+LIMIT_BYTES = 512 * 1024 * 1024
+"""Where queued.max.request.bytes sets no limit."""
+SMALL_FRAME_BYTES = 2 * 1024 * 1024
+"""Frames up to here are small: a Produce of `message.max.bytes` with its header is one."""
+LARGE, SMALL, NODES = range(3)
+"""Large frames of clients, small frames of clients, frames of other nodes."""
+EIGHTHS = (5, 7, 8)
+"""How much of the limit may be in use when each of them takes more: the rest is kept for those that follow."""
+ASKED_A_TURN = 50
+"""How many connections that wait for memory are asked in one turn of the loop whether they can go on."""
+
+
+class Holder(Protocol):
+    """A connection, as this sees it."""
+
+    def go_on(self) -> None:
+        """Ask again."""
+
+
+class ReceiveMemory:
+    """Counts bytes. At the limit one frame of each kind goes on beyond it, or halves of frames would wait for ever."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        limit = limit_bytes if limit_bytes > 0 else LIMIT_BYTES
+        self._limits = [limit * eighths // 8 for eighths in EIGHTHS]
+        self.used_bytes = 0
+        """Of all buffers, beyond what each connection has anyway."""
+        self.is_short = False
+        """Somebody waits, or goes on beyond the limit: buffers that are not needed are given back at once."""
+        self._waiting: OrderedDict[Holder, int] = OrderedDict()
+        self._beyond: dict[int, Holder] = {}
+        """By kind, whose frame may go on beyond the limit."""
+        self._to_ask = 0
+        """Of those that wait, how many are to be asked again before this round ends."""
+        self._asks = False
+
+    @property
+    def waiting(self) -> int:
+        """How many connections wait."""
+        return len(self._waiting)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What those that wait have asked for."""
+        return sum(self._waiting.values())
+
+    def take(self, holder: Holder, more_bytes: int, frame_bytes: int, *, of_a_node: bool) -> bool:
+        """Count `more_bytes` for a frame of so many in all; where they are not free, `go_on` is called later."""
+        kind = NODES if of_a_node else SMALL if frame_bytes <= SMALL_FRAME_BYTES else LARGE
+        is_free = self.used_bytes + more_bytes <= self._limits[kind]
+        if not is_free and self._beyond.setdefault(kind, holder) is not holder:
+            self._waiting[holder] = more_bytes
+            self.is_short = True
+            return False
+        self._waiting.pop(holder, None)
+        self.used_bytes += more_bytes
+        self.is_short = bool(self._waiting or self._beyond)
+        return True
+
+    def take_if_free(self, more_bytes: int) -> bool:
+        """Count bytes that would be good to have; nobody waits for them."""
+        if self.is_short or self.used_bytes + more_bytes > self._limits[LARGE]:
+            return False
+        self.used_bytes += more_bytes
+        return True
+
+    def give(self, size_bytes: int) -> None:
+        """A buffer has become smaller."""
+        self.used_bytes -= size_bytes
+        self.ask_again()
+
+    def frame_ended(self, holder: Holder) -> None:
+        """Its frame is complete, or the connection is closed."""
+        self._waiting.pop(holder, None)
+        self.step_back(holder)
+        self.ask_again()
+
+    def step_back(self, holder: Holder) -> None:
+        """Another frame may go on beyond the limit."""
+        for kind in [kind for kind, other in self._beyond.items() if other is holder]:
+            del self._beyond[kind]
+        self.is_short = bool(self._waiting or self._beyond)
+
+    def ask_again(self) -> None:
+        """Ask all that wait once more: soon, and in steps, since each connection that closes calls for it."""
+        self._to_ask = len(self._waiting)
+        if self._to_ask and not self._asks:
+            self._asks = True
+            asyncio.get_running_loop().call_soon(self._ask)
+
+    def _ask(self) -> None:
+        for _ in range(min(self._to_ask, len(self._waiting), ASKED_A_TURN)):
+            self._to_ask -= 1
+            self._waiting.popitem(last=False)[0].go_on()
+        self._asks = bool(self._to_ask and self._waiting)
+        self.is_short = bool(self._waiting or self._beyond)
+        if self._asks:
+            asyncio.get_running_loop().call_soon(self._ask)

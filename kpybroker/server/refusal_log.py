@@ -1,0 +1,62 @@
+"""The lines about refused connections and frames: so many in a minute, and then one that counts the others."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+log = logging.getLogger(__name__)
+
+MINUTE_S = 60.0
+LINES_PER_HOST = 5
+"""In a minute, about one address."""
+LINES = 60
+"""In a minute, about all of them."""
+HOSTS_MAX = 1000
+"""Addresses that are counted one by one; of more in a minute there are no lines."""
+
+
+class RefusalLog:
+    """`tell` writes a line or counts it; `look` is called at least once a second."""
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._told = 0
+        self._by_host: Counter[str] = Counter()
+        self._untold = 0
+        self._untold_hosts: set[str] = set()
+
+    def tell(self, host: str, line: str, *about: object) -> None:
+        """A warning, with logging's own way to fill it in."""
+        is_known = host in self._by_host
+        if (is_known or len(self._by_host) < HOSTS_MAX) and self._by_host[host] < LINES_PER_HOST and self._told < LINES:
+            self._by_host[host] += 1
+            self._told += 1
+            log.warning(line, *about)
+            return
+        self._untold += 1
+        if len(self._untold_hosts) < HOSTS_MAX:
+            self._untold_hosts.add(host)
+
+    def look(self, now: float) -> None:
+        """Begin another minute when this one is over, with a line about what was not told."""
+        if now - self._since < MINUTE_S:
+            return
+        self.sum_up()
+        self._since = now
+
+    def sum_up(self) -> None:
+        """Tell how many were not told."""
+        if self._untold:
+            more = " or more" if len(self._untold_hosts) == HOSTS_MAX else ""
+            log.warning(
+                "%d more connections or frames were refused within %d s, from %d addresses%s, among them %s",
+                self._untold,
+                MINUTE_S,
+                len(self._untold_hosts),
+                more,
+                min(self._untold_hosts),
+            )
+        self._told = self._untold = 0
+        self._by_host.clear()
+        self._untold_hosts.clear()

@@ -1,0 +1,65 @@
+"""Refusals are told in so many lines a minute, for each address and for all; the rest is counted and summed up."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kpybroker.server.node import Node
+from kpybroker.server.refusal_log import HOSTS_MAX, LINES, LINES_PER_HOST, MINUTE_S, RefusalLog
+from tests.server.line import line
+from tests.server.test_connection import BAD_FRAMES
+from tests.server.virtual import Dial, run_virtually
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.name == "kpybroker.server.refusal_log"]
+    caplog.clear()
+    return found
+
+
+def test_one_address_has_so_many_lines_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = RefusalLog(0.0)
+    for number in range(LINES_PER_HOST + 7):
+        refusals.tell("10.0.0.1", "number %d", number)
+    refusals.tell("10.0.0.2", "another")
+    assert lines(caplog) == [*(f"number {number}" for number in range(LINES_PER_HOST)), "another"]
+    refusals.look(MINUTE_S - 1)
+    assert lines(caplog) == []
+    refusals.look(MINUTE_S)
+    assert lines(caplog) == [
+        "7 more connections or frames were refused within 60 s, from 1 addresses, among them 10.0.0.1"
+    ]
+    refusals.tell("10.0.0.1", "again")
+    refusals.look(MINUTE_S * 2)
+    assert lines(caplog) == ["again"]
+
+
+def test_all_addresses_together_have_so_many_lines_and_a_bounded_table(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = RefusalLog(0.0)
+    for number in range(3 * HOSTS_MAX):
+        refusals.tell(f"host {number}", "refused")
+    assert lines(caplog) == ["refused"] * LINES
+    assert len(refusals._by_host) <= HOSTS_MAX
+    assert len(refusals._untold_hosts) == HOSTS_MAX
+    refusals.sum_up()
+    (line,) = lines(caplog)
+    assert line.startswith(f"{3 * HOSTS_MAX - LINES} more connections or frames were refused within 60 s, from 1000 ")
+    assert "addresses or more" in line
+
+
+def test_bad_frames_are_all_counted_and_few_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(node: Node, dial: Dial) -> None:
+        for _ in range(100):
+            one = await line(node)
+            one.send(BAD_FRAMES["negative"])
+        await dial("last")
+        assert node.broker.metrics.frames_refused == 100
+        assert len(lines(caplog)) == LINES_PER_HOST
+        await node.server.stop()
+        (summed_up,) = lines(caplog)
+        assert summed_up.startswith("95 more")
+
+    with caplog.at_level(logging.WARNING, logger="kpybroker"):
+        run_virtually(scenario)
