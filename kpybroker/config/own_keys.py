@@ -47,7 +47,7 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         INT,
         "512",
         at_least(16),
-        doc="Log segments and indexes kept open at once; the one used least recently is closed first.",
+        doc="Log segments kept open at once, in all log.dirs together; the one used least recently is closed first.",
     ),
     used(
         "kpybroker.max.partitions",

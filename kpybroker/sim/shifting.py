@@ -13,7 +13,7 @@ from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.history import History, Place
 from kpybroker.wire.rpc import alter_replica_log_dirs
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 NOT_HERE = (int(ErrorCode.REPLICA_NOT_AVAILABLE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 """It will be made there, should it ever come."""

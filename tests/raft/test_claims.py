@@ -1,0 +1,60 @@
+"""What a node of the quorum takes from its leader: an error of its own files is no lost connection."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import Damage, KafkaError
+from kpybroker.raft.snapshots import Snapshots
+from kpybroker.raft.state import Tail
+from kpybroker.sim.storage import Storage
+from kpybroker.wire.snapshot import encode_snapshot
+from tests.replication.failing import CHANGES, FailingWorld
+
+CONFIG = BrokerConfig.parse()
+SNAPSHOT = Tail(1, 10)
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    for chunk in encode_snapshot([], epoch=1, now_ms=1000, last_timestamp_ms=1000, control=[]):
+        yield chunk
+
+
+async def broken_off() -> AsyncIterator[bytes]:
+    raise ConnectionResetError("by peer")
+    yield b""
+
+
+def receiving(world: FailingWorld, snapshots: Snapshots) -> None:
+    world.loop.run_until_complete(snapshots.receive(SNAPSHOT, pieces()))
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, Damage), (errno.EIO, Damage), (errno.EMFILE, KafkaError)])
+def test_a_snapshot_that_cannot_be_kept_is_no_lost_connection(code: int, kind: type[Exception]) -> None:
+    at, ended = 0, False
+    while not ended:
+        world = FailingWorld(Storage())
+        world.disk.mkdir("/data")
+        snapshots = Snapshots(world, CONFIG, "/data")
+        world.failing.fail(CHANGES | {"sync", "sync_directory"}, code, range(at, at + 1))
+        try:
+            receiving(world, snapshots)
+            ended = True
+        except kind:
+            assert snapshots.newest is None
+        world.failing.mend()
+        receiving(world, snapshots)
+        assert snapshots.newest == SNAPSHOT
+        at += 1
+    assert at >= 5
+
+
+def test_a_lost_connection_is_told_as_one() -> None:
+    world = FailingWorld(Storage())
+    world.disk.mkdir("/data")
+    with pytest.raises(ConnectionResetError):
+        world.loop.run_until_complete(Snapshots(world, CONFIG, "/data").receive(SNAPSHOT, broken_off()))
