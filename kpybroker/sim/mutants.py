@@ -14,6 +14,7 @@ from kpybroker.handlers import list_offsets
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
 from kpybroker.runner import Runner
+from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
 from kpybroker.sim.actors.catalog import with_actors
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
@@ -105,7 +106,7 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *ACTOR_MUTANTS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:

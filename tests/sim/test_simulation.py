@@ -12,6 +12,7 @@ import pytest
 
 from kpybroker.sim import simulation
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
+from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
@@ -102,7 +103,9 @@ def test_mutants_are_caught(mutant: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS], ids=lambda mutant: mutant.says)
+@pytest.mark.parametrize(
+    "mutant", [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *ACTOR_MUTANTS], ids=lambda mutant: mutant.says
+)
 def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     """The seed is noted, and is caught for the mutant's sake: it passes without."""
     finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
