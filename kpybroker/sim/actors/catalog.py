@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
@@ -46,7 +47,7 @@ ACTORS: tuple[type[Actor], ...] = (
 )
 
 
-def with_actors(setup: Setup, wanted: tuple[str, ...] = (), *, only: bool = False) -> Setup:
+def with_actors(setup: Setup, wanted: Collection[str] = (), *, only: bool = False) -> Setup:
     """The setup with the actors of its seed: those that it draws, each by a chance of its own, and those that are
     wanted; with `only`, those that are wanted."""
     for actor in ACTORS:
