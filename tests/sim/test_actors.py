@@ -15,6 +15,9 @@ SEEDS = range(300)
 AT_ONCE = 1.6
 """How many actors of their own chance a seed has on the average, at most: a seed may not cost more for them."""
 
+SHORT_SEED = 273
+"""Of little trouble and no transactions."""
+
 
 def test_each_actor_takes_part_in_some_seeds_and_few_at_once() -> None:
     played = Counter(name for seed in SEEDS for name in with_actors(setup_of(seed, brokers=3)).actors)
@@ -36,25 +39,28 @@ def test_whether_one_takes_part_changes_nothing_that_others_draw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "brokers", "shows"),
+    "shows",
     [
-        (3, 3, {"reassignment": "moves of replicas", "racks": "fetched from a follower"}),
-        (5, 3, {"partitions": "partitions made", "elections": "elections asked for", "quotas": "clients throttled"}),
-        (
-            8,
-            3,
-            {
-                "unregistration": "brokers unregistered",
-                "acks_none": "came of acks=0",
-                "compression": "acked acks=-1",
-                "times": "acked acks=-1",
-            },
-        ),
-        (4, 1, {"settings": "settings changed", "deletion": "records deleted", "times": "acked acks=-1"}),
+        {
+            "reassignment": "moves of replicas",
+            "racks": "fetched from a follower",
+            "times": "acked acks=-1",
+            "acks_none": "came of acks=0",
+            "partitions": "partitions made",
+            "unregistration": "brokers unregistered",
+        },
+        {
+            "deletion": "records deleted",
+            "compression": "acked acks=-1",
+            "elections": "elections asked for",
+            "settings": "settings changed",
+            "quotas": "clients throttled",
+        },
     ],
+    ids=["replicas", "admin requests"],
 )
-def test_what_actors_do_happens_and_keeps_the_contract(seed: int, brokers: int, shows: dict[str, str]) -> None:
-    setup = with_actors(setup_of(seed, brokers=brokers), tuple(shows), only=True)
+def test_what_actors_do_happens_and_keeps_the_contract(shows: dict[str, str]) -> None:
+    setup = with_actors(setup_of(SHORT_SEED, brokers=3), tuple(shows), only=True)
     assert set(setup.actors) == set(shows)
     outcome = Simulation(setup).run()
     assert outcome.breaches == []
