@@ -14,6 +14,7 @@ from kpybroker.handlers import list_offsets
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition import Partition
 from kpybroker.runner import Runner
+from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
 from kpybroker.sim.actors.catalog import with_actors
 from kpybroker.sim.claiming_mutants import CLAIMERS
 from kpybroker.sim.cleaning_mutants import CLEANERS
@@ -106,7 +107,7 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:

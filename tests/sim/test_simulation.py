@@ -12,6 +12,7 @@ import pytest
 
 from kpybroker.sim import simulation
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
+from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
 from kpybroker.sim.claiming_mutants import CLAIMERS
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
@@ -102,7 +103,7 @@ def test_mutants_are_caught(mutant: object) -> None:
     assert outcome.breaches
 
 
-MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS]
+MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
@@ -47,8 +48,11 @@ ACTORS: tuple[type[Actor], ...] = (
     Abandonment,
 )
 
+SHORTER_BY = 0.93
+"""Each that takes part makes the time of trouble so much shorter: a seed is not to cost more for it."""
 
-def with_actors(setup: Setup, wanted: tuple[str, ...] = (), *, only: bool = False) -> Setup:
+
+def with_actors(setup: Setup, wanted: Collection[str] = (), *, only: bool = False) -> Setup:
     """The setup with the actors of its seed: those that it draws, each by a chance of its own, and those that are
     wanted; with `only`, those that are wanted."""
     for actor in ACTORS:
@@ -56,6 +60,8 @@ def with_actors(setup: Setup, wanted: tuple[str, ...] = (), *, only: bool = Fals
         drawn = random.random() < actor.odds and not only
         if actor.name and actor.suits(setup) and (drawn or actor.name in wanted):
             setup = replace(actor.draw(setup, random), actors=(*setup.actors, actor.name))
+    if not only:
+        setup = replace(setup, trouble_s=setup.trouble_s * SHORTER_BY ** len(setup.actors))
     return setup
 
 

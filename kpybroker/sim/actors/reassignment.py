@@ -44,7 +44,8 @@ class Whereabouts:
         self.may_be = {target}
 
     def cancelled(self) -> None:
-        self.may_be = set(self.origins | self.may_be if self.doubtful_cancel else self.origins)
+        may_have_been_settled = self.doubtful or self.doubtful_cancel
+        self.may_be = self.origins | self.may_be if may_have_been_settled else set(self.origins)
 
     @property
     def allowed(self) -> set[Replicas]:

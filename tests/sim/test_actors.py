@@ -1,0 +1,81 @@
+"""Actors take part in some seeds, each by a chance of its own, and what they are there for happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kpybroker.sim.actors.catalog import ACTORS, actor_names, with_actors
+from kpybroker.sim.actors.reassignment import Whereabouts
+from kpybroker.sim.setup import setup_of
+from kpybroker.sim.simulation import Simulation
+
+SEEDS = range(300)
+AT_ONCE = 1.6
+"""How many actors of their own chance a seed has on the average, at most: a seed may not cost more for them."""
+
+SHORT_SEED = 273
+"""Of little trouble and no transactions."""
+
+
+def test_each_actor_takes_part_in_some_seeds_and_few_at_once() -> None:
+    played = Counter(name for seed in SEEDS for name in with_actors(setup_of(seed, brokers=3)).actors)
+    assert set(played) == set(actor_names())
+    assert all(len(SEEDS) * 0.05 < count < len(SEEDS) * 0.2 for count in played.values()), played
+    assert played.total() < AT_ONCE * len(SEEDS)
+
+
+def test_whether_one_takes_part_changes_nothing_that_others_draw() -> None:
+    for seed in range(50):
+        alone = setup_of(seed, brokers=3)
+        assert with_actors(alone, only=True) == alone
+        drawn = with_actors(alone).actors
+        for name in drawn:
+            assert with_actors(alone, (name,), only=True).actors == (name,)
+        assert with_actors(alone, actor_names()).actors == tuple(
+            actor.name for actor in ACTORS if actor.name and actor.suits(alone)
+        )
+
+
+@pytest.mark.parametrize(
+    "shows",
+    [
+        {
+            "reassignment": "moves of replicas",
+            "racks": "fetched from a follower",
+            "times": "acked acks=-1",
+            "acks_none": "came of acks=0",
+            "partitions": "partitions made",
+            "unregistration": "brokers unregistered",
+        },
+        {
+            "deletion": "records deleted",
+            "compression": "acked acks=-1",
+            "elections": "elections asked for",
+            "settings": "settings changed",
+            "quotas": "clients throttled",
+        },
+    ],
+    ids=["replicas", "admin requests"],
+)
+def test_what_actors_do_happens_and_keeps_the_contract(shows: dict[str, str]) -> None:
+    setup = with_actors(setup_of(SHORT_SEED, brokers=3), tuple(shows), only=True)
+    assert set(setup.actors) == set(shows)
+    outcome = Simulation(setup).run()
+    assert outcome.breaches == []
+    assert all(outcome.counts[what] > 0 for what in shows.values())
+
+
+def test_where_a_reassignment_may_end() -> None:
+    """At the last target that was accepted, or, called off, where it came from; at one that went unanswered, too."""
+    first, second, third = frozenset({1}), frozenset({2}), frozenset({3})
+    where = Whereabouts({first})
+    where.moves(second)
+    assert where.allowed == {second}
+    where.moves(third)
+    where.cancelled()
+    assert where.allowed == {first, second}
+    doubtful = Whereabouts({first}, doubtful={second})
+    doubtful.cancelled()
+    assert doubtful.allowed == {first, second}, "the cancel was of what went unanswered"
