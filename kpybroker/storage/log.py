@@ -99,7 +99,7 @@ class Log(Marks):
         """Called before what is at and after an offset is replaced: no recovery point on disk may be above it."""
         self.reader = Reader(world.disk, of.segments)
         self.garbage: list[tuple[int, str]] = []
-        """(due, path): files to unlink off the loop, from a wall-clock time on."""
+        """(due by the steady clock, path): files to unlink off the loop."""
         self.snapshot_end = of.producers.snapshot_offset
         """The newest producer snapshot, -1 without one."""
         self.changed = False

@@ -1,0 +1,82 @@
+"""The wall clock is for what is stored or told. Whoever reads it is listed here with the reason; all else is steady."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kpybroker.config import BrokerConfig
+from kpybroker.raft.snapshots import Snapshots
+from kpybroker.world.real import RealWorld
+
+PACKAGE = Path(__file__).parent.parent / "kpybroker"
+READS_WALL_TIME = {
+    "cli/checking.py": "the name of a directory that is set aside",
+    "handlers/produce.py": "log append time, and how far a record's timestamp may be from it",
+    "handlers/producing_transactionally.py": "the age of a verification, which expires as producer ids do",
+    "handlers/txn_offset_commit.py": "the age of a verification, which expires as producer ids do",
+    "raft/metadata_log.py": "timestamps of batches, retention",
+    "raft/snapshots.py": "timestamps of snapshots, their retention, and how old what a replay finds is",
+    "raft/standing.py": "DescribeQuorum tells wall time",
+    "replication/chores.py": "retention",
+    "replication/state_log.py": "timestamps of batches",
+    "replication/txn_markers.py": "timestamps of markers",
+    "runner.py": "what machines store and tell: Moment",
+    "storage/cleaner.py": "delete horizons and compaction lags",
+    "storage/formatting.py": "timestamps of snapshots",
+    "storage/log.py": "segment.ms, expiry of producer ids",
+    "storage/retention.py": "expiry of producer ids",
+}
+WORLDS = ("world/", "sim/")
+HOUR_MS = 3_600_000
+
+
+def test_nobody_else_reads_the_wall_clock() -> None:
+    found = {
+        name
+        for path in PACKAGE.rglob("*.py")
+        if not (name := path.relative_to(PACKAGE).as_posix()).startswith(WORLDS)
+        and re.search(r"\bwall_ms\(\)", path.read_text())
+    }
+    assert found == set(READS_WALL_TIME)
+
+
+class SetClocks(RealWorld):
+    """A World whose clocks stand until they are set."""
+
+    steady, ahead = 5 * HOUR_MS, 1_700_000_000_000
+
+    def steady_ms(self) -> int:
+        return self.steady
+
+    def wall_ms(self) -> int:
+        return self.steady + self.ahead
+
+
+@pytest.mark.parametrize("jump_ms", [-10 * HOUR_MS, -1, 1, 10 * HOUR_MS])
+def test_a_metadata_snapshot_comes_at_its_interval(jump_ms: int) -> None:
+    world = SetClocks(1)
+    snapshots = Snapshots(
+        world, BrokerConfig.parse({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere"
+    )
+    snapshots.appended(10, world.wall_ms())
+    world.ahead += jump_ms
+    world.steady += HOUR_MS - 1
+    assert not snapshots.is_due()
+    world.steady += 1
+    assert snapshots.is_due()
+
+
+@pytest.mark.parametrize("written_ms", [-10 * HOUR_MS, 0, 10 * HOUR_MS])
+def test_what_an_earlier_run_wrote_waits_no_longer_than_the_interval(written_ms: int) -> None:
+    """By a clock that was wrong perhaps."""
+    world = SetClocks(1)
+    snapshots = Snapshots(
+        world, BrokerConfig.parse({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere"
+    )
+    snapshots.appended(10, world.wall_ms() + written_ms)
+    assert snapshots.is_due() == (written_ms < 0)
+    world.steady += HOUR_MS
+    assert snapshots.is_due()
