@@ -42,6 +42,10 @@ ALL = [
 ]
 
 
+OWN = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "max.compaction.lag.ms": "1"}
+"""What the compacted topic goes back to."""
+
+
 async def work(node: Node) -> int:
     """Append, roll, clean and retain; how many logs were cleaned."""
     broker, now_ms, cleaned = node.broker, node.broker.world.wall_ms(), 0
@@ -69,6 +73,8 @@ async def tried(node: Node, kind: int, name: str, value: str) -> int | None:
     taken_away = change(kind, resource, name, AlterOp.DELETE)
     if kind == BROKER and name == "min.insync.replicas":
         taken_away = change(kind, resource, name, value="1")  # with eligible leader replicas it is always set
+    if kind == TOPIC and name in OWN:
+        taken_away = change(kind, resource, name, value=OWN[name])
     async with dialled(node) as peer:
         if await code(peer, change(kind, resource, name, value=value)):
             return None
@@ -85,8 +91,7 @@ async def try_all(directory: Path, settings: list[tuple[int, str]]) -> dict[str,
     """How often logs were cleaned under the values of each setting. Each is once in force at a start, too."""
     cleaned = dict.fromkeys((name for _, name in settings), 0)
     async with serving(directory, OFF) as node, dialled(node) as peer:
-        small = {"min.cleanable.dirty.ratio": "0", "max.compaction.lag.ms": "1"}
-        await make(peer, "compacted", configs={"cleanup.policy": "compact", **small})
+        await make(peer, "compacted", configs=OWN)
         await make(peer, "retained", configs={"retention.ms": "1"})
     for kind, name in settings:
         values = [value for value in values_of(KEYS[kind][name]) if len(value) < 30_000]
