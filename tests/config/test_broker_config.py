@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.config import BrokerConfig, Endpoint, LogSettings
-from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.describe import (
     BrokerLayers,
     Described,
@@ -116,6 +116,18 @@ def test_what_is_set_at_start_cannot_be_changed_by_records() -> None:
     changed = config.with_dynamic({"num.partitions": "9", "log.segment.bytes": "2000000", "no.such": "1"}, {})
     assert changed.num_partitions == config.num_partitions
     assert changed.log_settings().segment_bytes == 2_000_000
+
+
+@pytest.mark.parametrize("bad", ["abc", "", "-99999999999999999999", "NaN", "9" * 5000])
+def test_dynamic_settings_that_cannot_be_applied_leave_the_last_good_ones(bad: str) -> None:
+    """Nothing raises, whatever the metadata holds."""
+    good = BrokerConfig.parse().with_dynamic({"log.retention.ms": "9"}, {"message.max.bytes": "77777"})
+    poisoned = dict.fromkeys(CHANGEABLE_KEYS, bad)
+    texts = {"compression.type", "log.message.timestamp.type"}
+    config = good.with_dynamic({"log.retention.ms": bad, **dict.fromkeys(texts, bad)}, {"message.max.bytes": bad})
+    assert config == good
+    everything = good.with_dynamic(poisoned, poisoned).log_settings(dict.fromkeys(TOPIC_KEYS, bad))
+    assert (everything.retention_ms, everything.max_message_bytes) == (9, 77777)
 
 
 def test_descriptions_follow_the_layers() -> None:

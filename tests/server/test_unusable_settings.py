@@ -13,7 +13,11 @@ import pytest
 from kpybroker.config.dynamic import why_unusable
 from kpybroker.config.effect import BROKER, KEYS
 from kpybroker.controller.commands import AlterOp
+from kpybroker.groups.modern_steps import ModernSteps
+from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.timers import Timers
 from kpybroker.machine import Stored
+from kpybroker.metadata.image import Image
 from kpybroker.metadata.quotas import CLIENT_ID, IP, USER, record_of
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import incremental_alter_configs as rpc
@@ -164,3 +168,12 @@ def test_nobody_shuts_himself_out(tmp_path: Path, setting: str, value: str) -> N
                 await make(peer, "t")
 
     asyncio.run(asyncio.wait_for(play(), 60))
+
+
+@pytest.mark.parametrize("bad", ["abc", "0", "-1", "9" * 5000])
+def test_a_groups_setting_that_cannot_be_applied_counts_as_not_set(bad: str) -> None:
+    name = "consumer.session.timeout.ms"
+    record = ConfigRecord(resource_type=32, resource_name="g", name=name, value=bad)
+    image = Image().apply([record], 0, 1)
+    steps = ModernSteps(GroupSettings(), Timers(), lambda: image)
+    assert steps.session_timeout_ms("g") == GroupSettings().consumer_session_timeout_ms

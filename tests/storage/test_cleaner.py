@@ -234,3 +234,40 @@ def test_what_a_coordinator_replays_is_little_more_than_what_it_keeps(keys: int)
             assert dirty_bytes <= max(REPLAYED_BYTES, kept_bytes / 2) + 10 * step_bytes
     assert len(table(records_of(one))) == keys
     assert len(one.segments) <= 4
+
+
+@pytest.mark.parametrize("rate", ["5e-324", "1e-300", "0.001", "1"])
+def test_a_rate_that_all_but_stops_the_cleaner_may_be_raised_again(rate: str) -> None:
+    chore, config = Chore(Storage()), [CONFIG]
+    one = chore.fill("slow", 1, 3)
+    cleaner = Cleaner(chore.world, chore.directory, lambda: config[-1])
+
+    async def play() -> None:
+        config.append(CONFIG.with_dynamic({"log.cleaner.io.max.bytes.per.second": rate}, {}))
+        cleaning = asyncio.ensure_future(cleaner.clean_dirtiest())
+        await asyncio.sleep(100)
+        assert not cleaning.done()
+        config.append(CONFIG)
+        assert await cleaning
+
+    chore.world.loop.run_until_complete(play())
+    assert one.cleaned_end == one.segments.active.base_offset
+
+
+def test_a_rest_for_ever_may_be_shortened() -> None:
+    chore, config = Chore(Storage()), [CONFIG.with_dynamic({"log.cleaner.backoff.ms": str((1 << 63) - 1)}, {})]
+    cleaner = Cleaner(chore.world, chore.directory, lambda: config[-1])
+
+    async def play() -> None:
+        running = asyncio.ensure_future(cleaner.run())
+        await asyncio.sleep(100)
+        one = chore.fill("late", 1, 3)
+        await asyncio.sleep(100)
+        assert one.cleaned_end == 0
+        config.append(CONFIG)
+        await asyncio.sleep(100)
+        assert one.cleaned_end == one.segments.active.base_offset
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    chore.world.loop.run_until_complete(play())
