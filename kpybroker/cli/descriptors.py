@@ -16,7 +16,9 @@ from kpybroker.errors import ConfigError
 log = logging.getLogger(__name__)
 
 KEPT_BACK = 128
-"""For listeners, other brokers, the metadata log, indexes and checkpoints, and the libraries of Python."""
+"""For listeners, other brokers that are not counted, the metadata log, indexes, checkpoints, and Python's libraries."""
+CONTROLLERS = 48
+"""What comes to the listener of a controller without being counted: of nodes, and of those that may be one."""
 HTTP_CONNECTIONS = 32
 DIRECTORY = 2
 """The lock of each further log directory, and its syncs."""
@@ -52,7 +54,8 @@ def keep_some_back(config: BrokerConfig) -> BrokerConfig:
 def kept_back(config: BrokerConfig) -> int:
     """What is neither a segment nor a client's connection."""
     http = HTTP_CONNECTIONS if config.http_port is not None else 0
-    return KEPT_BACK + http + DIRECTORY * (len(config.log_dirs) - 1)
+    controllers = CONTROLLERS if config.controller_listeners else 0
+    return KEPT_BACK + controllers + http + DIRECTORY * (len(config.log_dirs) - 1)
 
 
 def shares(descriptors: int, config: BrokerConfig) -> Shares:

@@ -12,7 +12,12 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     idle("background.threads", INT, "10", at_least(1), CLUSTER_WIDE),
     idle("client.quota.callback.class", CLASS, None),
     idle("config.providers", LIST, "", None, CLUSTER_WIDE),
-    used("connections.max.idle.ms", LONG, "600000"),
+    used(
+        "connections.max.idle.ms",
+        LONG,
+        "600000",
+        doc="Also for replies of which nothing is read, and for half a frame that gets less than 1 KB a second.",
+    ),
     idle("delete.records.purgatory.purge.interval.requests", INT, "1"),
     used("fetch.max.bytes", INT, "57671680", at_least(1024)),
     idle("fetch.purgatory.purge.interval.requests", INT, "1000"),
@@ -27,7 +32,15 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     ),
     used("listeners", LIST, "PLAINTEXT://:9092", None, PER_BROKER),
     used("max.connection.creation.rate", INT, "2147483647", at_least(0), CLUSTER_WIDE),
-    used("max.connections", INT, "2147483647", at_least(0), CLUSTER_WIDE),
+    used(
+        "max.connections",
+        INT,
+        "2147483647",
+        at_least(0),
+        CLUSTER_WIDE,
+        doc="More are closed, where Kafka lets them wait; nodes of the cluster are let in. Controllers' listeners "
+        "count apart. listener.name.<listener>.max.connections limits one listener.",
+    ),
     used("max.connections.per.ip", INT, "2147483647", at_least(0), CLUSTER_WIDE),
     used(
         "max.connections.per.ip.overrides",
@@ -46,7 +59,13 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     idle("num.io.threads", INT, "8", at_least(1), CLUSTER_WIDE),
     idle("num.network.threads", INT, "3", at_least(1), CLUSTER_WIDE),
     idle("producer.purgatory.purge.interval.requests", INT, "1000"),
-    used("queued.max.request.bytes", LONG, "-1"),
+    used(
+        "queued.max.request.bytes",
+        LONG,
+        "-1",
+        doc="Counts receive buffers, which grow as frames come; 512 MB where there is no limit. Once others wait, "
+        "a connection whose frame would take more than 30 s is closed.",
+    ),
     idle("queued.max.requests", INT, "500", at_least(1)),
     used("quota.window.num", INT, "11", at_least(1)),
     used("quota.window.size.seconds", INT, "1", at_least(1)),

@@ -390,6 +390,11 @@ class Connection(Accepted):
         return len(self._buffer)
 
     @property
+    def holds_memory(self) -> bool:
+        """The receive buffer is larger than an idle one's."""
+        return len(self._buffer) > IDLE_BUFFER_BYTES
+
+    @property
     def is_quiet(self) -> bool:
         """No request under way; half a frame that does not go on counts as nothing."""
         return not self._replies

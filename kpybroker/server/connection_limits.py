@@ -17,9 +17,9 @@ from kpybroker.config import BrokerConfig
 from kpybroker.server.door import Door
 
 PROBATION_S = 2.0
-ON_PROBATION_MAX = 32
+ON_PROBATION_MAX = 16
 """At once, for each side of the node; the oldest makes room for another one."""
-NODES_MAX = 64
+NODES_MAX = 32
 """Connections of other nodes that are not counted, for each side; more of them are counted as clients' are."""
 CLOSED_A_SWEEP = 1000
 """How many are closed in one go where max.connections was set below their number."""

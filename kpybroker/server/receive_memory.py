@@ -85,8 +85,9 @@ class ReceiveMemory:
 
     def step_back(self, holder: Holder) -> None:
         """Another frame may go on beyond the limit."""
-        for kind in [kind for kind, other in self._beyond.items() if other is holder]:
-            del self._beyond[kind]
+        if self._beyond:
+            for kind in [kind for kind, other in self._beyond.items() if other is holder]:
+                del self._beyond[kind]
         self.is_short = bool(self._waiting or self._beyond)
 
     def ask_again(self) -> None:

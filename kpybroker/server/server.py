@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
+LOOKED_AT_A_TURN = 2000
+"""Connections that one turn of the loop looks at in a sweep: a few milliseconds."""
 YIELDS_TO = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 23})
 """A parked Fetch gives way to these keys: ListOffsets, Metadata, OffsetForLeaderEpoch and the group APIs."""
 
@@ -191,17 +193,26 @@ class Server:
         now = self.now
         late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
         self.metrics.worst_stall_ms = max(self.metrics.worst_stall_ms, late_ms)
-        self.count_bytes()
-        for connection in self.connections():
+        self._look_at_all(self.connections(), now)
+
+    def _look_at_all(self, connections: list[Connection], now: float) -> None:
+        """A part of them in each turn of the loop, and then what is judged by all of them."""
+        for connection in connections[:LOOKED_AT_A_TURN]:
+            self._count_bytes(connection)
             self._look_at(connection, now)
+        rest = connections[LOOKED_AT_A_TURN:]
+        if rest and not self._stopping:
+            self._loop.call_soon(self._look_at_all, rest, now)
+            return
         if self.memory.waiting:
             self._end_slow_frames()
         self.memory.ask_again()
         self.unsent.look()
         self.limits.look(now)
         self.refusals.look(now)
-        self._swept_at = now
-        self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
+        self._swept_at = self.now
+        if not self._stopping:
+            self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
 
     def _look_at(self, connection: Connection, now: float) -> None:
         """End what has been idle for connections.max.idle.ms: nothing comes, or nothing of the replies leaves."""
@@ -218,7 +229,7 @@ class Server:
     def _end_slow_frames(self) -> None:
         """Halves of frames that come slowly give their memory to those that wait: the largest first, and no more."""
         wanted_bytes = self.memory.wanted_bytes
-        slow = [connection for connection in self.connections() if connection.activity.is_slow]
+        slow = [each for each in self.connections() if each.activity.is_slow and each.holds_memory]
         for connection in sorted(slow, key=lambda each: each.buffer_bytes, reverse=True):
             if wanted_bytes <= 0:
                 return

@@ -16,6 +16,7 @@ from kpybroker.call import Call
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.fetching_replicas import fetch_replica
+from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
@@ -82,6 +83,7 @@ class Node:
     known: int = 0
     """How many of the controller's decisions it has heard of."""
     config: BrokerConfig = CONFIG
+    quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(CONFIG, lambda: 0))
     sessions: Any = None
 
     def topic_name(self, topic_id: bytes) -> str | None:

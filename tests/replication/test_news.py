@@ -14,6 +14,7 @@ from kpybroker.call import Call, Reply
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.handlers.fetching_replicas import COUNT_ALL_MS, fetch_replica
 from kpybroker.metadata.image import PartitionImage
+from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.fetch_session import Asked, FetchSession, Key
 from kpybroker.replication.following import Place
 from kpybroker.replication.hosting import Hosting
@@ -43,6 +44,7 @@ class Leader:
         self.hosting = Hosting(LEADER)
         self.hosting.now_ms = lambda: self.now_ms
         self.sessions = Sessions(Random(1), 10, self.hosting.now)
+        self.quotas = ClientQuotas(self.config, self.hosting.now)
         self.partitions = [self._lead(world, directory / f"t-{index}", index) for index in range(COUNT)]
 
     def _lead(self, world: RealWorld, directory: Path, index: int) -> Partition:
