@@ -8,9 +8,10 @@ from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
+from kpybroker.wire.batch import encode_batch
 from kpybroker.wire.frame import encode_request
 from kpybroker.wire.rpc import delete_records, find_coordinator, join_group
-from tests.asking import make, produced, put
+from tests.asking import NOW_MS, make, produced, put
 from tests.conftest import WithBroker
 from tests.server.raw import raw
 from tests.serving import dialled
@@ -23,10 +24,11 @@ def test_another_client_id_of_the_same_length(with_broker: WithBroker) -> None:
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets")
-        row = api_table.by_name["Produce"]
+        row, keyed = api_table.by_name["Produce"], bytes(encode_batch([(b"k", b"x")], timestamp_ms=NOW_MS))
         async with raw(node) as other:
             for client_id, code in ((ADMIN, 0), ("__admin_cliens", ErrorCode.INVALID_TOPIC_EXCEPTION), (ADMIN, 0)):
-                other.send(b"".join(encode_request(1, row, 9, produced("__consumer_offsets", b"x"), client_id)))
+                asked = produced("__consumer_offsets", records=keyed)
+                other.send(b"".join(encode_request(1, row, 9, asked, client_id)))
                 told = (await other.answer("Produce", 9))[1]
                 assert told.responses[0].partition_responses[0].error_code == code
 
