@@ -17,6 +17,7 @@ from kpybroker.controller.presence import Presence
 from kpybroker.creating import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
+from kpybroker.long_work import LongWork
 from kpybroker.metadata import chronicle, whereabouts
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
 from kpybroker.metadata.whereabouts import Leader
@@ -72,6 +73,7 @@ class Broker:
         self.metrics = Metrics()
         self.image = Image()
         self.answers = Answers()
+        self.long_work = LongWork()
         self._departed = whereabouts.Departed()
         self.supported_features = SUPPORTED_FEATURES
         self.hosting = Hosting(config.node_id)
@@ -114,7 +116,6 @@ class Broker:
         self.transactions_client = TransactionsClient(
             config.node_id, now[0], now[2], self.transactions, self._neighbours
         )
-        """Asks the coordinator of a transactional id, wherever it is."""
         self._coordinators: dict[str, GroupCoordinator | TransactionCoordinator] = {
             OFFSETS_TOPIC: self.groups,
             TRANSACTION_TOPIC: self.transactions,

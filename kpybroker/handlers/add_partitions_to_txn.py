@@ -69,7 +69,7 @@ async def _add(broker: Broker, call: Call, command: AddPartitions) -> ErrorCode:
 
 async def _of_brokers(broker: Broker, asked: Sequence[AddPartitionsToTxnTransaction]) -> list[AddPartitionsToTxnResult]:
     tasks = []
-    async for each in Turns().over(asked):
+    async for each in Turns(broker.long_work).over(asked):
         tasks.append(asyncio.create_task(_of_broker(broker, each)))
     return await asyncio.gather(*tasks)
 

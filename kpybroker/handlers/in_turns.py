@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from typing import TypeVar
 
 from kpybroker.errors import MalformedFrame
+from kpybroker.long_work import LongWork
 
 T = TypeVar("T")
 
 ENTRIES_A_TURN = 100
 """So many are looked at, or answered with, before others have their turn: about a millisecond."""
 ENTRIES_MAX = 100_000
-"""Of one request: what they are answered with is encoded in one go."""
+"""Of one request."""
 
 
 class Turns:
     """The entries of one request, in all its lists together."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: LongWork) -> None:
+        self._work = work
         self._seen = 0
         self._since_turn = 0
         self._named: set[Hashable] = set()
@@ -27,6 +28,11 @@ class Turns:
     def add(self, count: int) -> None:
         """One entry is answered with that many things."""
         self._since_turn += count
+
+    async def turn(self) -> None:
+        """Let others have their turn now."""
+        self._since_turn = 0
+        await self._work.turn()
 
     async def over(self, asked: Iterable[T], name: Callable[[T], Hashable] | None = None) -> AsyncIterator[T]:
         """What is asked, one by one; waits for others now and then. Raises MalformedFrame where there are too many.
@@ -40,8 +46,7 @@ class Turns:
                 raise MalformedFrame(f"more than {ENTRIES_MAX} entries in one request")
             self._since_turn += 1
             if self._since_turn >= ENTRIES_A_TURN:
-                self._since_turn = 0
-                await asyncio.sleep(0)
+                await self.turn()
             if name is not None:
                 if name(each) in self._named:
                     continue

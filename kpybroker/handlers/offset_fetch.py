@@ -43,7 +43,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     if call.version >= MANY_GROUPS_SINCE:
         by_id = call.version >= TOPIC_IDS_SINCE
-        asked_groups = Turns().over(request.groups, lambda each: each.group_id)
+        asked_groups = Turns(broker.long_work).over(request.groups, lambda each: each.group_id)
         groups = [await _group(broker, group, by_id, request.require_stable) async for group in asked_groups]
         for group in groups:
             if group.error_code:

@@ -35,7 +35,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     known: list[tuple[str, bytes, list[PartitionCommit]]] = []
     answers: list[TxnOffsetCommitResponsePartition] = []
     response = Response()
-    turns = Turns()
+    turns = Turns(broker.long_work)
     async for topic in turns.over(request.topics):
         image = broker.image.topic(topic.name)
         partitions = 0 if image is None else len(image.partitions)
