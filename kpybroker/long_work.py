@@ -1,8 +1,8 @@
 """Turns of the loop for requests that ask for much: between two pieces of such work everybody else is served.
 
 However many long requests there are, one turn of the loop does one piece of one of them, in the order in which they
-asked; sockets are read and timers run before the next piece. So heartbeats, votes and small requests never wait for more
-than a piece, and long requests share what is left.
+asked; sockets are read and timers run before the next piece. So heartbeats, votes and small requests never wait for
+more than a piece, and long requests share what is left.
 """
 
 from __future__ import annotations

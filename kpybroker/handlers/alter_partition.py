@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterPartition, IsrResult, ProposedIsr
+from kpybroker.handlers.in_turns import decided
 from kpybroker.wire.rpc.alter_partition import (
     PartitionData,
     PartitionDataReply,
@@ -29,9 +30,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     proposals = tuple(
         _proposal(topic.topic_id, partition, call.version) for topic in request.topics for partition in topic.partitions
     )
-    results = await broker.controller.ask(
-        AlterPartition(request.broker_id, request.broker_epoch, proposals), TIMEOUT_MS
-    )
+    who = request.broker_id, request.broker_epoch
+    results = await decided(broker, proposals, lambda some: AlterPartition(*who, some), TIMEOUT_MS)
     told = iter(results)
     return Response(
         topics=[

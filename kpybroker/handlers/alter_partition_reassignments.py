@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterReassignments, Reassignment
+from kpybroker.handlers.in_turns import decided
 from kpybroker.wire.rpc.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
@@ -27,8 +28,8 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
         for topic in request.topics
         for each in topic.partitions
     )
-    command = AlterReassignments(wanted, request.allow_replication_factor_change)
-    told = iter(await broker.controller.ask(command, request.timeout_ms))
+    allowed = request.allow_replication_factor_change
+    told = iter(await decided(broker, wanted, lambda some: AlterReassignments(some, allowed), request.timeout_ms))
     return Response(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AssignReplicas
+from kpybroker.handlers.in_turns import decided
 from kpybroker.wire.rpc.assign_replicas_to_dirs import (
     DirectoryDataReply,
     PartitionDataReply,
@@ -28,7 +29,8 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
         for topic in directory.topics
         for partition in topic.partitions
     )
-    results = await broker.controller.ask(AssignReplicas(request.broker_id, request.broker_epoch, asked), TIMEOUT_MS)
+    who = request.broker_id, request.broker_epoch
+    results = await decided(broker, asked, lambda some: AssignReplicas(*who, some), TIMEOUT_MS)
     directories: dict[bytes, DirectoryDataReply] = {}
     topics: dict[tuple[bytes, bytes], TopicDataReply] = {}
     for directory, topic_id, index, code in results:

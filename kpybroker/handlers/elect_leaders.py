@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import partitions_in_slices
 from kpybroker.wire.rpc.elect_leaders import PartitionResult, ReplicaElectionResult, Request, Response
 
 if TYPE_CHECKING:
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """What became of each partition; asked for all, of those that needed an election."""
-    command = commands.ElectLeaders(request.election_type, _asked(request))
-    return _response(await broker.controller.ask(command, request.timeout_ms), shows_all=command.partitions is not None)
+    asked = _asked(request)
+    there = ((topic.name, range(len(topic.partitions))) for topic in broker.image.topics.values())
+    results: list[commands.PartitionResult] = []
+    for pieces in partitions_in_slices(there if asked is None else asked):
+        if results:
+            await broker.long_work.turn()
+        command = commands.ElectLeaders(request.election_type, pieces)
+        results += await broker.controller.ask(command, request.timeout_ms)
+    return _response(results, shows_all=asked is not None)
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

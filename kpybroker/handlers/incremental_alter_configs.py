@@ -17,8 +17,9 @@ from kpybroker.controller.commands import (
     ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.alter_configs import decided, refused_alike, told
+from kpybroker.handlers.alter_configs import merged, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
+from kpybroker.handlers.in_turns import decided
 from kpybroker.wire.rpc.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     settled = [None if call.forwarded else _settled(broker, resource, request) for resource in request.resources]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
-    command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only)
-    return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
+    answers = await decided(
+        broker,
+        asked,
+        lambda some: IncrementalAlterConfigs(tuple(_change(resource) for resource in some), request.validate_only),
+        broker.config.request_timeout_ms,
+    )
+    return Response(responses=told(AlterConfigsResourceResponse, merged(settled, answers)))
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:

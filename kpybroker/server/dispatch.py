@@ -15,7 +15,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.forwarding import forwarding
-from kpybroker.server.long_requests import LongReply, encoded, run_long
+from kpybroker.server.long_requests import LongReply, encoded, has_many_rows, run_long
 from kpybroker.wire import api as api_table
 from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 from kpybroker.wire.frame import encode_response, parse_request_header
@@ -182,9 +182,12 @@ class Dispatcher:
         try:
             waits_for = work.send(None)
         except StopIteration as finished:
-            return finished.value
+            if not has_many_rows(finished.value):
+                return finished.value
+            rest = encoded(self._broker.long_work, known.call.version, finished.value)
+        else:
+            rest = self._encoded(known.call.version, _rest(work, waits_for))
         reply = Reply()
-        rest = self._encoded(known.call.version, _rest(work, waits_for))
         self._begin(connection, known.route, request, rest, reply)
         return reply
 

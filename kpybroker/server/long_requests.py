@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any, get_args, get_origin
 
 from kpybroker.call import Encoded, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -60,6 +61,25 @@ async def run_long(
         if not isinstance(result, Reply):
             return await encoded(work, version, result)
     return await encoded(work, version, await _settled(reply, result))
+
+
+ROWS_AT_ONCE = 500
+"""An answer with a list of more rows than this is encoded in turns."""
+
+
+@cache
+def _lists_of(kind: Hashable) -> tuple[str, ...]:
+    """The names of the arrays that a class of messages has."""
+    return tuple(
+        name
+        for name, hint, _ in getattr(kind, "_declared", ())
+        if any(get_origin(each) is list for each in (hint, *get_args(hint)))
+    )
+
+
+def has_many_rows(response: Any) -> bool:
+    """Whether to encode a response holds up others."""
+    return any(len(getattr(response, name) or ()) > ROWS_AT_ONCE for name in _lists_of(type(response)))
 
 
 async def encoded(work: LongWork, version: int, response: Any) -> Any:

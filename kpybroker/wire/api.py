@@ -99,8 +99,8 @@ ON_BROKER, ON_CONTROLLER, ON_BOTH = Listens
 # fmt: off
 #        key  name                    versions  flexible  audience  runs on     listens
 API = [
-    Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=MANY, advertise_from=0,
-          note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
+    Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
+          advertise_from=0, note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
     Api(   1, "Fetch",                    4, 18,   12,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
     Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(   3, "Metadata",                 0, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
@@ -126,7 +126,7 @@ API = [
           note="from v4 on for brokers (KIP-890)"),
     Api(  25, "AddOffsetsToTxn",          0,  4,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  26, "EndTxn",                   0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
-    Api(  27, "WriteTxnMarkers",          1,  2,    1,    BROKER,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  27, "WriteTxnMarkers",          1,  2,    1,    BROKER,   ANY,        ON_BROKER, elements=MANY),
     Api(  28, "TxnOffsetCommit",          0,  5,    3,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
     Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),

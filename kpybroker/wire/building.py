@@ -10,7 +10,6 @@ from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Tex
 from kpybroker.wire.lowering import Emitter, finish, has_view
 from kpybroker.wire.message import LARGE_BYTES
 
-
 ELEMENTS_A_TURN = 500
 """So many elements of a long answer are built before others have their turn."""
 
