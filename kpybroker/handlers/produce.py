@@ -16,7 +16,6 @@ from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.forms import MARK, Acknowledged, produce_form
-from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.rpc.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -240,7 +239,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | C
         partitions = topics[0].partition_data
         if len(partitions) == 1:
             return _handle_one(broker, call, request, topics[0], partitions[0])
-    if len(topics) + sum(len(topic.partition_data) for topic in topics) > ELEMENTS_AT_ONCE:
+    if call.is_long:
         from kpybroker.handlers.producing_in_slices import produce_in_slices
 
         return produce_in_slices(broker, call, request)

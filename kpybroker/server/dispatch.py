@@ -7,6 +7,7 @@ import importlib
 import logging
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,12 +80,12 @@ class Dispatcher:
         self.routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._between: Between | None = None
-        self.handle_long: HandleLong = _handle_long
-        """Calls the handler of a long request; quotas stand here too."""
+        self._handle_long: HandleLong = _handle_long
 
-    def stand_between(self, between: Between | None) -> None:
+    def stand_between(self, between: Between | None, handle_long: HandleLong | None = None) -> None:
         """Put something between requests and their handlers, or take it away."""
         self._between = between
+        self._handle_long = handle_long or _handle_long
         for route in self.routes.values():
             route.go_through(between)
 
@@ -133,7 +134,7 @@ class Dispatcher:
 
     def _run_long(self, connection: Connection, known: Known, frame: memoryview, correlation_id: int) -> None:
         """Handle a request of many elements in turns: it is copied, for the receive buffer serves the next ones."""
-        route, call = known.route, known.call
+        route, call = known.route, replace(known.call, is_long=True)
         api = route.api
         if api.elements <= ELEMENTS_AT_ONCE:
             raise MalformedFrame(f"{api.name} v{call.version}: more than {api.elements} elements")
@@ -143,7 +144,7 @@ class Dispatcher:
         size_bytes = len(frame)
 
         def handle(request: Any) -> Any:
-            return self.handle_long(connection, size_bytes, reply, lambda: route.handle(self._broker, call, request))
+            return self._handle_long(connection, size_bytes, reply, lambda: route.handle(self._broker, call, request))
 
         work = run_long(self._broker.long_work, api, call.version, bytes(frame), known.body_at, handle, reply)
         reply.task = self._begin(connection, route, None, work, reply)

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from kpybroker.call import Encoded, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -19,6 +19,7 @@ from kpybroker.long_work import LongWork
 from kpybroker.wire.api import Api
 from kpybroker.wire.forms import FORMS
 from kpybroker.wire.message import build_in_turns, parse_in_turns
+from kpybroker.wire.rpc import fetch
 
 Handle = Callable[[Any], Any]
 """From a request to its response, a coroutine, or a Reply. Raises KafkaError and Damage."""
@@ -79,13 +80,13 @@ def _lists_of(kind: Hashable) -> tuple[str, ...]:
 
 def has_many_rows(response: Any) -> bool:
     """Whether to encode a response holds up others."""
-    return any(len(getattr(response, name) or ()) > ROWS_AT_ONCE for name in _lists_of(type(response)))
+    return any(len(getattr(response, name) or ()) > ROWS_AT_ONCE for name in _lists_of(cast(Hashable, type(response))))
 
 
 async def encoded(work: LongWork, version: int, response: Any) -> Any:
     """A response as it can be sent at once; what is encoded already, or has a form, stays as it is."""
-    if response is None or isinstance(response, Encoded) or type(response) in FORMS:
-        return response
+    if response is None or isinstance(response, Encoded | fetch.Response) or type(response) in FORMS:
+        return response  # a Fetch of many rows has a form
     return Encoded(await work.through(build_in_turns(response, version)))
 
 

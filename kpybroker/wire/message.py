@@ -154,15 +154,22 @@ def parse_in_turns(cls: type[T], version: int, frame: bytes, pos: int, most: int
 
 def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
     """As `build`; yields now and then. The message must not change meanwhile."""
+    pieces, _ = yield from pieces_in_turns(message, version)
+    return b"".join(pieces)
+
+
+def pieces_in_turns(message: Any, version: int) -> Generator[None, None, tuple[list[Any], list[int]]]:
+    """As `pieces_of`; yields now and then."""
     from kpybroker.wire.building import lower_builder
 
     builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
     pieces: list[Any] = []
+    large: list[int] = []
     try:
-        yield from builder(message, pieces, [])
+        yield from builder(message, pieces, large)
     except (struct.error, AttributeError, TypeError, ValueError) as error:
         raise ValueError(_complaint(message, version) or str(error)) from error
-    return b"".join(pieces)
+    return pieces, large
 
 
 def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any:
