@@ -10,7 +10,7 @@ from kpybroker.controller.assignments import NEW_PARTITIONS_PER_REQUEST_MAX, too
 from kpybroker.controller.commands import CreatePartitions, NewPartitions
 from kpybroker.errors import KafkaError
 from kpybroker.handlers.everywhere import served_everywhere
-from kpybroker.handlers.in_turns import SLICE, at_most_twice, decided
+from kpybroker.handlers.in_turns import SLICE, Turns, at_most_twice, decided
 from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.create_partitions import (
     CreatePartitionsTopic,
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    turns = Turns(broker.long_work)
     quota = mutations(broker, call, "CreatePartitions")
     asked: Sequence[CreatePartitionsTopic] = request.topics
     if len(asked) > SLICE:
-        asked = at_most_twice(asked, lambda topic: topic.name)
+        asked = await at_most_twice(turns, asked, lambda topic: topic.name)
         _check_number(broker, asked)
     results = await decided(
         broker,
@@ -44,7 +45,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             CreatePartitionsTopicResult(
                 name=result.name or "", error_code=result.error_code, error_message=result.error_message
             )
-            for result in results
+            async for result in turns.through(results)
         ],
     )
 

@@ -10,7 +10,7 @@ from kpybroker.config.describe import describe_topic
 from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.everywhere import served_everywhere
-from kpybroker.handlers.in_turns import SLICE, at_most_twice, decided
+from kpybroker.handlers.in_turns import SLICE, Turns, at_most_twice, decided
 from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.create_topics import (
     CreatableTopic,
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    turns = Turns(broker.long_work)
     quota = mutations(broker, call, "CreateTopics")
     asked: Sequence[CreatableTopic] = request.topics
     if len(asked) > SLICE:
-        asked = at_most_twice(asked, lambda topic: topic.name)
+        asked = await at_most_twice(turns, asked, lambda topic: topic.name)
     results = await decided(
         broker,
         asked,
@@ -38,7 +39,9 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
     await served_everywhere(broker, request.timeout_ms)
     settings = _Settings(broker.config)
-    return Response(throttle_time_ms=quota.wait_ms, topics=[_result(settings, result) for result in results])
+    return Response(
+        throttle_time_ms=quota.wait_ms, topics=[_result(settings, result) async for result in turns.through(results)]
+    )
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """What became of each partition; asked for all, of those that needed an election."""
-    asked = _asked(request)
     there = ((topic.name, range(len(topic.partitions))) for topic in broker.image.topics.values())
-    results: list[commands.PartitionResult] = []
-    for pieces in partitions_in_slices(there if asked is None else asked):
-        if results:
+    named = request.topic_partitions
+    asked = there if named is None else ((each.topic, each.partitions) for each in named)
+    response = Response(replica_election_results=[])
+    told = response.replica_election_results
+    for some in partitions_in_slices(asked):
+        if told:
             await broker.long_work.turn()
-        command = commands.ElectLeaders(request.election_type, pieces)
-        results += await broker.controller.ask(command, request.timeout_ms)
-    return _response(results, shows_all=asked is not None)
+        command = commands.ElectLeaders(request.election_type, some)
+        results = await broker.controller.ask(command, request.timeout_ms)
+        for row in _response(results, shows_all=named is not None).replica_election_results:
+            if told and told[-1].topic == row.topic:
+                told[-1].partition_result += row.partition_result
+            else:
+                told.append(row)
+    return response
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

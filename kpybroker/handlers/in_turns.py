@@ -68,14 +68,15 @@ async def decided(
     return told
 
 
-def at_most_twice(asked: Sequence[T], name: Callable[[T], Hashable]) -> list[T]:
+async def at_most_twice(turns: Turns, asked: Sequence[T], name: Callable[[T], Hashable]) -> list[T]:
     """Entries of one name side by side, and no more than two of them: a machine refuses the name for that."""
     named: dict[Hashable, list[T]] = {}
-    for each in asked:
+    async for each in turns.through(asked):
         alike = named.setdefault(name(each), [])
         if len(alike) < 2:
             alike.append(each)
-    return [each for alike in sorted(named.values(), key=len, reverse=True) for each in alike]
+    twice = [each for alike in named.values() if len(alike) == 2 for each in alike]
+    return twice + [alike[0] for alike in named.values() if len(alike) == 1]
 
 
 class Turns:

@@ -19,7 +19,7 @@ from kpybroker.controller.commands import (
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.alter_configs import merged, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
-from kpybroker.handlers.in_turns import decided
+from kpybroker.handlers.in_turns import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    settled = [None if call.forwarded else _settled(broker, resource, request) for resource in request.resources]
+    turns = Turns(broker.long_work)
+    settled = [
+        None if call.forwarded else _settled(broker, resource, request)
+        async for resource in turns.through(request.resources)
+    ]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
     answers = await decided(
         broker,
@@ -40,7 +44,12 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         lambda some: IncrementalAlterConfigs(tuple(_change(resource) for resource in some), request.validate_only),
         broker.config.request_timeout_ms,
     )
-    return Response(responses=told(AlterConfigsResourceResponse, merged(settled, answers)))
+    responses: list[AlterConfigsResourceResponse] = []
+    for some in slices(merged(settled, answers)):
+        responses += told(AlterConfigsResourceResponse, some)
+        if len(some) == SLICE:
+            await turns.turn()
+    return Response(responses=responses)
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
