@@ -22,8 +22,8 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     asked = there if named is None else ((each.topic, each.partitions) for each in named)
     response = Response(replica_election_results=[])
     told = response.replica_election_results
-    for some in partitions_in_slices(asked):
-        if told:
+    for number, some in enumerate(partitions_in_slices(asked)):
+        if number:
             await broker.long_work.turn()
         command = commands.ElectLeaders(request.election_type, some)
         results = await broker.controller.ask(command, request.timeout_ms)

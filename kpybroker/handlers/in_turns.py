@@ -61,8 +61,8 @@ async def decided(
 ) -> list[Any]:
     """What the controller answers to each entry; of many, SLICE in one step. Raises KafkaError, also midway."""
     told: list[Any] = []
-    for piece in slices(asked):
-        if told:
+    for number, piece in enumerate(slices(asked)):
+        if number:
             await broker.long_work.turn()
         told += await broker.controller.ask(command(tuple(piece)), timeout_ms)
     return told

@@ -77,8 +77,9 @@ async def _group(
         await _name_once(asked.topics, turns)
         wanted = [(_name(broker, each, by_id), each) async for each in turns.through(asked.topics)]
         found = []
-        for some in partitions_in_slices((name, each.partition_indexes) for name, each in wanted if name is not None):
-            if found:
+        known = ((name, each.partition_indexes) for name, each in wanted if name is not None)
+        for number, some in enumerate(partitions_in_slices(known)):
+            if number:
                 await turns.turn()
             command = FetchOffsets(who[0], some, *who[1:], require_stable)
             found += await runner.ask(command, broker.config.request_timeout_ms)
