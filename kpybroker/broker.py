@@ -17,6 +17,7 @@ from kpybroker.controller.presence import Presence
 from kpybroker.creating import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
+from kpybroker.long_work import LongWork
 from kpybroker.metadata import chronicle, whereabouts
 from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import TOPIC_RESOURCE, TRANSACTION_FEATURE, Image, TopicImage
@@ -73,6 +74,7 @@ class Broker:
         self.metrics = Metrics()
         self.image = Image()
         self.answers = Answers()
+        self.long_work = LongWork()
         self._departed = whereabouts.Departed()
         self.supported_features = SUPPORTED_FEATURES
         self.hosting = Hosting(config.node_id)
@@ -115,7 +117,6 @@ class Broker:
         self.transactions_client = TransactionsClient(
             config.node_id, now[0], now[2], self.transactions, self._neighbours
         )
-        """Asks the coordinator of a transactional id, wherever it is."""
         self._coordinators: dict[str, GroupCoordinator | TransactionCoordinator] = {
             OFFSETS_TOPIC: self.groups,
             TRANSACTION_TOPIC: self.transactions,

@@ -26,6 +26,8 @@ class Call:
     """Which kind of listener it came in at: of the broker, or of the controller."""
     forwarded: bool = False
     """Another broker has sent it on, and has answered what a broker decides by itself."""
+    is_long: bool = False
+    """The request has more elements than are handled in one go."""
 
 
 class Encoded(bytes):

@@ -14,7 +14,7 @@ ROWS = [
     ["handlers"],
     ["broker", "creating"],
     ["controller", "replication", "groups", "transactions", "quotas"],
-    ["raft", "coordinating", "runner", "machine", "peer", "call"],
+    ["raft", "coordinating", "runner", "machine", "peer", "call", "long_work"],
     ["storage", "metadata"],
     ["security"],
     ["wire"],

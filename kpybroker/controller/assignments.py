@@ -86,13 +86,18 @@ def new_partition(state: ControllerState, topic_id: bytes, index: int, replicas:
     )
 
 
+def too_many_partitions() -> KafkaError:
+    """For a request that wants more than NEW_PARTITIONS_PER_REQUEST_MAX."""
+    return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
 def create_partitions(
     state: ControllerState, config: BrokerConfig, random: Random, command: CreatePartitions
 ) -> tuple[list[Any], list[TopicResult]]:
     """Decide a CreatePartitions. Raises POLICY_VIOLATION where it asks for too many altogether."""
     asked = sum(_added(state, topic) for topic in command.topics)
     if asked > NEW_PARTITIONS_PER_REQUEST_MAX:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        raise too_many_partitions()
     names = Counter(topic.name for topic in command.topics)
     records: list[Any] = []
     results = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.in_turns import Turns
+from kpybroker.handlers.in_turns import slices
 from kpybroker.metadata.whereabouts import has_partition
 from kpybroker.replication.partition import INTERNAL_TOPICS
 from kpybroker.transactions.commands import AddPartitions
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FENCED_SINCE = 2
 MANY_SINCE = 4
+ASKED_AT_ONCE = 100
+"""So many transactions of a broker's request are looked at together."""
 
 Codes = dict[Place, ErrorCode]
 
@@ -68,10 +70,12 @@ async def _add(broker: Broker, call: Call, command: AddPartitions) -> ErrorCode:
 
 
 async def _of_brokers(broker: Broker, asked: Sequence[AddPartitionsToTxnTransaction]) -> list[AddPartitionsToTxnResult]:
-    tasks = []
-    async for each in Turns().over(asked):
-        tasks.append(asyncio.create_task(_of_broker(broker, each)))
-    return await asyncio.gather(*tasks)
+    results: list[AddPartitionsToTxnResult] = []
+    for some in slices(asked, ASKED_AT_ONCE):
+        if results:
+            await broker.long_work.turn()
+        results += await asyncio.gather(*(_of_broker(broker, each) for each in some))
+    return results
 
 
 async def _of_broker(broker: Broker, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:

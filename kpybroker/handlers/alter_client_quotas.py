@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterClientQuotas, QuotaChange
 from kpybroker.errors import KafkaError
+from kpybroker.handlers.in_turns import decided
 from kpybroker.metadata.quotas import Entity
 from kpybroker.wire.rpc.alter_client_quotas import EntityData, EntryData, EntryDataReply, Request, Response
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    changes = tuple(
-        QuotaChange(_entity(entry), tuple((op.key, None if op.remove else op.value) for op in entry.ops))
-        for entry in request.entries
+    results = await decided(
+        broker,
+        request.entries,
+        lambda some: AlterClientQuotas(tuple(_change(entry) for entry in some), request.validate_only),
+        broker.config.request_timeout_ms,
     )
-    command = AlterClientQuotas(changes, request.validate_only)
-    results = await broker.controller.ask(command, broker.config.request_timeout_ms)
     return Response(
         entries=[
             EntryDataReply(
@@ -29,6 +30,10 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
             for result in results
         ]
     )
+
+
+def _change(entry: EntryData) -> QuotaChange:
+    return QuotaChange(_entity(entry), tuple((op.key, None if op.remove else op.value) for op in entry.ops))
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

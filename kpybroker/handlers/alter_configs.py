@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import (
     AlterConfigs,
     ConfigResult,
-    IncrementalAlterConfigs,
     ReplaceConfigs,
     ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_configs import check_this_broker
+from kpybroker.handlers.in_turns import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.alter_configs import AlterConfigsResource, AlterConfigsResourceResponse, Request, Response
 
 if TYPE_CHECKING:
@@ -24,10 +24,23 @@ T = TypeVar("T")
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    settled = [None if call.forwarded else _refused(broker, resource) for resource in request.resources]
+    turns = Turns(broker.long_work)
+    settled = [
+        None if call.forwarded else _refused(broker, resource) async for resource in turns.through(request.resources)
+    ]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
-    command = AlterConfigs(tuple(_replace(resource) for resource in asked), request.validate_only, call.host)
-    return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
+    answers = await decided(
+        broker,
+        asked,
+        lambda some: AlterConfigs(tuple(_replace(resource) for resource in some), request.validate_only, call.host),
+        broker.config.request_timeout_ms,
+    )
+    responses: list[AlterConfigsResourceResponse] = []
+    for some in slices(merged(settled, answers)):
+        responses += told(AlterConfigsResourceResponse, some)
+        if len(some) == SLICE:
+            await turns.turn()
+    return Response(responses=responses)
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
@@ -40,12 +53,10 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
     return Response(responses=told(AlterConfigsResourceResponse, refused_alike(request.resources, refusal)))
 
 
-async def decided(
-    broker: Broker, command: AlterConfigs | IncrementalAlterConfigs, settled: Sequence[ConfigResult | None]
-) -> list[ConfigResult]:
+def merged(settled: Sequence[ConfigResult | None], answers: Iterable[ConfigResult]) -> list[ConfigResult]:
     """One result per resource: what this broker settled by itself, in between what the controller answers."""
-    answers = iter(await broker.controller.ask(command, broker.config.request_timeout_ms))
-    return [result or next(answers) for result in settled]
+    rest = iter(answers)
+    return [result or next(rest) for result in settled]
 
 
 def refused_alike(resources: Sequence[Any], refusal: KafkaError) -> list[ConfigResult]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterPartition, IsrResult, ProposedIsr
+from kpybroker.handlers.in_turns import Turns, decided
 from kpybroker.wire.rpc.alter_partition import (
     PartitionData,
     PartitionDataReply,
@@ -26,17 +27,21 @@ ANY_EPOCH = -1
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Each partition as it now is, or why its proposal was refused. Raises STALE_BROKER_EPOCH."""
-    proposals = tuple(
-        _proposal(topic.topic_id, partition, call.version) for topic in request.topics for partition in topic.partitions
-    )
-    results = await broker.controller.ask(
-        AlterPartition(request.broker_id, request.broker_epoch, proposals), TIMEOUT_MS
-    )
+    turns = Turns(broker.long_work)
+    proposals = [
+        _proposal(topic.topic_id, partition, call.version)
+        async for topic in turns.through(request.topics)
+        async for partition in turns.through(topic.partitions)
+    ]
+    who = request.broker_id, request.broker_epoch
+    results = await decided(broker, proposals, lambda some: AlterPartition(*who, some), TIMEOUT_MS)
     told = iter(results)
     return Response(
         topics=[
-            TopicDataReply(topic_id=topic.topic_id, partitions=[_told(next(told)) for _ in topic.partitions])
-            for topic in request.topics
+            TopicDataReply(
+                topic_id=topic.topic_id, partitions=[_told(next(told)) async for _ in turns.through(topic.partitions)]
+            )
+            async for topic in turns.through(request.topics)
         ]
     )
 

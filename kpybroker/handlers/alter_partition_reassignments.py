@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterReassignments, Reassignment
+from kpybroker.handlers.in_turns import Turns, decided
 from kpybroker.wire.rpc.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """What became of each partition's wish; the moves themselves go on afterwards."""
-    wanted = tuple(
+    turns = Turns(broker.long_work)
+    wanted = [
         Reassignment(topic.name, each.partition_index, None if each.replicas is None else tuple(each.replicas))
-        for topic in request.topics
-        for each in topic.partitions
-    )
-    command = AlterReassignments(wanted, request.allow_replication_factor_change)
-    told = iter(await broker.controller.ask(command, request.timeout_ms))
+        async for topic in turns.through(request.topics)
+        async for each in turns.through(topic.partitions)
+    ]
+    allowed = request.allow_replication_factor_change
+    told = iter(await decided(broker, wanted, lambda some: AlterReassignments(some, allowed), request.timeout_ms))
     return Response(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,
@@ -41,9 +43,9 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
                         error_code=result.error_code,
                         error_message=result.error_message,
                     )
-                    for result in (next(told) for _ in topic.partitions)
+                    async for result in turns.through(next(told) for _ in topic.partitions)
                 ],
             )
-            for topic in request.topics
+            async for topic in turns.through(request.topics)
         ],
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirTopicResult,
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-def handle(broker: Broker, _call: Call, request: Request) -> Response:
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """The moves begin; DescribeLogDirs tells how far they are."""
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for directory in request.dirs:
-        for topic in directory.topics:
+    turns = Turns(broker.long_work)
+    async for directory in turns.through(request.dirs):
+        async for topic in turns.through(directory.topics):
             told = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=[]))
-            for index in topic.partitions:
+            async for index in turns.through(topic.partitions):
                 code = _altered(broker, topic.name, index, directory.path)
                 told.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
     return Response(results=list(topics.values()))

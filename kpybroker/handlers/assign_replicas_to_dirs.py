@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AssignReplicas
+from kpybroker.handlers.in_turns import Turns, decided
 from kpybroker.wire.rpc.assign_replicas_to_dirs import (
     DirectoryDataReply,
     PartitionDataReply,
@@ -22,16 +23,18 @@ TIMEOUT_MS = 10_000
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """What became of each assignment, as Kafka groups them: by directory and topic. Raises STALE_BROKER_EPOCH."""
-    asked = tuple(
+    turns = Turns(broker.long_work)
+    asked = [
         (directory.id, topic.topic_id, partition.partition_index)
-        for directory in request.directories
-        for topic in directory.topics
-        for partition in topic.partitions
-    )
-    results = await broker.controller.ask(AssignReplicas(request.broker_id, request.broker_epoch, asked), TIMEOUT_MS)
+        async for directory in turns.through(request.directories)
+        async for topic in turns.through(directory.topics)
+        async for partition in turns.through(topic.partitions)
+    ]
+    who = request.broker_id, request.broker_epoch
+    results = await decided(broker, asked, lambda some: AssignReplicas(*who, some), TIMEOUT_MS)
     directories: dict[bytes, DirectoryDataReply] = {}
     topics: dict[tuple[bytes, bytes], TopicDataReply] = {}
-    for directory, topic_id, index, code in results:
+    async for directory, topic_id, index, code in turns.through(results):
         if directory not in directories:
             directories[directory] = DirectoryDataReply(id=directory, topics=[])
         if (directory, topic_id) not in topics:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
-    turns = Turns()
+    turns = Turns(broker.long_work)
     groups = []
     async for group_id in turns.over(request.group_ids, str):
         described = await _describe(broker, group_id)

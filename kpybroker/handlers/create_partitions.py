@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
+from kpybroker.controller.assignments import NEW_PARTITIONS_PER_REQUEST_MAX, too_many_partitions
 from kpybroker.controller.commands import CreatePartitions, NewPartitions
 from kpybroker.errors import KafkaError
 from kpybroker.handlers.everywhere import served_everywhere
+from kpybroker.handlers.in_turns import SLICE, Turns, at_most_twice, decided
 from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.create_partitions import (
     CreatePartitionsTopic,
@@ -21,11 +24,20 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    turns = Turns(broker.long_work)
     quota = mutations(broker, call, "CreatePartitions")
-    command = CreatePartitions(
-        tuple(_new_partitions(topic) for topic in request.topics), request.validate_only, quota.take
+    asked: Sequence[CreatePartitionsTopic] = request.topics
+    if len(asked) > SLICE:
+        asked = await at_most_twice(turns, asked, lambda topic: topic.name)
+        _check_number(broker, asked)
+    results = await decided(
+        broker,
+        asked,
+        lambda some: CreatePartitions(
+            tuple(_new_partitions(topic) for topic in some), request.validate_only, quota.take
+        ),
+        request.timeout_ms,
     )
-    results = await broker.controller.ask(command, request.timeout_ms)
     await served_everywhere(broker, request.timeout_ms)
     return Response(
         throttle_time_ms=quota.wait_ms,
@@ -33,9 +45,17 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             CreatePartitionsTopicResult(
                 name=result.name or "", error_code=result.error_code, error_message=result.error_message
             )
-            for result in results
+            async for result in turns.through(results)
         ],
     )
+
+
+def _check_number(broker: Broker, asked: Sequence[CreatePartitionsTopic]) -> None:
+    """The controller sees a part of them at a time. Raises POLICY_VIOLATION."""
+    there = broker.image.topics
+    wanted = sum(max(each.count - len(there[each.name].partitions), 0) for each in asked if each.name in there)
+    if wanted > NEW_PARTITIONS_PER_REQUEST_MAX:
+        raise too_many_partitions()
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
@@ -9,6 +10,7 @@ from kpybroker.config.describe import describe_topic
 from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.everywhere import served_everywhere
+from kpybroker.handlers.in_turns import SLICE, Turns, at_most_twice, decided
 from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.create_topics import (
     CreatableTopic,
@@ -24,12 +26,22 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    turns = Turns(broker.long_work)
     quota = mutations(broker, call, "CreateTopics")
-    command = CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only, quota.take)
-    results = await broker.controller.ask(command, request.timeout_ms)
+    asked: Sequence[CreatableTopic] = request.topics
+    if len(asked) > SLICE:
+        asked = await at_most_twice(turns, asked, lambda topic: topic.name)
+    results = await decided(
+        broker,
+        asked,
+        lambda some: CreateTopics(tuple(_new_topic(topic) for topic in some), request.validate_only, quota.take),
+        request.timeout_ms,
+    )
     await served_everywhere(broker, request.timeout_ms)
     settings = _Settings(broker.config)
-    return Response(throttle_time_ms=quota.wait_ms, topics=[_result(settings, result) for result in results])
+    return Response(
+        throttle_time_ms=quota.wait_ms, topics=[_result(settings, result) async for result in turns.through(results)]
+    )
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A code per group; one named twice is deleted, and answered, once."""
     results = []
-    async for group_id in Turns().over(dict.fromkeys(request.groups_names)):
+    async for group_id in Turns(broker.long_work).over(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE
         try:
             runner = broker.groups.runner(group_id, may_be_empty=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
 TO_HIGH_WATERMARK = -1
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Response:
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """The new start of each partition, or why it stayed."""
+    turns = Turns(broker.long_work)
     topics = [
         DeleteRecordsTopicResult(
-            name=topic.name, partitions=[_delete(broker, topic.name, ask) for ask in topic.partitions]
+            name=topic.name,
+            partitions=[_delete(broker, topic.name, ask) async for ask in turns.through(topic.partitions)],
         )
-        for topic in request.topics
+        async for topic in turns.through(request.topics)
     ]
     return Response(topics=topics)
 

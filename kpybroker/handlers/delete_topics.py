@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import ZERO_UUID, DeleteTopics
 from kpybroker.errors import KafkaError
+from kpybroker.handlers.in_turns import SLICE, Turns, at_most_twice, decided
 from kpybroker.handlers.mutating import mutations
 from kpybroker.wire.rpc.delete_topics import DeletableTopicResult, Request, Response
 
@@ -15,8 +17,12 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    turns = Turns(broker.long_work)
     quota = mutations(broker, call, "DeleteTopics")
-    results = await broker.controller.ask(DeleteTopics(_asked(request), quota.take), request.timeout_ms)
+    asked: Sequence[tuple[str | None, bytes]] = _asked(request)
+    if len(asked) > SLICE:
+        asked = await at_most_twice(turns, asked, lambda each: each)
+    results = await decided(broker, asked, lambda some: DeleteTopics(some, quota.take), request.timeout_ms)
     return Response(
         throttle_time_ms=quota.wait_ms,
         responses=[
@@ -26,7 +32,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
                 error_code=result.error_code,
                 error_message=result.error_message,
             )
-            for result in results
+            async for result in turns.through(results)
         ],
     )
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    turns = Turns()
+    turns = Turns(broker.long_work)
     results = []
     async for resource in turns.over(request.resources, lambda each: (each.resource_type, each.resource_name)):
         results.append(_answer(broker, resource, request))

@@ -27,7 +27,7 @@ GROUP_OPERATIONS = 3400
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    turns = Turns()
+    turns = Turns(broker.long_work)
     groups = []
     async for group_id in turns.over(request.groups, str):
         described = await _describe(broker, call, group_id)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.storage.log import Log
 from kpybroker.wire.rpc.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    wanted = None if request.topics is None else {topic.topic: frozenset(topic.partitions) for topic in request.topics}
+async def handle(broker: Broker, _call: Call, request: Request) -> Response:
+    turns = Turns(broker.long_work)
+    wanted: dict[str, frozenset[int]] | None = None
+    if request.topics is not None:
+        wanted = {topic.topic: frozenset(topic.partitions) async for topic in turns.through(request.topics)}
     disk, log_dirs = broker.world.disk, broker.log_dirs
     results = {path: DescribeLogDirsResult(log_dir=path, topics=[]) for path in log_dirs.paths}
     for path, result in results.items():
@@ -41,7 +45,7 @@ def handle(broker: Broker, _call: Call, request: Request) -> Response:
             results[path].topics.append(topics[path, topic])
         topics[path, topic].partitions.append(row)
 
-    for partition in broker.hosting:
+    async for partition in turns.through(list(broker.hosting)):
         directory = log_dirs.of(partition.log)
         if directory is not None:
             lag = max(partition.log.high_watermark - partition.log.end, 0)

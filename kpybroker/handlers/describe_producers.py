@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per partition asked; refusals are per partition."""
-    turns = Turns()
+    turns = Turns(broker.long_work)
     topics = []
     async for topic in turns.over(request.topics):
         partitions = []

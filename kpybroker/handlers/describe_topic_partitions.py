@@ -5,10 +5,13 @@ Topics come sorted by name; `cursor` says where the page starts, `next_cursor` w
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from heapq import merge
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.handlers.metadata import TOPIC_OPERATIONS
 from kpybroker.replication.partition import INTERNAL_TOPICS
 from kpybroker.wire.rpc.describe_topic_partitions import (
@@ -23,22 +26,24 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.metadata.image import PartitionImage
 
+SORTED_A_TURN = 5000
+"""So many names are sorted before others have their turn."""
 
-def handle(broker: Broker, call: Call, request: Request) -> Response:
+
+async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """At most `response_partition_limit` partitions, and never more than max.request.partition.size.limit."""
     limit = min(request.response_partition_limit, broker.config.max_request_partition_size_limit)
     if limit <= 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "response_partition_limit must be positive")
-    names = sorted({t.name for t in request.topics}) if request.topics else sorted(broker.image.topics)
     cursor = request.cursor
     if cursor is not None:
         if cursor.partition_index < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
-        if request.topics and cursor.topic_name not in names:
+        if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that is not asked for")
-        names = [name for name in names if name >= cursor.topic_name]
+    asked = [topic.name for topic in request.topics] if request.topics else list(broker.image.topics)
     response = Response(topics=[])
-    for name in names:
+    async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if limit <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
@@ -52,6 +57,21 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
             response.next_cursor = Cursor(topic_name=name, partition_index=reached)
             return response
     return response
+
+
+async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator[str]:
+    """Names from `begin` on, each once; sorted in parts, for others wait while one is sorted."""
+    turns = Turns(broker.long_work)
+    parts = []
+    for at in range(0, len(names), SORTED_A_TURN):
+        if at:
+            await turns.turn()
+        parts.append(sorted({name for name in names[at : at + SORTED_A_TURN] if name >= begin}))
+    before = None
+    async for name in turns.through(merge(*parts)):
+        if name != before:
+            yield name
+        before = name
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """One state, or one refusal, for each id."""
-    turns = Turns()
+    turns = Turns(broker.long_work)
     states = []
     async for each in turns.over(request.transactional_ids, str):
         states.append(await _describe(broker, each))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import partitions_in_slices
 from kpybroker.wire.rpc.elect_leaders import PartitionResult, ReplicaElectionResult, Request, Response
 
 if TYPE_CHECKING:
@@ -16,8 +17,22 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """What became of each partition; asked for all, of those that needed an election."""
-    command = commands.ElectLeaders(request.election_type, _asked(request))
-    return _response(await broker.controller.ask(command, request.timeout_ms), shows_all=command.partitions is not None)
+    there = ((topic.name, range(len(topic.partitions))) for topic in broker.image.topics.values())
+    named = request.topic_partitions
+    asked = there if named is None else ((each.topic, each.partitions) for each in named)
+    response = Response(replica_election_results=[])
+    told = response.replica_election_results
+    for number, some in enumerate(partitions_in_slices(asked)):
+        if number:
+            await broker.long_work.turn()
+        command = commands.ElectLeaders(request.election_type, some)
+        results = await broker.controller.ask(command, request.timeout_ms)
+        for row in _response(results, shows_all=named is not None).replica_election_results:
+            if told and told[-1].topic == row.topic:
+                told[-1].partition_result += row.partition_result
+            else:
+                told.append(row)
+    return response
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

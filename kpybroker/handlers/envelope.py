@@ -13,14 +13,12 @@ from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.answering import answer
 from kpybroker.wire.api import Api, Listens, RunsOn, by_key
-from kpybroker.wire.frame import encode_response, parse_request_header
-from kpybroker.wire.message import parse
+from kpybroker.wire.frame import parse_request_header, response_head
+from kpybroker.wire.message import build_in_turns, parse_in_turns
 from kpybroker.wire.rpc.envelope import Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-
-_SIZE_BYTES = 4
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -32,15 +30,17 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     if api is None or not forwardable(api) or not api.min <= header.api_version <= api.max:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     version = header.api_version
-    inner = parse(api.request, version, request.request_data, body_at)
+    work = broker.long_work
+    inside = bytes(request.request_data)
+    inner = await work.through(parse_in_turns(api.request, version, inside, body_at, api.elements))
     host = _host(request.client_host_address)
     asker = Call(api.key, version, header.client_id, host, call.connection, forwarded=True)
     told = await answer(broker, api, asker, inner)
     if says_not_controller(told):
         raise KafkaError(ErrorCode.NOT_CONTROLLER)  # lost on the way: the sender asks the next one
     assert not isinstance(told, Encoded)
-    frame = b"".join(encode_response(header.correlation_id, api, version, told))
-    return Response(response_data=frame[_SIZE_BYTES:])
+    body = await work.through(build_in_turns(told, version))
+    return Response(response_data=response_head(header.correlation_id, api, version) + body)
 
 
 def forwardable(api: Api) -> bool:

@@ -8,15 +8,15 @@ stable offset for read_committed. The first batch comes even if it is larger tha
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.handlers.fetch_sessions import resolve
 from kpybroker.handlers.fetching_metadata import fetch_metadata, is_of_the_quorum
-from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, Want, Wanted
+from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want
 from kpybroker.wire.forms import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import (
     AbortedTransaction,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 READ_COMMITTED = 1
 FOLLOWERS_SERVE = 11
 """Who asks with this version knows that any replica may answer (KIP-392)."""
+WANTS_AT_ONCE = 1000
+"""A fetch of more partitions looks at them in turns: this many take some five milliseconds."""
 ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _EMPTY = b""
 _fetched = partial(tuple.__new__, Fetched)
@@ -261,7 +263,9 @@ class FetchReply(Reply):
         self._time_out()
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Response | Fetched | Reply:
+def handle(
+    broker: Broker, call: Call, request: Request
+) -> Response | Fetched | Reply | Coroutine[Any, Any, Reply | Response]:
     """Answer at once where possible, else give a reply that waits."""
     by_id = call.version >= 13
     replica_id = request.replica_id if call.version < 15 else (request.replica_state or _NO_REPLICA).replica_id
@@ -273,6 +277,10 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Fetched |
         from kpybroker.handlers.fetching_replicas import fetch_replica
 
         return fetch_replica(broker, call, request, replica_id)
+    if call.is_long:
+        from kpybroker.handlers.fetching_many import fetch_in_turns
+
+        return fetch_in_turns(broker, call, request, by_id)
     if request.rack_id and broker.config.is_rack_aware:
         from kpybroker.handlers.fetching_nearby import fetch_nearby
 
@@ -282,6 +290,10 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Fetched |
         if fetched is not None:
             return fetched
     session, wants = resolve(broker, request, by_id)
+    if len(wants) > WANTS_AT_ONCE:
+        from kpybroker.handlers.fetching_many import ManyFetchReply
+
+        return begin(ManyFetchReply(broker, call, request, session, wants))
     return begin(FetchReply(broker, call, request, session, wants))
 
 
@@ -335,45 +347,6 @@ def _at_once(broker: Broker, call: Call, request: Request) -> Fetched | None:
 def refuse(request: Request, refusal: KafkaError) -> Response:
     """The whole fetch is refused: a session that is not as the client thinks."""
     return Response(error_code=refusal.code, responses=[])
-
-
-def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and all that is wanted."""
-    session, named = resume(broker, request, by_id, Want)
-    return session, named if session is None else list(session.wants.values())
-
-
-def resume(
-    broker: Broker, request: Request, by_id: bool, make: Callable[..., Want]
-) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and what this request names, each made by `make`."""
-    sessions, is_replica = broker.sessions, make is ReplicaWant
-    session_id, epoch = request.session_id, request.session_epoch
-    wants: OrderedDict[Wanted, Want] = OrderedDict()
-    for topic in request.topics:
-        name = None if by_id else topic.topic
-        for p in topic.partitions:
-            key = (topic.topic_id if name is None else name, p.partition)
-            want = make(
-                name, topic.topic_id, p.partition, p.fetch_offset, p.partition_max_bytes, p.current_leader_epoch
-            )
-            if type(want) is ReplicaWant:
-                want.last_fetched_epoch, want.log_start = p.last_fetched_epoch, p.log_start_offset
-            wants[key] = want
-    if epoch == FINAL_EPOCH:
-        if session_id:
-            sessions.close(session_id)
-        return None, list(wants.values())
-    if epoch == INITIAL_EPOCH:
-        if session_id:
-            sessions.close(session_id)
-        session = sessions.open(wants, by_id=by_id, is_replica=is_replica) if wants else None
-        return session, list(wants.values())
-    session = sessions.resume(session_id, epoch, by_id=by_id, is_replica=is_replica)
-    forgotten: list[Wanted] = []
-    for gone in request.forgotten_topics_data:
-        forgotten += [(gone.topic_id if by_id else gone.topic, index) for index in gone.partitions]
-    return session, sessions.update(session, wants, forgotten)
 
 
 def _refused(want: Want, refusal: KafkaError) -> PartitionData:

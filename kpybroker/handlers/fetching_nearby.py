@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fetch import FetchReply, begin, resolve
+from kpybroker.handlers.fetch import FetchReply, begin
+from kpybroker.handlers.fetch_sessions import resolve
 from kpybroker.metadata.whereabouts import endpoints
 from kpybroker.wire.rpc.fetch import PartitionData, Request, Response
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fetch import FetchReply, resume
+from kpybroker.handlers.fetch import FetchReply
+from kpybroker.handlers.fetch_sessions import resume
 from kpybroker.replication.followers import UNKNOWN, Follower
 from kpybroker.replication.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response

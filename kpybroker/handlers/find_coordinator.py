@@ -27,7 +27,7 @@ KEPT_IN = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per key."""
     if call.version >= MANY_KEYS_SINCE:
-        keys = Turns().over(request.coordinator_keys)
+        keys = Turns(broker.long_work).over(request.coordinator_keys)
         return Response(coordinators=[await _find(broker, call, request.key_type, key) async for key in keys])
     found = await _find(broker, call, request.key_type, request.key)
     return Response(

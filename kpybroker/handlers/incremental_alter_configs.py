@@ -17,8 +17,9 @@ from kpybroker.controller.commands import (
     ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.alter_configs import decided, refused_alike, told
+from kpybroker.handlers.alter_configs import merged, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
+from kpybroker.handlers.in_turns import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -31,10 +32,26 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    settled = [None if call.forwarded else _settled(broker, resource, request) for resource in request.resources]
+    turns = Turns(broker.long_work)
+    settled = [
+        None if call.forwarded else _settled(broker, resource, request)
+        async for resource in turns.through(request.resources)
+    ]
     asked = [resource for resource, result in zip(request.resources, settled, strict=True) if result is None]
-    command = IncrementalAlterConfigs(tuple(_change(resource) for resource in asked), request.validate_only, call.host)
-    return Response(responses=told(AlterConfigsResourceResponse, await decided(broker, command, settled)))
+    answers = await decided(
+        broker,
+        asked,
+        lambda some: IncrementalAlterConfigs(
+            tuple(_change(resource) for resource in some), request.validate_only, call.host
+        ),
+        broker.config.request_timeout_ms,
+    )
+    responses: list[AlterConfigsResourceResponse] = []
+    for some in slices(merged(settled, answers)):
+        responses += told(AlterConfigsResourceResponse, some)
+        if len(some) == SLICE:
+            await turns.turn()
+    return Response(responses=responses)
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:

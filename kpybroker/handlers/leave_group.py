@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
 from kpybroker.groups.commands import Leave
+from kpybroker.handlers.in_turns import slices
 from kpybroker.wire.rpc.leave_group import MemberIdentity, MemberResponse, Request, Response
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     many = call.version >= MANY_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
     try:
-        codes = await broker.groups.runner(request.group_id).ask(
-            Leave(request.group_id, members), broker.config.request_timeout_ms
-        )
+        codes: list[int] = []
+        for some in slices(members):
+            if codes:
+                await broker.long_work.turn()
+            command = Leave(request.group_id, list(some))
+            codes += await broker.groups.runner(request.group_id).ask(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         return Response(error_code=refusal.code)
     if not many:

@@ -30,7 +30,7 @@ READ_COMMITTED = 1
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per partition asked; refusals are per partition."""
-    turns = Turns()
+    turns = Turns(broker.long_work)
     return Response(
         topics=[
             ListOffsetsTopicResponse(

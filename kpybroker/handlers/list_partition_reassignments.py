@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import ListReassignments
+from kpybroker.handlers.in_turns import partitions_in_slices
 from kpybroker.wire.rpc.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """Those among the asked ones, or all; what is not there or does not move is left out."""
     asked = request.topics
-    command = ListReassignments(
-        None if asked is None else tuple((topic.name, tuple(topic.partition_indexes)) for topic in asked)
-    )
-    found = await broker.controller.ask(command, request.timeout_ms)
+    if asked is None:
+        found = await broker.controller.ask(ListReassignments(None), request.timeout_ms)
+    else:
+        found = []
+        for some in partitions_in_slices((topic.name, topic.partition_indexes) for topic in asked):
+            found += await broker.controller.ask(ListReassignments(some), request.timeout_ms)
+            await broker.long_work.turn()
     return Response(
         error_message=None,
         topics=[

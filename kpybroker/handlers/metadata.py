@@ -7,12 +7,14 @@ Answers depend on the Image and on who has just left, so they are kept, encoded,
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.replication.partition import INTERNAL_TOPICS
-from kpybroker.wire.message import build
+from kpybroker.wire.message import build, build_in_turns
 from kpybroker.wire.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (
     MetadataResponseBroker,
@@ -24,8 +26,15 @@ from kpybroker.wire.rpc.metadata import (
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.metadata.image import TopicImage
+    from kpybroker.metadata.image import Image, TopicImage
 
+Asked = tuple[str | None, bytes]
+"""A topic's name, or None and its id."""
+Departed = tuple[int, ...]
+TOPICS_AT_ONCE = 100
+"""An answer about so many topics is made and encoded without a turn for others, unless they have many partitions."""
+KEPT_TOPICS_MAX = 1000
+"""Answers to requests that name more topics than this are not kept."""
 NOT_ASKED = -(2**31)
 TOPIC_OPERATIONS = 3576
 """Read, write, create, delete, alter, describe, describe configs, alter configs: all, without an authorizer."""
@@ -35,10 +44,10 @@ CLUSTER_OPERATIONS = 8096
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
     """Topics that are not there are created first, where both sides allow it."""
-    if _wants_all(request, call.version):
-        key: tuple[object, ...] = (call.version, None)
-    else:
-        asked = request.topics or []
+    turns = Turns(broker.long_work)
+    wants_all = _wants_all(request, call.version)
+    asked = [] if wants_all else request.topics or []
+    if not wants_all:
         for topic in asked:
             if topic.topic_id != ZERO_UUID:
                 topic.name = None  # Java asks by id with an empty name
@@ -46,28 +55,58 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             missing = [t.name for t in asked if t.name is not None and t.name not in broker.image.topics]
             if missing:
                 await broker.auto_create(missing)
-        key = (call.version, tuple(dict.fromkeys((t.name, t.topic_id) for t in asked)))
+    names: tuple[Asked, ...] | None = None if wants_all else tuple(dict.fromkeys((t.name, t.topic_id) for t in asked))
     departed = broker.departed()
-    key += (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
-    key += (call.listener, departed)
-    found = broker.answers.get(key)
+    key: tuple[object, ...] = (call.version, names, request.include_topic_authorized_operations)
+    key += (request.include_cluster_authorized_operations, call.listener, departed)
+    keeps = len(asked) <= KEPT_TOPICS_MAX
+    found = broker.answers.get(key) if keeps else None
     if found is None:
-        found = broker.answers[key] = Encoded(build(_describe(broker, call, request, departed), call.version))
-    return found
+        image = broker.image
+        if len(image.topics if names is None else names) <= TOPICS_AT_ONCE:
+            work = _describe(broker, image, call, request, names, departed, turns)
+            found = Encoded(build(await work, call.version))
+        elif not keeps:
+            return await _described(broker, image, call, request, names, departed)
+        else:  # all who ask for the same meanwhile wait for the one answer
+            found = asyncio.ensure_future(_described(broker, image, call, request, names, departed))
+        broker.answers[key] = found
+    return found if isinstance(found, Encoded) else await asyncio.shield(found)
+
+
+async def _described(
+    broker: Broker, image: Image, call: Call, request: Request, names: tuple[Asked, ...] | None, departed: Departed
+) -> Encoded:
+    """Made and encoded in turns."""
+    work = broker.long_work
+    response = await _describe(broker, image, call, request, names, departed, Turns(work))
+    return Encoded(await work.through(build_in_turns(response, call.version)))
 
 
 def _wants_all(request: Request, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _describe(broker: Broker, call: Call, request: Request, departed: tuple[int, ...]) -> Response:
-    image = broker.image
+async def _describe(
+    broker: Broker,
+    image: Image,
+    call: Call,
+    request: Request,
+    names: tuple[Asked, ...] | None,
+    departed: Departed,
+    turns: Turns,
+) -> Response:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-    if _wants_all(request, call.version):
-        topics = [_topic(broker, topic, operations) for topic in image.topics.values()]
+    live = image.live_brokers()
+    topics = []
+    if names is None:
+        async for topic in turns.through(list(image.topics.values())):
+            topics.append(_topic(topic, live, operations))
+            turns.add(len(topic.partitions))
     else:
-        asked = dict.fromkeys((t.name, t.topic_id) for t in request.topics or [])
-        topics = [_asked(broker, name, topic_id, operations, call.version) for name, topic_id in asked]
+        async for name, topic_id in turns.through(names):
+            topics.append(_asked(broker, image, name, topic_id, operations, call.version))
+            turns.add(len(topics[-1].partitions))
     # never without any: librdkafka forgets the brokers that are not named, and from none it may never come back
     brokers = broker.endpoints(call.listener, departed) or broker.endpoints(call.listener, (broker.node_id,))
     return Response(
@@ -83,18 +122,20 @@ def _describe(broker: Broker, call: Call, request: Request, departed: tuple[int,
     )
 
 
-def _asked(broker: Broker, name: str | None, topic_id: bytes, operations: int, version: int) -> MetadataResponseTopic:
+def _asked(
+    broker: Broker, image: Image, name: str | None, topic_id: bytes, operations: int, version: int
+) -> MetadataResponseTopic:
     if name is None:
-        found = broker.image.topic_by_id(topic_id)
+        found = image.topic_by_id(topic_id)
         if found is None:
             shown = None if version >= 12 else ""
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=shown, topic_id=topic_id, partitions=[]
             )
-        return _topic(broker, found, operations)
-    topic = broker.image.topic(name)
+        return _topic(found, image.live_brokers(), operations)
+    topic = image.topic(name)
     if topic is not None:
-        return _topic(broker, topic, operations)
+        return _topic(topic, image.live_brokers(), operations)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         broker.check_topic_name(name)
@@ -109,8 +150,7 @@ def _asked(broker: Broker, name: str | None, topic_id: bytes, operations: int, v
     )
 
 
-def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
-    live = broker.image.live_brokers()
+def _topic(topic: TopicImage, live: frozenset[int], operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,

@@ -6,13 +6,15 @@ codes of KIP-848; v10 topic ids instead of names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import CommitOffsets, PartitionCommit
+from kpybroker.handlers.in_turns import SLICE, Turns, slices
 from kpybroker.wire.rpc.offset_commit import (
-    OffsetCommitRequestTopic,
+    OffsetCommitRequestPartition,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     Request,
@@ -27,48 +29,66 @@ GROUP_ID_NOT_FOUND_SINCE = 9
 TOPIC_IDS_SINCE = 10
 
 
+Known = tuple[str, bytes, list[PartitionCommit]]
+
+
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A code per partition; what concerns the whole group is said at each partition that is known."""
     by_id = call.version >= TOPIC_IDS_SINCE
-    known: list[tuple[str, bytes, list[PartitionCommit]]] = []
+    known: list[Known] = []
     answers: list[OffsetCommitResponsePartition] = []
     topics = []
-    for topic in request.topics:
+    turns = Turns(broker.long_work)
+    async for topic in turns.through(request.topics):
         image = broker.image.topic_by_id(topic.topic_id) if by_id else broker.image.topic(topic.name)
-        answered, commits, accepted = _sort(topic, image, by_id)
-        if answered:
-            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answered))
-        if image is not None and commits:
-            known.append((image.name, image.id, commits))
-            answers += accepted
+        told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        for some in slices(topic.partitions):
+            answered, commits, accepted = _sort(some, image, by_id)
+            told.partitions += answered
+            if image is not None and commits:
+                known.append((image.name, image.id, commits))
+                answers += accepted
+            if len(answers) >= SLICE:
+                await _commit(broker, call, request, known, answers)
+                known, answers = [], []
+            elif len(some) == SLICE:
+                await turns.turn()
+        if told.partitions:
+            topics.append(told)
     if known:
-        command = CommitOffsets(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            request.retention_time_ms,
-            known,
-            knows_group_id_not_found=call.version >= GROUP_ID_NOT_FOUND_SINCE,
-        )
-        try:
-            runner = broker.groups.runner(request.group_id, may_be_empty=True)
-            codes = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
-        except KafkaError as refusal:
-            codes = [refusal.code] * len(answers)
-        for answer, code in zip(answers, codes, strict=True):
-            answer.error_code = code
+        await _commit(broker, call, request, known, answers)
     return Response(topics=topics)
 
 
+async def _commit(
+    broker: Broker, call: Call, request: Request, known: list[Known], answers: list[OffsetCommitResponsePartition]
+) -> None:
+    command = CommitOffsets(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        request.retention_time_ms,
+        known,
+        knows_group_id_not_found=call.version >= GROUP_ID_NOT_FOUND_SINCE,
+    )
+    try:
+        runner = broker.groups.runner(request.group_id, may_be_empty=True)
+        codes = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
+    except KafkaError as refusal:
+        codes = [refusal.code] * len(answers)
+    for answer, code in zip(answers, codes, strict=True):
+        answer.error_code = code
+
+
 def _sort(
-    topic: OffsetCommitRequestTopic, image: TopicImage | None, by_id: bool
+    asked: Sequence[OffsetCommitRequestPartition], image: TopicImage | None, by_id: bool
 ) -> tuple[list[OffsetCommitResponsePartition], list[PartitionCommit], list[OffsetCommitResponsePartition]]:
-    """All answers of a topic; the commits to partitions that exist; and the answers these will fill in."""
+    """All answers to partitions of a topic; commits to those that exist; and the answers these will fill in."""
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if image is None and by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partitions = 0 if image is None else len(image.partitions)
     answered, commits, accepted = [], [], []
-    for each in topic.partitions:
+    for each in asked:
         answer = OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=unknown)
         answered.append(answer)
         if 0 <= each.partition_index < partitions:

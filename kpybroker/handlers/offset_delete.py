@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import DeleteOffsets
+from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A code per partition; offsets that are not there are forgotten without error."""
     known: dict[str, set[int]] = {}
-    for topic in request.topics:
+    turns = Turns(broker.long_work)
+    async for topic in turns.through(request.topics):
         image = broker.image.topic(topic.name)
         there = range(0 if image is None else len(image.partitions))
         known.setdefault(topic.name, set()).update(
@@ -49,6 +51,6 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
                     for each in topic.partitions
                 ],
             )
-            for topic in request.topics
+            async for topic in turns.through(request.topics)
         ]
     )

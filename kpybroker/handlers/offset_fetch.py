@@ -9,13 +9,13 @@ has been deleted is not shown, also where one of the same name was made again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import FetchOffsets
-from kpybroker.handlers.in_turns import Turns
+from kpybroker.handlers.in_turns import Turns, partitions_in_slices
 from kpybroker.wire.rpc.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -41,10 +41,11 @@ NO_TOPIC_ID = bytes(16)
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per group."""
+    turns = Turns(broker.long_work)
     if call.version >= MANY_GROUPS_SINCE:
         by_id = call.version >= TOPIC_IDS_SINCE
-        asked_groups = Turns().over(request.groups, lambda each: each.group_id)
-        groups = [await _group(broker, group, by_id, request.require_stable) async for group in asked_groups]
+        asked_groups = turns.over(request.groups, lambda each: each.group_id)
+        groups = [await _group(broker, group, by_id, request.require_stable, turns) async for group in asked_groups]
         for group in groups:
             if group.error_code:
                 group.topics = []
@@ -54,43 +55,69 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     if topics is not None:
         asked = [OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes) for each in topics]
     only = OffsetFetchRequestGroup(group_id=request.group_id, topics=asked)
-    return _as_one(await _group(broker, only, False, request.require_stable), call)
+    return _as_one(await _group(broker, only, False, request.require_stable, turns), call)
 
 
 async def _group(
-    broker: Broker, asked: OffsetFetchRequestGroup, by_id: bool, require_stable: bool
+    broker: Broker, asked: OffsetFetchRequestGroup, by_id: bool, require_stable: bool, turns: Turns
 ) -> OffsetFetchResponseGroup:
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
-    _name_once(asked.topics or ())
-    wanted = None if asked.topics is None else [(_name(broker, each, by_id), each) for each in asked.topics]
-    known = None if wanted is None else [(name, each.partition_indexes) for name, each in wanted if name is not None]
+    who = asked.group_id, asked.member_id, asked.member_epoch
     try:
         runner = broker.groups.runner(asked.group_id, may_be_empty=True)
-        command = FetchOffsets(asked.group_id, known, asked.member_id, asked.member_epoch, require_stable)
-        found = await runner.ask(command, broker.config.request_timeout_ms)
+        if asked.topics is None:
+            command = FetchOffsets(who[0], None, *who[1:], require_stable)
+            found = await runner.ask(command, broker.config.request_timeout_ms)
+            async for name, offsets in turns.through(found):
+                topic = _topic(broker, name, offsets)
+                if topic.partitions:
+                    answer.topics.append(topic)
+                turns.add(len(offsets))
+            return answer
+        await _name_once(asked.topics, turns)
+        wanted = [(_name(broker, each, by_id), each) async for each in turns.through(asked.topics)]
+        found = []
+        known = ((name, each.partition_indexes) for name, each in wanted if name is not None)
+        for number, some in enumerate(partitions_in_slices(known)):
+            if number:
+                await turns.turn()
+            command = FetchOffsets(who[0], some, *who[1:], require_stable)
+            found += await runner.ask(command, broker.config.request_timeout_ms)
+        pieces = iter(found)
+        async for asked_name, each in turns.through(wanted):
+            answer.topics.append(_told(broker, asked_name, each, pieces, by_id))
+            turns.add(len(each.partition_indexes))
     except KafkaError as refusal:
         answer.error_code = refusal.code
-        answer.topics = [_refused(each, refusal.code) for _, each in wanted or []]
-        return answer
-    if wanted is None:
-        answer.topics = [topic for name, offsets in found if (topic := _topic(broker, name, offsets)).partitions]
-        return answer
-    offsets_of = iter(found)
-    for name, each in wanted:
-        if name is None:
-            answer.topics.append(_refused(each, ErrorCode.UNKNOWN_TOPIC_ID))
-        else:
-            topic = _topic(broker, name, next(offsets_of)[1], all_asked=True)
-            if not by_id:
-                topic.topic_id = NO_TOPIC_ID
-            answer.topics.append(topic)
+        answer.topics = [_refused(each, refusal.code) async for each in turns.through(asked.topics or [])]
     return answer
 
 
-def _name_once(topics: Iterable[OffsetFetchRequestTopics]) -> None:
+def _told(
+    broker: Broker,
+    name: str | None,
+    asked: OffsetFetchRequestTopics,
+    pieces: Iterator[tuple[str, list[tuple[int, Shown]]]],
+    by_id: bool,
+) -> OffsetFetchResponseTopics:
+    """One topic's answer, from as many pieces as its partitions were asked in."""
+    if name is None:
+        return _refused(asked, ErrorCode.UNKNOWN_TOPIC_ID)
+    offsets = next(pieces)[1]
+    if len(offsets) < len(asked.partition_indexes):
+        offsets = list(offsets)
+        while len(offsets) < len(asked.partition_indexes):
+            offsets += next(pieces)[1]
+    topic = _topic(broker, name, offsets, all_asked=True)
+    if not by_id:
+        topic.topic_id = NO_TOPIC_ID
+    return topic
+
+
+async def _name_once(topics: Iterable[OffsetFetchRequestTopics], turns: Turns) -> None:
     """Leave out partitions that stood there before: a commit has up to 4 KB of metadata (see `in_turns.py`)."""
     named: defaultdict[tuple[str, bytes], set[int]] = defaultdict(set)
-    for topic in topics:
+    async for topic in turns.through(topics):
         before = named[topic.name, topic.topic_id]
         topic.partition_indexes = [each for each in dict.fromkeys(topic.partition_indexes) if each not in before]
         before.update(topic.partition_indexes)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """One answer per partition asked; refusals are per partition."""
-    turns = Turns()
+    turns = Turns(broker.long_work)
     return Response(
         topics=[
             OffsetForLeaderTopicResult(

@@ -239,6 +239,15 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | C
         partitions = topics[0].partition_data
         if len(partitions) == 1:
             return _handle_one(broker, call, request, topics[0], partitions[0])
+    if call.is_long:
+        from kpybroker.handlers.producing_in_slices import produce_in_slices
+
+        return produce_in_slices(broker, call, request)
+    return append_or_ask(broker, call, request)
+
+
+def append_or_ask(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Response | None]:
+    """Append to all partitions, where transactions begin after the coordinator was asked."""
     if request.acks in ACKS and is_transactional(request):
         return _in_transaction(broker, call, request)
     return append_all(broker, call, request, {})

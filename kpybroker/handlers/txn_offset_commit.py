@@ -6,12 +6,13 @@ the transaction (KIP-890).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import CommitOffsets, PartitionCommit
-from kpybroker.handlers.in_turns import Turns
+from kpybroker.handlers.in_turns import SLICE, Turns, slices
 from kpybroker.replication.txn_markers import OFFSETS_TOPIC
 from kpybroker.storage.transactions import NOT_NEEDED
 from kpybroker.wire.rpc.txn_offset_commit import (
@@ -30,12 +31,15 @@ ABORTABLE_SINCE = 4
 ADDS_SINCE = 5
 
 
+Known = tuple[str, bytes, list[PartitionCommit]]
+
+
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A code per partition; what concerns the whole group is said at each partition that is known."""
-    known: list[tuple[str, bytes, list[PartitionCommit]]] = []
+    known: list[Known] = []
     answers: list[TxnOffsetCommitResponsePartition] = []
     response = Response()
-    turns = Turns()
+    turns = Turns(broker.long_work)
     async for topic in turns.over(request.topics):
         image = broker.image.topic(topic.name)
         partitions = 0 if image is None else len(image.partitions)
@@ -65,9 +69,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return response
 
 
-async def _commit(
-    broker: Broker, call: Call, request: Request, known: list[tuple[str, bytes, list[PartitionCommit]]]
-) -> list[ErrorCode]:
+async def _commit(broker: Broker, call: Call, request: Request, known: list[Known]) -> list[ErrorCode]:
     """Raises KafkaError."""
     broker.groups.runner(request.group_id)  # whoever does not coordinate the group need not ask
     place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
@@ -86,18 +88,35 @@ async def _commit(
     producers = broker.hosting.leads(*place).log.producers
     producers.require_transaction(*who, verified)
     producers.check_epoch(*who)
-    command = CommitOffsets(
-        request.group_id,
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id,
-        NO_RETENTION,
-        known,
-        knows_group_id_not_found=False,
-        transaction=who,
-    )
-    codes: list[ErrorCode] = await runner.ask(command, broker.config.offsets_commit_timeout_ms)
+    codes: list[ErrorCode] = []
+    for some in _in_slices(known):
+        command = CommitOffsets(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            NO_RETENTION,
+            some,
+            knows_group_id_not_found=False,
+            transaction=who,
+        )
+        codes += await runner.ask(command, broker.config.offsets_commit_timeout_ms)
     return codes
+
+
+def _in_slices(known: list[Known]) -> Iterator[list[Known]]:
+    """Pieces of few more than SLICE partitions."""
+    piece: list[Known] = []
+    room = SLICE
+    for topic, topic_id, commits in known:
+        for some in slices(commits):
+            piece.append((topic, topic_id, list(some)))
+            room -= len(some)
+            if room <= 0:
+                yield piece
+                piece, room = [], SLICE
+    if piece:
+        yield piece
 
 
 async def _ask(broker: Broker, request: Request, place: tuple[str, int], *, adds: bool) -> None:

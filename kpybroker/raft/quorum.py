@@ -353,7 +353,13 @@ class Quorum:
         self._timer = loop.call_later(max(wake_ms / 1000 - loop.time(), 0.001), self._tick)
 
     def _tick(self) -> None:
+        """Time is up. After a stall of this node what others have said may wait in the sockets: that is read first."""
         self._timer = None
+        loop = asyncio.get_running_loop()
+        if loop.time() * 1000 - self._timer_ms > raft.LATE_MS:
+            self._timer_ms = int(loop.time() * 1000) + raft.READING_MS
+            self._timer = loop.call_later(raft.READING_MS / 1000, self._tick)
+            return
         self._take(raft.Tick())
 
     def _role_changed(self, before: raft.State) -> None:

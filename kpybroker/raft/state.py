@@ -10,6 +10,11 @@ NOBODY: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
 """Epochs are int32: after this one nobody can be elected any more."""
 
+LATE_MS: Final = 100
+"""A timer that fires so much later than it was wanted says that this node was held up."""
+READING_MS: Final = 10
+"""How long a node that was held up reads what others have said meanwhile, before it decides that they are silent."""
+
 
 class Voted(NamedTuple):
     """What must be on disk before anything else happens in an epoch: the contents of `quorum-state`."""

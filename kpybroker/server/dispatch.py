@@ -7,6 +7,7 @@ import importlib
 import logging
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,11 +16,14 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.forwarding import forwarding
+from kpybroker.server.long_requests import LongReply, encoded, has_many_rows, run_long
 from kpybroker.server.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 from kpybroker.wire.frame import encode_response, parse_request_header
-from kpybroker.wire.message import parser
+from kpybroker.wire.message import parser_at_once
+from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.primitives import ManyElements
 from kpybroker.wire.repeat import RepeatingFetch, RepeatingProduce
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ PRODUCE, FETCH = 0, 1
 
 Handle = Callable[["Broker", Call, Any], Any]
 Between = Callable[[api_table.Api, Handle], Handle]
+HandleLong = Callable[["Connection", int, Reply, Callable[[], Any]], Any]
+"""From the connection, the size of the frame in bytes, the reply and the call of the handler to what that returns."""
 
 
 class Route:
@@ -77,10 +83,12 @@ class Dispatcher:
         self.routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._between: Between | None = None
+        self._handle_long: HandleLong = _handle_long
 
-    def stand_between(self, between: Between | None) -> None:
+    def stand_between(self, between: Between | None, handle_long: HandleLong | None = None) -> None:
         """Put something between requests and their handlers, or take it away."""
         self._between = between
+        self._handle_long = handle_long or _handle_long
         for route in self.routes.values():
             route.go_through(between)
 
@@ -102,6 +110,9 @@ class Dispatcher:
         route = known.route
         try:
             request = known.parse(frame, known.body_at)
+        except ManyElements:
+            self._run_long(connection, known, frame, correlation_id, is_new=is_new)
+            return
         except MalformedFrame as malformed:
             raise MalformedFrame(f"{route.api.name} v{known.call.version}: {malformed}") from malformed
         if is_new and not self._is_welcome(connection, route.api, known.call.version, request):
@@ -110,7 +121,7 @@ class Dispatcher:
         try:
             result = route.handle(self._broker, known.call, request)
             if type(result) is types.CoroutineType:
-                result = self._drive(connection, route, request, result)
+                result = self._drive(connection, known, request, result)
         except KafkaError as refusal:
             result = refused(route.api, request, refusal)
         except MalformedFrame:
@@ -135,6 +146,28 @@ class Dispatcher:
             self._limits.is_a_client(connection)
         return not connection.is_closing
 
+    def _run_long(
+        self, connection: Connection, known: Known, frame: memoryview, correlation_id: int, *, is_new: bool
+    ) -> None:
+        """Handle a request of many elements in turns: it is copied, for the receive buffer serves the next ones."""
+        route, call = known.route, replace(known.call, is_long=True)
+        api = route.api
+        if api.elements <= ELEMENTS_AT_ONCE:
+            raise MalformedFrame(f"{api.name} v{call.version}: more than {api.elements} elements")
+        route.count += 1
+        reply = LongReply()
+        reply.address = (api, call.version, correlation_id)
+        size_bytes = len(frame)
+
+        def handle(request: Any) -> Any:
+            if is_new and not self._is_welcome(connection, api, call.version, request):
+                return None
+            return self._handle_long(connection, size_bytes, reply, lambda: route.handle(self._broker, call, request))
+
+        work = run_long(self._broker.long_work, api, call.version, bytes(frame), known.body_at, handle, reply)
+        reply.task = self._begin(connection, route, None, work, reply)
+        connection.await_reply(reply)
+
     def _recognise(self, connection: Connection, frame: memoryview) -> Known | None:
         """Read a whole header, and remember what it says: a connection sends the same ones again and again."""
         header, body_at = parse_request_header(frame)
@@ -153,7 +186,7 @@ class Dispatcher:
             route = self.routes[api.key] = Route(api)
             route.go_through(self._between)
         call = Call(api.key, version, header.client_id, connection.host, connection.number, door.listener, door.side)
-        parse: Callable[[memoryview, int], Any] = parser(api.request, version)
+        parse: Callable[[memoryview, int], Any] = parser_at_once(api.request, version)
         if api.key == PRODUCE and version >= FIRST_FLEXIBLE_PRODUCE:
             parse = RepeatingProduce(parse)
         elif api.key == FETCH and version >= FIRST_FLEXIBLE_FETCH:
@@ -163,14 +196,29 @@ class Dispatcher:
             connection.known[api.key << 16 | version] = known
         return known
 
-    def _drive(self, connection: Connection, route: Route, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
+    def _drive(self, connection: Connection, known: Known, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine's first step in place; only one that really waits becomes a task."""
         try:
             waits_for = work.send(None)
         except StopIteration as finished:
-            return finished.value
+            if not has_many_rows(finished.value):
+                return finished.value
+            rest = encoded(self._broker.long_work, known.call.version, finished.value)
+        else:
+            rest = self._encoded(known.call.version, _rest(work, waits_for))
         reply = Reply()
-        task = asyncio.get_running_loop().create_task(_rest(work, waits_for))
+        self._begin(connection, known.route, request, rest, reply)
+        return reply
+
+    async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:
+        """Whoever has waited may have much to say."""
+        return await encoded(self._broker.long_work, version, await work)
+
+    def _begin(
+        self, connection: Connection, route: Route, request: Any, work: Coroutine[Any, Any, Any], reply: Reply
+    ) -> asyncio.Task[Any]:
+        """Complete a reply with what a coroutine returns."""
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
 
         def done(finished: asyncio.Task[Any]) -> None:
@@ -191,7 +239,7 @@ class Dispatcher:
                 connection.close()
 
         task.add_done_callback(done)
-        return reply
+        return task
 
     async def stop(self) -> None:
         """End what still waits; its connections are closing."""
@@ -211,6 +259,10 @@ class Dispatcher:
             ],
         )
         connection.answer(encode_response(correlation_id, api, 0, unsupported))
+
+
+def _handle_long(_connection: Connection, _size_bytes: int, _reply: Reply, handle: Callable[[], Any]) -> Any:
+    return handle()
 
 
 def encode(reply: Reply) -> Sequence[Any]:

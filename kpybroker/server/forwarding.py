@@ -11,15 +11,14 @@ from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.envelope import says_not_controller
 from kpybroker.wire.api import Api
-from kpybroker.wire.frame import encode_request, parse_response_header
-from kpybroker.wire.message import parse
+from kpybroker.wire.frame import parse_response_header, request_head
+from kpybroker.wire.message import build_in_turns, parse
 from kpybroker.wire.rpc import envelope
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 Handle = Callable[["Broker", Call, Any], Any]
-_SIZE_BYTES = 4
 
 ANONYMOUS = b"\0\0\x05User\x0aANONYMOUS\0\0"
 """The principal of whoever has not said who it is, as Kafka's controllers read it (DefaultPrincipalData, version 0)."""
@@ -63,7 +62,8 @@ async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told
 
 async def _forward(broker: Broker, api: Api, call: Call, request: Any) -> Encoded:
     """The active controller's answer, as it came. Raises REQUEST_TIMED_OUT, or what the envelope was refused with."""
-    frame = b"".join(encode_request(0, api, call.version, request, call.client_id))[_SIZE_BYTES:]
+    body = await broker.long_work.through(build_in_turns(request, call.version))
+    frame = request_head(0, api, call.version, call.client_id) + body
     sent = envelope.Request(request_data=frame, request_principal=ANONYMOUS, client_host_address=_packed(call.host))
     told = await broker.channel.ask("Envelope", sent, broker.config.request_timeout_ms)
     if told.error_code or told.response_data is None:

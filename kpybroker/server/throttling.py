@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply
@@ -23,6 +24,7 @@ from kpybroker.server.node_requests import is_of_a_broker
 from kpybroker.server.pausing import Pause, Pauses
 from kpybroker.wire.api import Api, Audience
 from kpybroker.wire.forms import FORMS
+from kpybroker.wire.layout import layout
 from kpybroker.wire.message import parse
 from kpybroker.world.stopwatch import perf_counter
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 PRODUCE, FETCH = 0, 1
 PERCENT = 100.0
 """Of one thread: what all time of it is."""
+_TIME = Struct(">i")
 _BODY_AT = 8
 """Where the message of a response frame begins, but for the tagged fields of flexible headers."""
 
@@ -94,7 +97,7 @@ class Throttling:
         if wanted and self._inner is None:
             self._inner = server.dispatch, server.encode
             server.dispatch, server.encode = self._dispatch, self._encode
-            server.stand_between(self._charging)
+            server.stand_between(self._charging, self._handle_long)
         elif not wanted and self._inner is not None:
             server.dispatch, server.encode = self._inner
             self._inner = None
@@ -125,6 +128,21 @@ class Throttling:
                 charge.pause = self.pauses.begin(connection)
         elif charge.wait_ms:
             self._pause(charge)
+
+    def _handle_long(self, connection: Connection, size_bytes: int, reply: Reply, handle: Callable[[], Any]) -> Any:
+        """As `_dispatch`, for a request that was read in turns: what it is charged is told with its reply."""
+        outer = self._dispatched, self._charge
+        self._dispatched, self._charge = (connection, size_bytes), None
+        try:
+            result, charge = handle(), self._charge
+        finally:
+            self._dispatched, self._charge = outer
+        if charge is not None:
+            reply.address = Charged(reply.address)
+            reply.address.charge = charge
+            if charge.wait_ms and charge.api.key != FETCH:
+                charge.pause = self.pauses.begin(connection)
+        return result
 
     def _charging(self, api: Api, handle: Callable[..., Any]) -> Callable[..., Any]:
         """The handler, with its work charged to the client."""
@@ -219,6 +237,8 @@ class Throttling:
         """The answer, which says how long to wait."""
         if not charge.wait_ms or response is None:
             return response
+        if isinstance(response, Encoded) and _begins_with_the_time(charge):
+            return Encoded(_TIME.pack(charge.wait_ms) + response[_TIME.size :])
         response = _spelled_out(charge, response)
         if hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = charge.wait_ms
@@ -229,6 +249,12 @@ class Throttling:
         if charge.pause is None:
             charge.pause = self.pauses.begin(charge.connection)
         charge.pause.start(charge.wait_ms)
+
+
+def _begins_with_the_time(charge: Charge) -> bool:
+    """Whether the throttle time comes first in this response, as it does in nearly all."""
+    members = layout(charge.api.response, charge.call.version).members
+    return bool(members) and members[0][0] == "throttle_time_ms"
 
 
 def _spelled_out(charge: Charge, response: Any) -> Any:

@@ -14,6 +14,14 @@ from typing import Any, NamedTuple
 
 NEVER = 1 << 15
 """The first flexible version of an API that has none."""
+FEW = 1000
+"""The most elements of a request about a handful of things; it is read and handled in one go."""
+MANY = 25_000
+"""... about the partitions that one client writes to, or the members of one group."""
+ASSIGNED = 100_000
+"""... about as many partitions as may be made at once, with their replicas and settings."""
+PARTITIONS = 250_000
+"""... about all partitions that a cluster may have, each of another topic."""
 
 
 class Audience(Enum):
@@ -52,6 +60,9 @@ class Api(NamedTuple):
     audience: Audience
     runs_on: RunsOn
     listens: Listens
+    elements: int = FEW
+    """A request has at most so many, in all its arrays together; whoever sends more is closed. Above FEW the handler
+    takes turns (`long_work.py`), or does the work in slices (tests/handlers/test_long_requests.py)."""
     advertise_from: int | None = None
     note: str = ""
 
@@ -88,70 +99,70 @@ ON_BROKER, ON_CONTROLLER, ON_BOTH = Listens
 # fmt: off
 #        key  name                    versions  flexible  audience  runs on     listens
 API = [
-    Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY,        ON_BROKER, advertise_from=0,
-          note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
-    Api(   1, "Fetch",                    4, 18,   12,    CLIENT,   ANY,        ON_BOTH),
-    Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY,        ON_BROKER),
-    Api(   3, "Metadata",                 0, 13,    9,    CLIENT,   ANY,        ON_BROKER,
+    Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
+          advertise_from=0, note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
+    Api(   1, "Fetch",                    4, 18,   12,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
+    Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(   3, "Metadata",                 0, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
           note="v0: no topics means all; from v1 null means all"),
-    Api(   8, "OffsetCommit",             2, 10,    8,    CLIENT,   ANY,        ON_BROKER),
-    Api(   9, "OffsetFetch",              1, 10,    6,    CLIENT,   ANY,        ON_BROKER),
-    Api(  10, "FindCoordinator",          0,  6,    3,    CLIENT,   ANY,        ON_BROKER),
+    Api(   8, "OffsetCommit",             2, 10,    8,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(   9, "OffsetFetch",              1, 10,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  10, "FindCoordinator",          0,  6,    3,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  11, "JoinGroup",                0,  9,    6,    CLIENT,   ANY,        ON_BROKER),
     Api(  12, "Heartbeat",                0,  4,    4,    CLIENT,   ANY,        ON_BROKER),
-    Api(  13, "LeaveGroup",               0,  5,    4,    CLIENT,   ANY,        ON_BROKER),
-    Api(  14, "SyncGroup",                0,  5,    4,    CLIENT,   ANY,        ON_BROKER),
-    Api(  15, "DescribeGroups",           0,  6,    5,    CLIENT,   ANY,        ON_BROKER),
+    Api(  13, "LeaveGroup",               0,  5,    4,    CLIENT,   ANY,        ON_BROKER, elements=MANY),
+    Api(  14, "SyncGroup",                0,  5,    4,    CLIENT,   ANY,        ON_BROKER, elements=MANY),
+    Api(  15, "DescribeGroups",           0,  6,    5,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  16, "ListGroups",               0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,        ON_BOTH,
           note="the response header stays v0, and an unknown version is answered in v0 (KIP-511)"),
-    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY,        ON_BROKER),
+    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  22, "InitProducerId",           0,  5,    2,    CLIENT,   ANY,        ON_BROKER,
           note="v6 (KIP-939) is unstable in Kafka 4.3 and not advertised there either"),
-    Api(  23, "OffsetForLeaderEpoch",     2,  4,    4,    CLIENT,   ANY,        ON_BROKER),
-    Api(  24, "AddPartitionsToTxn",       0,  5,    3,    CLIENT,   ANY,        ON_BROKER,
+    Api(  23, "OffsetForLeaderEpoch",     2,  4,    4,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  24, "AddPartitionsToTxn",       0,  5,    3,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
           note="from v4 on for brokers (KIP-890)"),
     Api(  25, "AddOffsetsToTxn",          0,  4,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  26, "EndTxn",                   0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
-    Api(  27, "WriteTxnMarkers",          1,  2,    1,    BROKER,   ANY,        ON_BROKER),
-    Api(  28, "TxnOffsetCommit",          0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
-    Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY,        ON_BOTH),
-    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER),
-    Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY,        ON_BROKER),
-    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  42, "DeleteGroups",             0,  2,    2,    CLIENT,   ANY,        ON_BROKER),
-    Api(  43, "ElectLeaders",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  45, "AlterPartitionReassignments", 0, 1,  0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  46, "ListPartitionReassignments", 0, 0,   0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY,        ON_BROKER),
+    Api(  27, "WriteTxnMarkers",          1,  2,    1,    BROKER,   ANY,        ON_BROKER, elements=MANY),
+    Api(  28, "TxnOffsetCommit",          0,  5,    3,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
+    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  42, "DeleteGroups",             0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  43, "ElectLeaders",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  45, "AlterPartitionReassignments", 0, 1,  0,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  46, "ListPartitionReassignments", 0, 0,   0,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY,        ON_BROKER, elements=MANY),
     Api(  48, "DescribeClientQuotas",     0,  1,    1,    CLIENT,   ANY,        ON_BROKER),
-    Api(  49, "AlterClientQuotas",        0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  49, "AlterClientQuotas",        0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=MANY),
     Api(  52, "Vote",                     0,  2,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  53, "BeginQuorumEpoch",         0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  54, "EndQuorumEpoch",           0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  55, "DescribeQuorum",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  56, "AlterPartition",           2,  3,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  56, "AlterPartition",           2,  3,    0,    BROKER,   CONTROLLER, ON_CONTROLLER, elements=PARTITIONS),
     Api(  57, "UpdateFeatures",           0,  2,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  58, "Envelope",                 0,  0,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  59, "FetchSnapshot",            0,  1,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  60, "DescribeCluster",          0,  2,    0,    CLIENT,   ANY,        ON_BOTH),
-    Api(  61, "DescribeProducers",        0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
+    Api(  61, "DescribeProducers",        0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  62, "BrokerRegistration",       0,  4,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  63, "BrokerHeartbeat",          0,  2,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  64, "UnregisterBroker",         0,  0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
-    Api(  65, "DescribeTransactions",     0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
-    Api(  66, "ListTransactions",         0,  2,    0,    CLIENT,   ANY,        ON_BROKER),
+    Api(  65, "DescribeTransactions",     0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  66, "ListTransactions",         0,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=MANY),
     Api(  67, "AllocateProducerIds",      0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
-    Api(  68, "ConsumerGroupHeartbeat",   0,  1,    0,    CLIENT,   ANY,        ON_BROKER),
-    Api(  69, "ConsumerGroupDescribe",    0,  1,    0,    CLIENT,   ANY,        ON_BROKER),
-    Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
+    Api(  68, "ConsumerGroupHeartbeat",   0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=ASSIGNED),
+    Api(  69, "ConsumerGroupDescribe",    0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER, elements=PARTITIONS),
     Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,
           note="v0 is ListClientMetricsResources and asks for those only (KIP-1142)"),
-    Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER),
+    Api(  75, "DescribeTopicPartitions",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  80, "AddRaftVoter",             0,  1,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  81, "RemoveRaftVoter",          0,  0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  82, "UpdateRaftVoter",          0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),

@@ -10,9 +10,15 @@ from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Tex
 from kpybroker.wire.lowering import Emitter, finish, has_view
 from kpybroker.wire.message import LARGE_BYTES
 
+ELEMENTS_A_TURN = 500
+"""So many elements of a long answer are built before others have their turn."""
 
-def lower_builder(cls: Any, version: int) -> Callable[[Any, list[Any], list[int]], None]:
-    """`builder(message, out, large)` appends the buffers to out, and the indices of large records to large."""
+
+def lower_builder(cls: Any, version: int, in_turns: bool = False) -> Callable[[Any, list[Any], list[int]], Any]:
+    """`builder(message, out, large)` appends the buffers to out, and the indices of large records to large.
+
+    in_turns: it is a generator, and yields after every ELEMENTS_A_TURN elements.
+    """
     tree = layout(cls, version)
     emitter = BuilderEmitter(
         {
@@ -22,6 +28,10 @@ def lower_builder(cls: Any, version: int) -> Callable[[Any, list[Any], list[int]
             "put_records": put_records,
         }
     )
+    emitter.in_turns = in_turns
+    if in_turns:
+        emitter.line(f"turn = {ELEMENTS_A_TURN}")
+        emitter.line("if False: yield")
     emitter.struct_fields(tree, "message")
     emitter.flush()
     return finish(emitter, "def lowered(message, out, large):", f"build {cls.__name__} v{version}")
@@ -44,6 +54,8 @@ def null_length(piece: Text | Blob | Array) -> tuple[str, str]:
 
 class BuilderEmitter(Emitter):
     """Emits statements that append buffers to `out`."""
+
+    in_turns = False
 
     def fixed(self, code: str, source: str) -> None:
         """An array of fixed-width values is one too; its code begins with a star and its count's code."""
@@ -152,9 +164,13 @@ class BuilderEmitter(Emitter):
         start = len(self.lines)
         self.line(f"for {item} in {values}:")
         self.depth += 1
+        if self.in_turns:
+            self.line(f"turn -= 1\n{' ' * self.depth}if not turn: turn = {ELEMENTS_A_TURN}; yield")
         self.piece(piece.element, item)
         self.flush()
         self.depth -= 1
+        if self.in_turns:
+            return
         body = [line.strip() for line in self.lines[start + 1 :]]
         if not body:
             del self.lines[start:]

@@ -20,6 +20,7 @@ MARK = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
 SHORT_MARK = MARK >> 32
 MARK_BYTES = Struct(">q").pack(MARK)
 SHORT_MARK_BYTES = Struct(">i").pack(SHORT_MARK)
+_SIZE_AND_ID = Struct(">ii")
 _NO_RECORDS = b"\1\0\0\0"
 """The end of a Fetch response of one partition without records: their length, and no tagged fields three times."""
 
@@ -110,4 +111,18 @@ def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committ
     return FetchForm(pack, size_bytes, before, between, after)
 
 
-FORMS = frozenset({Acknowledged, Fetched})
+class FetchedMany(NamedTuple):
+    """A Fetch response of many rows, built but for the correlation id; large records are buffers of their own."""
+
+    session_id: int
+    body: list[Buffer]
+    is_flexible: bool
+
+    def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
+        """The whole frame."""
+        tags = b"\0" if self.is_flexible else b""
+        size_bytes = 4 + len(tags) + sum(map(len, self.body))
+        return (_SIZE_AND_ID.pack(size_bytes, correlation_id) + tags, *self.body)
+
+
+FORMS = frozenset({Acknowledged, Fetched, FetchedMany})

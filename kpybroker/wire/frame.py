@@ -86,6 +86,19 @@ def encode_response(correlation_id: int, api: Api, version: int, response: Any) 
     return merge(pieces, large)
 
 
+def response_head(correlation_id: int, api: Api, version: int) -> bytes:
+    """What stands before the message in a response frame, without the size."""
+    head = _CORRELATION.pack(correlation_id)
+    return head + b"\0" if version >= api.flexible and api.key != API_VERSIONS else head
+
+
+def request_head(correlation_id: int, api: Api, version: int, client_id: str | None) -> bytes:
+    """What stands before the message in a request frame, without the size."""
+    client = b"" if client_id is None else client_id.encode()
+    head = _REQUEST.pack(api.key, version, correlation_id, -1 if client_id is None else len(client))
+    return head + client + (b"\0" if version >= api.flexible else b"")
+
+
 def encode_request(
     correlation_id: int, api: Api, version: int, request: Any, client_id: str | None = None
 ) -> list[bytes | memoryview]:

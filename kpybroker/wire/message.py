@@ -13,7 +13,7 @@ importing declarations costs next to nothing.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -55,6 +55,8 @@ class Part:
     _key: int | None = None
     _parsers: dict[int, Callable[[Buffer, int], Any]]
     _builders: dict[int, Callable[[Any, list[Any], list[int]], None]]
+    _others: dict[tuple[str, int], Any]
+    """Parsers and builders of other kinds, by kind and version."""
 
     def __init__(self, **values: Any) -> None:
         from kpybroker.wire.layout import make_init
@@ -102,7 +104,7 @@ def message(versions: str, *, flexible: int | None = None, key: int | None = Non
 
     def seal(cls: type[T]) -> type[T]:
         facts = {"_versions": versions, "_flexible": flexible, "_key": key}
-        return _seal(cls, {**facts, "_parsers": {}, "_builders": {}})
+        return _seal(cls, {**facts, "_parsers": {}, "_builders": {}, "_others": {}})
 
     return seal
 
@@ -125,6 +127,55 @@ def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
         from kpybroker.wire.parsing import lower_parser
 
         found = declared._parsers[version] = lower_parser(cls, version)
+    return found
+
+
+def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
+    """As `parser`, for requests of few elements (`parsing.ELEMENTS_AT_ONCE`). Raises ManyElements for others."""
+    from kpybroker.wire.parsing import Reading, lower_parser
+
+    found: Callable[[Buffer, int], T] = _lowered(
+        cls, version, "at once", lambda: lower_parser(cls, version, reading=Reading.AT_ONCE)
+    )
+    return found
+
+
+def parse_in_turns(cls: type[T], version: int, frame: bytes, pos: int, most: int) -> Generator[None, None, T]:
+    """A request of many elements: yields now and then, and returns it. Its records are views of the frame.
+
+    Raises MalformedFrame, also for more than `most` elements.
+    """
+    from kpybroker.wire.parsing import lower_parser_in_turns
+
+    read = _lowered(cls, version, "parse in turns", lambda: lower_parser_in_turns(cls, version))
+    found: Generator[None, None, T] = read(frame, pos, most)
+    return found
+
+
+def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
+    """As `build`; yields now and then. The message must not change meanwhile."""
+    pieces, _ = yield from pieces_in_turns(message, version)
+    return b"".join(pieces)
+
+
+def pieces_in_turns(message: Any, version: int) -> Generator[None, None, tuple[list[Any], list[int]]]:
+    """As `pieces_of`; yields now and then."""
+    from kpybroker.wire.building import lower_builder
+
+    builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
+    pieces: list[Any] = []
+    large: list[int] = []
+    try:
+        yield from builder(message, pieces, large)
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(_complaint(message, version) or str(error)) from error
+    return pieces, large
+
+
+def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any:
+    found = cls._others.get((kind, version))
+    if found is None:
+        found = cls._others[kind, version] = lower()
     return found
 
 
@@ -160,10 +211,14 @@ def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
     try:
         builder(message, pieces, large)
     except (struct.error, AttributeError, TypeError, ValueError) as error:
-        from kpybroker.wire.layout import complaint
-
-        raise ValueError(complaint(message, version) or str(error)) from error
+        raise ValueError(_complaint(message, version) or str(error)) from error
     return pieces, large
+
+
+def _complaint(message: Any, version: int) -> str | None:
+    from kpybroker.wire.layout import complaint
+
+    return complaint(message, version)
 
 
 def build(message: Any, version: int) -> bytes:

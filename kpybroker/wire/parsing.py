@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from enum import Enum
 from typing import Any
 
 from kpybroker.wire import primitives
@@ -13,22 +14,37 @@ from kpybroker.wire.lowering import Emitter, finish, has_view, min_bytes
 COPY_BYTES = 16384
 """Up to this size a frame with records is copied for its other fields: indexing bytes is cheaper than a view."""
 ELEMENTS_MAX = 1_000_000
-"""A request has at most so many elements in all its arrays together, tagged fields included: it is read in one go, and
-others wait. Five for each partition that a cluster may have by default."""
+"""A request has at most so many elements in all its arrays together, tagged fields included; the Api table says of most
+APIs that they have fewer."""
+ELEMENTS_AT_ONCE = 1000
+"""A request with more elements than this is read in turns: some two milliseconds."""
+ELEMENTS_A_TURN = 500
+"""So many structures or strings of a long request are read before others have their turn."""
 
 
-def lower_parser(cls: Any, version: int, *, prefix: bool = False) -> Callable[[Any, int], Any]:
+class Reading(Enum):
+    """How much a parser takes at once, and what it does about a message that has more."""
+
+    WHOLE = "any message, to its end"
+    AT_ONCE = "a request of at most ELEMENTS_AT_ONCE elements; raises ManyElements"
+    IN_TURNS = "a generator that yields now and then"
+
+
+def lower_parser(
+    cls: Any, version: int, *, prefix: bool = False, reading: Reading = Reading.WHOLE
+) -> Callable[[Any, int], Any]:
     """`parser(view, pos)`: the message; with prefix, (message, position behind it), and there may be more behind it."""
+    assert reading is not Reading.IN_TURNS, "that has another signature"
     tree = layout(cls, version)
     title = f"parse {cls.__name__} v{version}"
     if not has_view(tree):
-        return _lower(tree, title, prefix, "data = bytes(view)")
+        return _lower(tree, title, prefix, "data = bytes(view)", reading=reading)
     direct: Callable[[Any, int], Any] | None = None
 
     def large(view: Any, pos: int) -> Any:
         nonlocal direct
         if direct is None:
-            direct = _lower(tree, f"{title}, large", prefix, "data = view = memoryview(view)")
+            direct = _lower(tree, f"{title}, large", prefix, "data = view = memoryview(view)", reading=reading)
         return direct(view, pos)
 
     opening = (
@@ -36,13 +52,26 @@ def lower_parser(cls: Any, version: int, *, prefix: bool = False) -> Callable[[A
         "if type(view) is not memoryview: view = memoryview(view)",
         "data = bytes(view)",
     )
-    return _lower(tree, title, prefix, *opening, large=large)
+    return _lower(tree, title, prefix, *opening, large=large, reading=reading)
 
 
-def _lower(tree: Struct, title: str, prefix: bool, *opening: str, large: Any = None) -> Callable[[Any, int], Any]:
+def lower_parser_in_turns(cls: Any, version: int) -> Callable[[bytes, int, int], Generator[None, None, Any]]:
+    """`parser(frame, pos, most)`: yields after every ELEMENTS_A_TURN elements, and returns the request.
+
+    `most` is how many elements it may have. The frame must stay as it is: records are views of it.
+    """
+    tree = layout(cls, version)
+    opening = "data = view = memoryview(view)" if has_view(tree) else "data = bytes(view)"
+    return _lower(tree, f"parse {cls.__name__} v{version}, in turns", False, opening, reading=Reading.IN_TURNS)
+
+
+def _lower(
+    tree: Struct, title: str, prefix: bool, *opening: str, large: Any = None, reading: Reading
+) -> Callable[..., Any]:
     namespace = {
         "new": object.__new__,
         "refuse": primitives.refuse,
+        "refuse_at_once": primitives.refuse_at_once,
         "read_uvarint": primitives.read_uvarint,
         "read_long_text": primitives.read_long_text,
         "skip_tagged": primitives.skip_tagged,
@@ -50,14 +79,18 @@ def _lower(tree: Struct, title: str, prefix: bool, *opening: str, large: Any = N
         "large": large,
         "title": title,
     }
-    emitter = ParserEmitter(namespace, direct="data = view" in opening[0], counted=is_request(tree.cls))
+    emitter = ParserEmitter(namespace, "data = view" in opening[0], is_request(tree.cls), reading)
     for each in opening:
         emitter.line(each)
     emitter.line("try:")
     emitter.depth += 1
     emitter.line("limit = len(data)")
-    if emitter.counted:
-        emitter.line(f"room = {ELEMENTS_MAX}")
+    if reading is Reading.IN_TURNS:
+        emitter.line("room = most")
+        emitter.line(f"turn = {ELEMENTS_A_TURN}")
+        emitter.line("if False: yield")
+    elif emitter.counted:
+        emitter.line(f"room = {ELEMENTS_AT_ONCE if reading is Reading.AT_ONCE else ELEMENTS_MAX}")
     found = emitter.struct_fields(tree)
     emitter.flush()
     emitter.line("if pos > limit: refuse(f'{pos - limit} bytes missing')")
@@ -66,25 +99,30 @@ def _lower(tree: Struct, title: str, prefix: bool, *opening: str, large: Any = N
     emitter.line(f"return {found}, pos" if prefix else f"return {found}")
     emitter.depth -= 1
     emitter.line("except malformed as error: refuse(f'{title}: {error}')")
-    return finish(emitter, "def lowered(view, pos):", title)
+    return finish(emitter, f"def lowered(view, pos{', most' * (reading is Reading.IN_TURNS)}):", title)
 
 
 class ParserEmitter(Emitter):
     """Emits statements that read at `pos` in `data`.
 
-    direct: data is a view of the frame, not bytes. counted: the message may have `ELEMENTS_MAX` elements.
+    direct: data is a view of the frame, not bytes. counted: the elements of the message are counted.
     """
 
-    def __init__(self, namespace: dict[str, Any], direct: bool, counted: bool) -> None:
+    def __init__(self, namespace: dict[str, Any], direct: bool, counted: bool, reading: Reading) -> None:
         super().__init__(namespace)
         self.direct = direct
         self.counted = counted
+        self.reading = reading
 
     def count(self, size: str) -> None:
         """Emit taking so many elements from what a request may have."""
         if self.counted:
             self.line(f"room -= {size}")
-            self.line(f"if room < 0: refuse('more than {ELEMENTS_MAX} elements')")
+            if self.reading is Reading.AT_ONCE:
+                self.line("if room < 0: refuse_at_once()")
+            else:
+                most = "{most}" if self.reading is Reading.IN_TURNS else ELEMENTS_MAX
+                self.line(f"if room < 0: refuse(f'more than {most} elements')")
 
     def fixed(self, code: str, target: str) -> None:
         self.run.append((code, target))
@@ -177,6 +215,9 @@ class ParserEmitter(Emitter):
             self.line(f"{target} = {items} = []")
             self.line(f"for _ in range({size}):")
             self.depth += 1
+            if self.reading is Reading.IN_TURNS:
+                self.line("turn -= 1")
+                self.block("if not turn:", f"turn = {ELEMENTS_A_TURN}", "yield")
             if isinstance(piece.element, Struct) and not piece.element.nullable:
                 item = self.struct_fields(piece.element)
             else:

@@ -108,6 +108,15 @@ def read_long_text(data: Any, pos: int, nullable: bool) -> tuple[str | None, int
     return str(data[pos:stop], "utf-8"), stop
 
 
+class ManyElements(Exception):
+    """A request has more elements than are read in one go; it is to be read in turns. No error."""
+
+
+def refuse_at_once() -> NoReturn:
+    """Raise ManyElements."""
+    raise ManyElements
+
+
 class Unpackers(dict[int, Callable[..., tuple[Any, ...]]]):
     """`Unpackers("q")[n](data, pos)`: n int64 as a tuple. The caller has compared n with what is left."""
 

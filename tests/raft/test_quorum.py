@@ -20,7 +20,7 @@ from kpybroker.raft.divergence import Diverges
 from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES, PIECE_BYTES
 from kpybroker.raft.quorum import Quorum
 from kpybroker.raft.snapshots import Snapshot
-from kpybroker.raft.state import Tail
+from kpybroker.raft.state import LATE_MS, BeginAsked, Role, Tail
 from kpybroker.storage.directory import METADATA_DIRECTORY, Format, open_directories
 from kpybroker.wire.batch import encode_batch, read_records, split
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control
@@ -427,4 +427,34 @@ def test_a_log_that_is_cut_back_to_its_snapshot_knows_the_epoch_of_that(tmp_path
         log.truncate(Diverges(1, 33))
         assert log.tail == Tail(1, 33)
 
+    node(play)
+
+
+def test_a_node_that_was_held_up_reads_what_others_said_before_it_thinks_them_gone(tmp_path: Path) -> None:
+    voters = {
+        "process.roles": "controller",
+        "listeners": "CONTROLLER://127.0.0.1:1",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "1@127.0.0.1:1,2@127.0.0.1:2",
+    }
+
+    async def play(quorum: Quorum) -> None:
+        loop = asyncio.get_running_loop()
+        long_ago_ms = int(loop.time() * 1000) - 10 * LATE_MS
+        quorum.state = quorum.state._replace(role=Role.UNATTACHED, deadline_ms=long_ago_ms)
+        quorum._timer_ms = long_ago_ms
+        quorum._tick()
+        assert quorum.state.role is Role.UNATTACHED, "the leader's word may wait in a socket"
+        quorum.step(BeginAsked(2, 5))
+        put_off = quorum._timer
+        while quorum._timer is put_off:
+            await asyncio.sleep(0)
+        assert (quorum.state.role, quorum.state.leader_id) == (Role.FOLLOWER, 2)
+        quorum.state = quorum.state._replace(deadline_ms=long_ago_ms)
+        quorum._timer_ms = int(loop.time() * 1000)
+        quorum._tick()
+        assert quorum.state.role is Role.PROSPECTIVE, "it was not held up: nothing has come"
+
+    node = Node(tmp_path / "data", voters)
+    node.wanted = Format({"metadata.version": 30}, None)
     node(play)

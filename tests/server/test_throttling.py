@@ -20,6 +20,7 @@ from kpybroker.wire.rpc import (
     fetch,
     incremental_alter_configs,
     metadata,
+    produce,
 )
 from tests.asking import batch_of, make, produced
 from tests.handlers.beginning import add, begin, coordinator
@@ -371,3 +372,26 @@ async def dynamic(peer: Peer, name: str, value: str, node_id: str = "") -> None:
     about = incremental_alter_configs.AlterConfigsResource(resource_type=4, resource_name=node_id, configs=[change])
     told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[about]))
     assert told.responses[0].error_code == 0, told.responses[0].error_message
+
+
+def test_a_request_of_many_elements_is_charged_like_any_other() -> None:
+    async def scenario(node: Node, dial: Dial) -> None:
+        admin, slow = await dial("admin"), await dial("slow")
+        await limit(admin, "producer_byte_rate", 10.0 * KB)
+        rows = [produce.PartitionProduceData(index=index, records=batch_of(b"x")) for index in range(2000)]
+        topic = produce.TopicProduceData(name="nobody", partition_data=rows)
+        asked = produce.Request(acks=1, timeout_ms=5000, topic_data=[topic])
+        told = await slow.ask("Produce", asked, version=9)
+        assert [len(each.partition_responses) for each in told.responses] == [2000]
+        assert told.throttle_time_ms > 0
+        assert await next_answer_s(slow) == pytest.approx(told.throttle_time_ms / 1000, abs=SLACK_S)
+
+        await limit(admin, "producer_byte_rate", None)
+        await limit(admin, "consumer_byte_rate", 1.0 * KB)
+        wanted = [fetch.FetchPartition(partition=index, partition_max_bytes=100) for index in range(2000)]
+        everything = fetch.Request(session_epoch=-1, topics=[fetch.FetchTopic(topic="nobody", partitions=wanted)])
+        quiet = await slow.ask("Fetch", everything, version=12)
+        assert quiet.throttle_time_ms > 0
+        assert quiet.responses == [], "who has to wait is not charged, and is told nothing"
+
+    run_virtually(scenario)

@@ -1,0 +1,76 @@
+"""A Produce to very many partitions: appended, written and settled in slices, with turns for others between them.
+
+Each slice is a request of its own, so that nothing is atomic that was not: refusals are per partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Call, Reply
+from kpybroker.handlers.in_turns import SLICE, slices
+from kpybroker.handlers.produce import append_or_ask
+from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Response | None:
+    """The answers to all slices together; None where none is wanted. The records must not be the receive buffer's."""
+    begun: list[Any] = []
+    for topic_data in _in_slices(request.topic_data):
+        some = Request(
+            transactional_id=request.transactional_id,
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            topic_data=topic_data,
+        )
+        result = append_or_ask(broker, call, some)
+        begun.append(await result if inspect.iscoroutine(result) else result)
+        broker.hosting.flush()
+        await broker.long_work.turn()
+    whole = Response()
+    for each in begun:
+        told = await _settled(each) if isinstance(each, Reply) else each
+        if told is not None:
+            _add(whole, told)
+    return None if request.acks == 0 else whole
+
+
+def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData]]:
+    """Pieces of few more than SLICE partitions."""
+    piece: list[TopicProduceData] = []
+    room = SLICE
+    for topic in topics:
+        for some in slices(topic.partition_data):
+            piece.append(TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=list(some)))
+            room -= len(some) or 1
+            if room <= 0:
+                yield piece
+                piece, room = [], SLICE
+    if piece:
+        yield piece
+
+
+async def _settled(reply: Reply) -> Response | None:
+    if not reply.done:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reply.on_ready(lambda: None if ready.done() else ready.set_result(None))
+        await ready
+    told: Response | None = reply.response
+    return told
+
+
+def _add(whole: Response, told: Response) -> None:
+    for topic in told.responses:
+        last = whole.responses[-1] if whole.responses else None
+        if last is not None and (last.name, last.topic_id) == (topic.name, topic.topic_id):
+            last.partition_responses += topic.partition_responses
+        else:
+            whole.responses.append(topic)
+    known = {node.node_id for node in whole.node_endpoints}
+    whole.node_endpoints += [node for node in told.node_endpoints if node.node_id not in known]

@@ -1,0 +1,106 @@
+"""Requests and answers of many elements: read, handled and encoded in turns, so that nobody else waits for them.
+
+A request of more than `parsing.ELEMENTS_AT_ONCE` elements is copied out of the receive buffer and goes on in a task of
+its own. When its connection is lost the task ends at its next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any, cast, get_args, get_origin
+
+from kpybroker.call import Encoded, Reply
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.handlers.answering import refused
+from kpybroker.long_work import LongWork
+from kpybroker.wire.api import Api
+from kpybroker.wire.forms import FORMS
+from kpybroker.wire.message import build_in_turns, parse_in_turns
+from kpybroker.wire.rpc import fetch
+
+Handle = Callable[[Any], Any]
+"""From a request to its response, a coroutine, or a Reply. Raises KafkaError and Damage."""
+
+
+class LongReply(Reply):
+    """The answer to a long request: a task works for it, and at its end another reply may be waited for."""
+
+    __slots__ = ("task", "waits_for")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task: asyncio.Task[Any] | None = None
+        self.waits_for: Reply | None = None
+
+    def give_way(self) -> None:
+        if self.waits_for is not None:
+            self.waits_for.give_way()
+
+    def abandon(self) -> None:
+        self.done = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+async def run_long(
+    work: LongWork, api: Api, version: int, frame: bytes, body_at: int, handle: Handle, reply: LongReply
+) -> Any:
+    """The response to a request of many elements, encoded where that takes long. Raises MalformedFrame."""
+    async with work.place():
+        request = await work.through(parse_in_turns(api.request, version, frame, body_at, api.elements))
+        try:
+            result = handle(request)
+            if inspect.iscoroutine(result):
+                result = await result
+        except KafkaError as refusal:
+            result = refused(api, request, refusal)
+        except Damage as damage:
+            result = refused(api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
+        if not isinstance(result, Reply):
+            return await encoded(work, version, result)
+    return await encoded(work, version, await _settled(reply, result))
+
+
+ROWS_AT_ONCE = 500
+"""An answer with a list of more rows than this is encoded in turns."""
+
+
+@cache
+def _lists_of(kind: Hashable) -> tuple[str, ...]:
+    """The names of the arrays that a class of messages has."""
+    return tuple(
+        name
+        for name, hint, _ in getattr(kind, "_declared", ())
+        if any(get_origin(each) is list for each in (hint, *get_args(hint)))
+    )
+
+
+def has_many_rows(response: Any) -> bool:
+    """Whether to encode a response holds up others."""
+    return any(len(getattr(response, name) or ()) > ROWS_AT_ONCE for name in _lists_of(cast(Hashable, type(response))))
+
+
+async def encoded(work: LongWork, version: int, response: Any) -> Any:
+    """A response as it can be sent at once; what is encoded already, or has a form, stays as it is."""
+    if response is None or isinstance(response, Encoded | fetch.Response) or type(response) in FORMS:
+        return response  # a Fetch of many rows has a form
+    return Encoded(await work.through(build_in_turns(response, version)))
+
+
+async def _settled(reply: LongReply, inner: Reply) -> Any:
+    """What a reply is completed with."""
+    if not inner.done:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        inner.on_ready(lambda: None if ready.done() else ready.set_result(None))
+        reply.waits_for = inner
+        try:
+            await ready
+        finally:
+            reply.waits_for = None
+            inner.on_ready(None)
+            if not inner.done:
+                inner.abandon()
+    return inner.response

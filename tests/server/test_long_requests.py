@@ -1,0 +1,194 @@
+"""No request holds up others: a row of the Api table allows few elements, or its handler gives turns between them.
+
+What is counted is the work between two turns of the loop, by the calls that are made; nothing here is timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from struct import pack
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from kpybroker.errors import MalformedFrame
+from kpybroker.long_work import REQUESTS_MAX, LongWork
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire.api import API, FEW, Api, Listens, by_name
+from kpybroker.wire.frame import request_head
+from kpybroker.wire.layout import layout
+from kpybroker.wire.message import parse_in_turns
+from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.rpc import create_topics, metadata
+from tests.conftest import WithBroker
+from tests.server.many_elements import arrays_of, request_with_many
+from tests.server.raw import raw
+
+MANY = 4000
+CALLS_A_TURN = 25_000
+"""Of functions, Python's and C's: some ten milliseconds. 4,000 elements handled in one go take more."""
+ARRAYS = {api: list(arrays_of(layout(api.request, api.max))) for api in API}
+LONG = [api for api in API if api.elements > FEW and api.listens is not Listens.CONTROLLER]
+QUICK = ("Produce", "Fetch", "Metadata", "OffsetCommit", "OffsetFetch", "DeleteTopics", "DeleteRecords", "LeaveGroup")
+"""Measured with the fast tests; the others take as long together as all these tests may."""
+SHORT = [api for api in API if api.elements <= FEW and ARRAYS[api] and api.listens is not Listens.CONTROLLER]
+"""The requests of nodes to a controller's listener have tests of their own rows."""
+
+
+class Meter:
+    """Counts the calls between two turns of the loop."""
+
+    def __init__(self) -> None:
+        self.most = self._calls = 0
+        self._is_on = True
+
+    def _count(self, _frame: FrameType, event: str, _argument: Any) -> None:
+        if event in ("call", "c_call"):
+            self._calls += 1
+
+    def _turn(self) -> None:
+        self.most, self._calls = max(self.most, self._calls), 0
+        if self._is_on:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def __enter__(self) -> Meter:
+        asyncio.get_running_loop().call_soon(self._turn)
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        self._is_on = False
+
+
+def frame_of(api: Api, path: tuple[str, ...], elements: int) -> bytes:
+    body = request_head(1, api, api.max, "many") + request_with_many(api, path, elements)
+    return pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "api",
+    [pytest.param(api, id=api.name, marks=() if api.name in QUICK else pytest.mark.slow) for api in LONG],
+)
+def test_many_elements_leave_others_their_turns(with_broker: WithBroker, api: Api) -> None:
+    calls = {}
+
+    async def scenario(_: Any, node: Node) -> None:
+        for path in ARRAYS[api]:
+            async with raw(node) as client:
+                for warming in (3, ELEMENTS_AT_ONCE + 100):  # what is made on first use
+                    client.send(frame_of(api, path, warming))
+                    await client.frame()
+                with Meter() as meter:
+                    client.send(frame_of(api, path, MANY))
+                    assert await client.frame()
+                calls[path] = meter.most
+
+    with_broker(scenario)
+    assert {path: most for path, most in calls.items() if most > CALLS_A_TURN} == {}
+
+
+@pytest.mark.parametrize("api", SHORT, ids=lambda api: api.name)
+def test_a_row_that_allows_few_elements_refuses_more_before_they_are_handled(
+    with_broker: WithBroker, caplog: pytest.LogCaptureFixture, api: Api
+) -> None:
+    async def scenario(_: Any, node: Node) -> None:
+        for path in ARRAYS[api]:
+            async with raw(node) as client:
+                client.send(frame_of(api, path, FEW + 1))
+                assert await client.closed()
+
+    with_broker(scenario)
+    assert caplog.text.count(f"{api.name} v{api.max}: more than {FEW} elements") == len(ARRAYS[api])
+
+
+@pytest.mark.parametrize("api", [each for each in API if each.elements > FEW], ids=lambda api: api.name)
+def test_a_row_that_allows_many_elements_refuses_more(api: Api) -> None:
+    frame = request_with_many(api, ARRAYS[api][0], api.elements + 1)
+    with pytest.raises(MalformedFrame, match=f"more than {api.elements} elements"):
+        for _ in parse_in_turns(api.request, api.max, frame, 0, api.elements):
+            pass
+
+
+def test_a_long_answer_to_a_short_question_leaves_others_their_turns(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        for at in range(0, 2000, 500):
+            topics = [create_topics.CreatableTopic(name=f"t{at + n}", num_partitions=1) for n in range(500)]
+            await peer.ask("CreateTopics", create_topics.Request(topics=topics, timeout_ms=30_000))
+        everything = metadata.Request(topics=None)
+        with Meter() as meter:
+            told = await asyncio.gather(*(ask_metadata(node, everything) for _ in range(5)))
+        assert meter.most <= CALLS_A_TURN
+        assert len(set(told)) == 1
+        assert len(node.broker.answers) == 1, "those who ask for the same meanwhile share one answer"
+
+    with_broker(scenario)
+
+
+async def ask_metadata(node: Node, request: metadata.Request) -> bytes:
+    async with raw(node) as client:
+        client.ask(1, "Metadata", request, 12)
+        return await client.frame()
+
+
+def test_however_many_long_requests_there_are_one_piece_of_one_is_done_in_a_turn(with_broker: WithBroker) -> None:
+    api = by_name["Metadata"]
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        work = node.broker.long_work
+        clients = [await asyncio.open_connection(*node.bootstrap.split(":")) for _ in range(REQUESTS_MAX + 2)]
+        frame = frame_of(api, ("topics",), 2 * ELEMENTS_AT_ONCE)
+        for _, writer in clients:
+            writer.write(frame)
+        pieces, before = 0, work.turns
+        reading = asyncio.gather(*(reader.readexactly(4) for reader, _ in clients))
+        while not reading.done():
+            await asyncio.sleep(0)
+            pieces, before = max(pieces, work.turns - before), work.turns
+        for _, writer in clients:
+            writer.transport.abort()
+        assert pieces == 1
+
+    with_broker(scenario)
+
+
+def test_work_for_a_client_that_is_gone_ends(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        work = node.broker.long_work
+        _, writer = await asyncio.open_connection(*node.bootstrap.split(":"))
+        writer.write(frame_of(by_name["Metadata"], ("topics",), 100_000))
+        while work.turns < 10:
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        while node.server._dispatcher._tasks:
+            await asyncio.sleep(0)
+        assert work.turns < 150, "reading it alone takes 200"
+
+    with_broker(scenario)
+
+
+def test_places_are_given_in_the_order_asked_and_come_back() -> None:
+    async def scenario() -> None:
+        work, order = LongWork(), []
+        go_on = asyncio.Event()
+
+        async def ask(number: int) -> None:
+            async with work.place():
+                order.append(number)
+                await go_on.wait()
+
+        tasks = [asyncio.create_task(ask(number)) for number in range(REQUESTS_MAX + 5)]
+        await asyncio.sleep(0)
+        assert order == list(range(REQUESTS_MAX))
+        tasks[REQUESTS_MAX].cancel()
+        tasks[0].cancel()
+        go_on.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert order == [number for number in range(REQUESTS_MAX + 5) if number != REQUESTS_MAX]
+        async with work.place():
+            pass
+
+    asyncio.run(scenario())
