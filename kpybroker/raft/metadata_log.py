@@ -102,12 +102,13 @@ class MetadataLog:
             await self.log.sync()
         check_level(image, self._path)
         self._replay.begin(image, self.log)
+        self.log.tell(self._written)
         self.log.high_watermark = self.log.last_stable = min(self.applied, self.log.end)
 
     async def settle(self) -> None:
         """Until what was appended is on disk. Raises Damage where it never will be."""
-        while self._syncing is not None:
-            await asyncio.shield(self._syncing)
+        while self._syncing is not None or self.log.behind is not None:
+            await (self.log.until_written() if self._syncing is None else asyncio.shield(self._syncing))
         if self.log.offline is not None:
             raise Damage(self.log.offline)
 
@@ -120,6 +121,7 @@ class MetadataLog:
         """Sync what is written and close the files; a log that is damaged is only closed."""
         while (task := self._syncing or self._snapshotting) is not None:
             await asyncio.shield(task)
+        await self.log.until_written()
         await self._replay.stop()
         try:
             self.log.close()
@@ -145,7 +147,7 @@ class MetadataLog:
             )
         try:
             self.log.append(split(memoryview(batch)), epoch, now_ms, client=False)
-            self.log.flush()
+            self.log.flush(wait=False)
         except (Damage, KafkaError) as reason:
             self.fail(str(reason))
             raise Damage(str(reason)) from reason
@@ -160,7 +162,7 @@ class MetadataLog:
         pending = [pending_of(batch) for batch in batches]
         try:
             self.log.append_replicated(batches)
-            self.log.flush()
+            self.log.flush(wait=False)
         except (KafkaError, OSError) as error:
             raise Damage(str(error)) from error
         for batch, row in zip(batches, pending, strict=True):
@@ -198,6 +200,7 @@ class MetadataLog:
         image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
         check_level(image, self._path)
         self._voters.begin(snapshot.control, snapshot.end)
+        self.log.flush()
         try:
             begin_at(self.log, Tail(snapshot.epoch, snapshot.end))
         except OSError as error:
@@ -219,6 +222,12 @@ class MetadataLog:
         self.on_applied()
         if self._snapshotting is None and self.snapshots.is_due() and not self.image.in_transaction:
             self._snapshotting = begin(self._snapshot(), "writing a metadata snapshot", self.fail)
+
+    def _written(self) -> None:
+        """A thread has written what a flush left to it, or the log has failed."""
+        if self.log.offline is not None:
+            self.fail(self.log.offline)
+        self._sync_soon()
 
     def _sync_soon(self) -> None:
         if self._syncing is None and self.log.synced_end < self.log.written_end:
@@ -250,7 +259,7 @@ class MetadataLog:
                 self.log.advance_start(oldest)
                 self.log.apply_retention(self._world.wall_ms())
                 gone = self.log.take_garbage()
-                await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone))
+                await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone), self._path)
         except (OSError, Damage, KafkaError) as error:
             log.error("no metadata snapshot this time: %s", error)
         finally:

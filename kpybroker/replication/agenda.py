@@ -59,6 +59,10 @@ class Agenda:
         self._delayed.pop(key, None)
         self._touched[key] = None
 
+    def written(self, partition: Partition) -> None:
+        """What came of it is written: look at it again."""
+        self._touched[partition.topic_id, partition.index] = None
+
     def leave(self, partition: Partition) -> None:
         """Do not ask for it any more."""
         key = (partition.topic_id, partition.index)
@@ -101,6 +105,8 @@ class Agenda:
         """From where on it may be asked now."""
         if partition.offline is not None or (self._delayed and self._delayed.get(key, (0.0, 0))[0] > now_s):
             return None
+        if partition.log.behind is not None:
+            return None  # a fetch claims to have what is below its offset, and a thread is still writing that
         if must_wait and self.slows(partition):
             self._is_slowed = True
             return None

@@ -65,8 +65,10 @@ def take(partition: Partition, place: Place, row: PartitionData) -> bool:
         batches = _sound(split(row.records), place)
         if batches[0].base_offset < storage.end:
             _begin_at(partition, batches[0])
+        if storage.device.is_slow:
+            storage.require_room()
         storage.append_replicated(batches)
-        storage.flush()
+        storage.flush(wait=False)
         moved = True
     follow_marks(partition, row.high_watermark, row.log_start_offset)
     return moved

@@ -11,6 +11,10 @@ from typing import NamedTuple
 from kpybroker.sim.loop import Dead, Owner, VirtualLoop
 from kpybroker.sim.storage import File, Folder, Storage
 from kpybroker.world import Buffer
+from kpybroker.world.devices import Device, Devices
+
+THREAD_S = 0.0001
+"""What it takes to hand a write to a thread."""
 
 
 class Opened(NamedTuple):
@@ -18,6 +22,38 @@ class Opened(NamedTuple):
 
     file: File
     path: str
+
+
+class SimWrite:
+    """A write on a thread: it happens once the device no longer keeps it waiting, or when somebody waits for it."""
+
+    def __init__(self, disk: SimDisk, handle: int, data: bytes, offset: int, stalled_s: float) -> None:
+        self._disk = disk
+        self._what = handle, data, offset
+        self._stalled_s = stalled_s
+        self._has_ended = False
+        self._error: OSError | None = None
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(self._stalled_s + THREAD_S, self._end, callback)
+
+    def _end(self, callback: Callable[[], None]) -> None:
+        self._happen()
+        callback()
+
+    def _happen(self) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        try:
+            self._disk.write_late(*self._what, self._stalled_s)
+        except OSError as error:
+            self._error = error
+
+    def result(self) -> None:
+        self._happen()
+        if self._error is not None:
+            raise self._error
 
 
 class SimDisk:
@@ -34,7 +70,8 @@ class SimDisk:
         self._wall_ms = wall_ms
         self._opened: dict[int, Opened] = {}
         self._next_handle = 3
-        self._thread_free_at_s = 0.0
+        self._devices = Devices()
+        self._thread_free_at_s: dict[Device, float] = {}
         self.fuse = -1
         self.on_fuse: Callable[[], None] = lambda: None
 
@@ -56,8 +93,22 @@ class SimDisk:
         storage = self._storage
         if storage.error_odds and path.startswith(storage.errors_below) and self._random.random() < storage.error_odds:
             raise OSError(errno.EIO, "input/output error")
-        if storage.stalled_until_s > self._loop.time():
-            self._loop.block(self._owner, storage.stalled_until_s - self._loop.time())
+        stalled_s = self._stalled_s(path)
+        if stalled_s > 0:
+            self._loop.block(self._owner, stalled_s)
+            self.device(path).took(stalled_s, self._loop.time())
+
+    def _stalled_s(self, path: str) -> float:
+        """For how long the device still keeps waiting who writes there."""
+        storage = self._storage
+        left_s = storage.stalled_until_s - self._loop.time()
+        return left_s if left_s > 0 and path.startswith(storage.stalled_below) else 0.0
+
+    def separate(self, path: str) -> None:
+        self._devices.separate(path)
+
+    def device(self, path: str) -> Device:
+        return self._devices.at(path)
 
     # ---- files
 
@@ -106,7 +157,7 @@ class SimDisk:
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         self._look()
         file = self._file(handle)
-        await asyncio.sleep(self._latency_s())
+        await asyncio.sleep(self._latency_s(self._opened[handle].path))
         self._look()
         return bytes(file.content[offset : offset + size])
 
@@ -115,6 +166,16 @@ class SimDisk:
         self._change(self._opened[handle].path)
         file.modified_ms = self._wall_ms()
         return self._storage.write(file, list(buffers), offset)
+
+    def write_soon(self, handle: int, data: bytes, offset: int) -> SimWrite:
+        self._look()
+        return SimWrite(self, handle, data, offset, self._stalled_s(self._opened[handle].path))
+
+    def write_late(self, handle: int, data: bytes, offset: int, took_s: float) -> None:
+        """What a thread does that began so many seconds ago. Raises OSError."""
+        path = self._opened[handle].path
+        self.device(path).took(took_s, self._loop.time())
+        self.pwritev(handle, [data], offset)
 
     def allocate(self, handle: int, offset: int, size: int) -> None:
         self._look()
@@ -218,15 +279,14 @@ class SimDisk:
 
     # ---- syncing
 
-    def _latency_s(self) -> float:
+    def _latency_s(self, path: str) -> float:
         low, high = self._storage.sync_s
-        stalled_s = max(self._storage.stalled_until_s - self._loop.time(), 0.0)
-        return stalled_s + low + (high - low) * self._random.random()
+        return self._stalled_s(path) + low + (high - low) * self._random.random()
 
     async def _sync(self, node: File | Folder, path: str) -> None:
         self._look()
         mark = node.mark
-        await asyncio.sleep(self._latency_s())
+        await asyncio.sleep(self._latency_s(path))
         self._change(path)
         node.reached_disk(mark)
 
@@ -246,11 +306,12 @@ class SimDisk:
         self._change(path)
         folder.reached_disk(folder.mark)
 
-    async def off_loop(self, work: Callable[[], None]) -> None:
-        """One thread, in order: a piece of work takes time, and then happens at once."""
+    async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
+        """One thread for each device, in order: a piece of work takes time, and then happens at once."""
         self._look()
-        begins = max(self._loop.time(), self._thread_free_at_s)
-        self._thread_free_at_s = begins + self._latency_s()
-        await asyncio.sleep(self._thread_free_at_s - self._loop.time())
+        device = self.device(path)
+        begins = max(self._loop.time(), self._thread_free_at_s.get(device, 0.0))
+        free_at_s = self._thread_free_at_s[device] = begins + self._latency_s(path)
+        await asyncio.sleep(free_at_s - self._loop.time())
         self._look()
         work()

@@ -50,7 +50,7 @@ class Garbage:
             now_ms = self._world.wall_ms()
             due = self.take(now_ms)
             if due:
-                await self._world.disk.off_loop(partial(unlink, self._world.disk, due))
+                await self._world.disk.off_loop(partial(unlink, self._world.disk, due), due[0])
                 continue
             wait_ms = min(self._waiting[0][0] - now_ms, _LOOK_AGAIN_MS) if self._waiting else None
             with contextlib.suppress(TimeoutError):

@@ -17,25 +17,23 @@ from kpybroker.storage.admission import batch_time_is_ours, change, changes_batc
 from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.handles import open_active
-from kpybroker.storage.marks import Marks
 from kpybroker.storage.producer_loading import note_end
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.reading import Reader
 from kpybroker.storage.recovery import Loaded, Origin, empty, load
 from kpybroker.storage.retention import apply_retention, truncate, unlink_all
-from kpybroker.storage.segment import LOG, SNAPSHOT, Segment, file_name
+from kpybroker.storage.segment import SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.syncing import GroupSync
 from kpybroker.storage.transactions import Verification
+from kpybroker.storage.write_side import WriteSide
 from kpybroker.wire.batch import Batch
-from kpybroker.world import Buffer, World
+from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
-_JOINED_BYTES = 64 * 1024
-"""Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
 
 
 class Appended(NamedTuple):
@@ -51,15 +49,13 @@ _tuple = tuple.__new__
 """A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
 
 
-class Log(Marks):
+class Log(WriteSide):
     """One partition's log on one disk. Not for several threads."""
 
     __slots__ = (
-        "_queue",
         "_settings",
         "_simple",
         "before_cut",
-        "changed",
         "directory",
         "end",
         "epochs",
@@ -76,7 +72,6 @@ class Log(Marks):
         "topic",
         "topic_id",
         "world",
-        "written_end",
     )
 
     def __init__(
@@ -102,7 +97,7 @@ class Log(Marks):
         self.producers: ProducerStates = of.producers
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
         self.start = self.last_stable = self.high_watermark = of.start
-        self.end = self.written_end = of.end
+        self.end = of.end
         self.cleaned_end = of.cleaned_end
         self.syncing = GroupSync(of.end)
         self.offline = None
@@ -116,9 +111,7 @@ class Log(Marks):
         """(due, path): files to unlink off the loop, from a wall-clock time on."""
         self.snapshot_end = of.producers.snapshot_offset
         """The newest producer snapshot, -1 without one."""
-        self.changed = False
-        """Written to or cut since it was opened: a stop has something to do."""
-        self._queue: list[Buffer] = []
+        self.begin_writing(world.disk.device(directory), of.end)
         self.settings = settings
 
     @classmethod
@@ -272,37 +265,6 @@ class Log(Marks):
         if self.topic_id is not None:
             write_topic_id(self.world.disk, self.directory, self.topic_id)
         self.made = True
-
-    def flush(self) -> None:
-        """Write all that is queued, in one call. Raises Damage; the log is then offline."""
-        queue = self._queue
-        if not queue:
-            return
-        if self.offline is not None:
-            queue.clear()
-            raise Damage(self.offline)
-        segment = self.segments.active
-        position = segment.written_bytes
-        if len(queue) > 1 and segment.size_bytes - position <= _JOINED_BYTES:
-            queue = [b"".join(queue)]
-        try:
-            if not position:
-                self.syncing.directory_changed = True
-            self.world.disk.pwritev(segment.handle(), queue, position)
-        except OSError as error:
-            raise self._fail_write(segment, position, error) from error
-        self._queue.clear()
-        segment.written_bytes = segment.size_bytes
-        self.written_end = self.end
-        self.changed = True
-
-    def _fail_write(self, segment: Segment, position: int, error: OSError) -> Damage:
-        damage = self.fail(error)
-        try:
-            self.world.disk.truncate(segment.handle(), position)
-        except OSError:
-            log.warning("%s%s may end in a torn batch; recovery cuts it", segment.path, LOG)
-        return damage
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises Damage."""

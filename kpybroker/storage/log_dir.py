@@ -286,7 +286,7 @@ class LogDirectory:
         written: Offsets | None = None
         while written != (rows := self.cleaned_offsets()):
             written = rows
-            await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True))
+            await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True), self.path)
         self._is_saving_cleaned = False  # and not after a cancellation: a thread may still be at it
 
     def _save_cleaned_now(self, *, sync: bool = False) -> None:
@@ -319,7 +319,7 @@ class LogDirectory:
         try:
             # on the loop, as DeleteRecords does: written elsewhere, older starts could replace newer ones
             self.save_starts()
-            await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)))
+            await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)), self.path)
             if discards != self._discards:  # what was written has their rows, and newcomers may have come
                 self._write_without_stale()
             self._stale.clear()
@@ -347,7 +347,7 @@ class LogDirectory:
 
         A broker that stops before it knew the metadata has not looked at what a crash may have left: not its word.
         """
-        await self._world.disk.off_loop(lambda: None)  # a checkpoint may be under way; these files have one writer
+        await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
         whole = self.is_recovered and not self.damaged
         for one in self.logs.values():
             try:
