@@ -100,7 +100,8 @@ class RealNetwork:
 class RealWrite:
     """A write on a thread, which tells how long it took."""
 
-    def __init__(self, device: Device, future: Future[float]) -> None:
+    def __init__(self, disk: RealDisk, device: Device, future: Future[float]) -> None:
+        self._disk = disk
         self._device = device
         self._future = future
 
@@ -109,7 +110,7 @@ class RealWrite:
         self._future.add_done_callback(lambda _: loop.call_soon_threadsafe(callback))
 
     def result(self) -> None:
-        self._device.took(self._future.result(), monotonic())
+        self._device.took(self._future.result(), self._disk.now_s())
 
 
 class RealDisk:
@@ -121,6 +122,8 @@ class RealDisk:
         self._devices = Devices()
         self._by_handle: dict[int, Device] = {}
         """Where open files are."""
+        self.now_s = monotonic
+        """The clock by which writes are timed."""
         self._nowait = _RWF_NOWAIT
         self._buffers = ReadBuffers()
 
@@ -179,21 +182,21 @@ class RealDisk:
         return await asyncio.get_running_loop().run_in_executor(pool, self.pread, handle, size, offset)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        began_s = monotonic()
+        began_s = self.now_s()
         written = self._write(handle, buffers, offset)
-        ended_s = monotonic()
+        ended_s = self.now_s()
         if ended_s - began_s >= SLOW_WRITE_S:
             self._by_handle[handle].took(ended_s - began_s, ended_s)
         return written
 
     def write_soon(self, handle: int, data: bytes, offset: int) -> PendingWrite:
         device = self._by_handle[handle]
-        return RealWrite(device, self._pool(device).submit(self._timed_write, handle, data, offset))
+        return RealWrite(self, device, self._pool(device).submit(self._timed_write, handle, data, offset))
 
     def _timed_write(self, handle: int, data: bytes, offset: int) -> float:
-        began_s = monotonic()
+        began_s = self.now_s()
         self._write(handle, (data,), offset)
-        return monotonic() - began_s
+        return self.now_s() - began_s
 
     def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         if len(buffers) == 1:
