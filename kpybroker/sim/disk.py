@@ -13,6 +13,8 @@ from kpybroker.sim.storage import File, Folder, Storage
 from kpybroker.world import Buffer
 from kpybroker.world.devices import Device, Devices
 
+RECORDS = ".log"
+"""How the names of files end whose writes are to hold up nobody."""
 THREAD_S = 0.0001
 """What it takes to hand a write to a thread."""
 
@@ -101,8 +103,9 @@ class SimDisk:
     def _stalled_s(self, path: str) -> float:
         """For how long the device still keeps waiting who writes there."""
         storage = self._storage
+        slow_s = storage.slow_s if storage.slow_s and path.startswith(storage.slow_below) else 0.0
         left_s = storage.stalled_until_s - self._loop.time()
-        return left_s if left_s > 0 and path.startswith(storage.stalled_below) else 0.0
+        return max(left_s if left_s > 0 and path.startswith(storage.stalled_below) else 0.0, slow_s)
 
     def separate(self, path: str) -> None:
         self._devices.separate(path)
@@ -162,6 +165,12 @@ class SimDisk:
         return bytes(file.content[offset : offset + size])
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        path = self._opened[handle].path
+        is_known = path.endswith(RECORDS) and self._stalled_s(path) > 0 and self.device(path).is_slow
+        assert not is_known, f"{path} is on a slow device and written by the loop"
+        return self._write(handle, buffers, offset)
+
+    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         file = self._file(handle)
         self._change(self._opened[handle].path)
         file.modified_ms = self._wall_ms()
@@ -175,7 +184,7 @@ class SimDisk:
         """What a thread does that began so many seconds ago. Raises OSError."""
         path = self._opened[handle].path
         self.device(path).took(took_s, self._loop.time())
-        self.pwritev(handle, [data], offset)
+        self._write(handle, [data], offset)
 
     def allocate(self, handle: int, offset: int, size: int) -> None:
         self._look()

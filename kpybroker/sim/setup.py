@@ -53,6 +53,8 @@ OUTPUTS = "outputs"
 LOSES_UNSYNCED = ("power_loss",)
 LOST_DIRECTORY = "lost_directory"
 LOST_DIRECTORY_ODDS = 0.25
+WRITE_STALL = "write_stall"
+WRITE_STALL_ODDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,8 @@ def setup_of(
         voters_change=changing,
     )
     setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
-    return _with_directories(setup, brokers, moves=moves)
+    setup = _with_directories(setup, brokers, moves=moves)
+    return _with_write_stalls(setup, brokers) if faults is None else setup
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
@@ -318,6 +321,13 @@ def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
     log_dirs = {"log.dirs": ",".join(LOG_DIRS)}
     nodes = tuple(replace(node, properties={**node.properties, **log_dirs}) for node in setup.nodes)
     return replace(setup, nodes=nodes, log_dirs=LOG_DIRS, moves_bytes_s=random.choice((None, 3000)))
+
+
+def _with_write_stalls(setup: Setup, brokers: int) -> Setup:
+    """A chance of its own, too."""
+    if Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
+        return setup
+    return replace(setup, faults=(*setup.faults, WRITE_STALL))
 
 
 def directory_of(node_id: int) -> bytes:

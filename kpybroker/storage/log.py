@@ -223,7 +223,7 @@ class Log(WriteSide):
         try:
             for batch in batches:
                 if self.segments.active.needs_roll(batch, end + batch.last_offset_delta, settings, now_ms):
-                    self.roll()
+                    self._roll_for(batch, end + batch.last_offset_delta)
                 batch.patch(end, leader_epoch)
                 end = self._queue_batch(batch)
         except (OSError, Damage) as error:
@@ -239,7 +239,7 @@ class Log(WriteSide):
             if batch.base_offset < self.end or not batch.crc_ok():
                 raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
             if self.segments.active.needs_roll(batch, batch.last_offset, self._settings, self.world.wall_ms()):
-                self.roll()
+                self._roll_for(batch, batch.last_offset)
             self._queue_batch(batch)
 
     def _queue_batch(self, batch: Batch) -> int:
@@ -279,6 +279,11 @@ class Log(WriteSide):
             raise self.fail(error) from error
         self.syncing.sealed(old)
         self._add_segment(self.end)
+
+    def _roll_for(self, batch: Batch, last_offset: int) -> None:
+        """Roll before a batch, or once the device is quick again: a roll is several writes. Raises Damage."""
+        if not self.device.is_slow or not self.segments.active.may_grow(batch, last_offset, self._settings):
+            self.roll()
 
     def _add_segment(self, base_offset: int) -> None:
         segment = Segment(self.world.disk, self.pool, self.directory, base_offset)

@@ -15,6 +15,9 @@ from kpybroker.world import Disk
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+POSITION_MAX = 0x7FFFFFFF
+GROWN_BYTES = 64 << 20
+"""A segment may be so much larger than segment.bytes while its device is slow."""
 _SAVE_ENTRIES = 4096
 
 
@@ -265,7 +268,8 @@ class Segment:
         self.times().add(self.max_timestamp, self.max_timestamp_offset)
         self.index_entries += 1
         self.since_entry_bytes = 0
-        if len(index.entries) - index.saved_bytes > _SAVE_ENTRIES * OffsetIndex.entry_bytes:
+        unsaved = len(index.entries) - index.saved_bytes
+        if unsaved > _SAVE_ENTRIES * OffsetIndex.entry_bytes and not self._disk.device(self.path).is_slow:
             self.save_indexes()
 
     def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
@@ -283,6 +287,14 @@ class Segment:
             or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # what is active is not cleaned
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
+        )
+
+    def may_grow(self, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
+        """Whether the batch can do without a new segment, for a while: a little above segment.bytes, and later."""
+        return (
+            self.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
+            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            and (self.index_entries + 1) * TimeIndex.entry_bytes < settings.segment_index_bytes
         )
 
     def began_ms(self) -> int:

@@ -53,7 +53,7 @@ class WriteSide(Marks):
         Without `wait` a slow device is left to a thread: `written_end` moves when it has written.
         """
         queue = self._queue
-        if self.behind is not None or (self.device.is_slow and not wait):
+        if self.behind is not None or self.device.is_slow:
             self._flush_behind(wait=wait)
             return
         if not queue:
@@ -83,7 +83,7 @@ class WriteSide(Marks):
                 raise Damage(self.offline)
             if self.behind is None:
                 self.behind = WriteBehind(self)
-            self.behind.add(data, self.end)
+            self.behind.add(data, self.end, waits=wait)
         if wait and self.behind is not None:
             self.behind.wait()
 
@@ -148,15 +148,15 @@ class WriteBehind:
         self._under_way: UnderWay | None = None
         self._ended: asyncio.Future[None] | None = None
 
-    def add(self, data: bytes, end: int) -> None:
-        """Write this too: everything below `end`. Raises Damage."""
+    def add(self, data: bytes, end: int, *, waits: bool) -> None:
+        """Write this too: everything below `end`; with `waits` the caller takes the end of it. Raises Damage."""
         self._chunks.append(data)
         self._end = end
         self._log.device.queued_bytes += len(data)
         if self._under_way is None:
-            self._begin()
+            self._begin(waits=waits)
 
-    def _begin(self) -> None:
+    def _begin(self, *, waits: bool) -> None:
         log, segment = self._log, self._log.segments.active
         data, self._chunks = b"".join(self._chunks), []
         try:
@@ -169,16 +169,17 @@ class WriteBehind:
             log.syncing.directory_changed = True
         write = log.world.disk.write_soon(handle, data, segment.written_bytes)
         self._under_way = UnderWay(write, segment, len(data), self._end)
-        write.when_done(partial(self._written, write))
+        if not waits:
+            write.when_done(partial(self._written, write))
 
     def _written(self, write: PendingWrite) -> None:
         if self._under_way is None or self._under_way.write is not write:
             return  # somebody has waited for it
         with contextlib.suppress(Damage):  # the log has logged it, and is offline
-            self._go_on()
+            self._go_on(waits=False)
         self._log.write_ended()
 
-    def _go_on(self) -> None:
+    def _go_on(self, *, waits: bool) -> None:
         """Take the end of the write under way, and begin the next. Raises Damage."""
         log = self._log
         assert self._under_way is not None, "a write is under way"
@@ -196,7 +197,7 @@ class WriteBehind:
             return
         log.wrote(segment, size_bytes, end)
         if self._chunks:
-            self._begin()
+            self._begin(waits=waits)
         else:
             self._finish()
 
@@ -210,7 +211,7 @@ class WriteBehind:
     def wait(self) -> None:
         """Hold the caller until all is written. Raises Damage."""
         while self._under_way is not None:
-            self._go_on()
+            self._go_on(waits=True)
 
     async def ended(self) -> None:
         """Until there is nothing to write any more."""

@@ -22,10 +22,11 @@ QUEUED_BYTES_MAX = 32 << 20
 class Device:
     """The disk below one directory."""
 
-    __slots__ = ("_quick_after_s", "_slow_at_s", "is_slow", "path", "queued_bytes")
+    __slots__ = ("_is_apart", "_quick_after_s", "_slow_at_s", "is_slow", "path", "queued_bytes")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_apart: bool = True) -> None:
         self.path = path
+        self._is_apart = is_apart
         self.is_slow = False
         """Writes are to go by a thread."""
         self.queued_bytes = 0
@@ -40,6 +41,8 @@ class Device:
 
     def took(self, seconds: float, now_s: float) -> None:
         """A write has ended, at `now_s` of a monotonic clock. Of writes on the loop only slow ones need to be told."""
+        if not self._is_apart:
+            return  # there is nothing else that could go on meanwhile
         if seconds >= SLOW_WRITE_S:
             if not self.is_slow:
                 self.is_slow = True
@@ -56,7 +59,7 @@ class Devices:
     """The directories whose devices are told apart; what is below none of them has one as well."""
 
     def __init__(self) -> None:
-        self._other = Device("/")
+        self._other = Device("/", is_apart=False)
         self._by_path: dict[str, Device] = {}
 
     def __bool__(self) -> bool:

@@ -283,6 +283,7 @@ class TimedDisk(RealDisk):
 def test_a_slow_write_is_noticed_and_so_are_quick_ones(tmp_path: Path) -> None:
     world = RealWorld(1)
     disk = world.disk = TimedDisk()
+    disk.separate(str(tmp_path))
     log = Log.open(world, f"{tmp_path}/t-0", "t", 0, SMALL, clean=True)
 
     async def writes_behind() -> bool:
