@@ -32,12 +32,13 @@ class SimWrite:
     def __init__(self, disk: SimDisk, handle: int, data: bytes, offset: int, stalled_s: float) -> None:
         self._disk = disk
         self._what = handle, data, offset
-        self._stalled_s = stalled_s
+        self._takes_s = stalled_s + THREAD_S
+        self._ends_s = disk.now_s + self._takes_s
         self._has_ended = False
         self._error: OSError | None = None
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(self._stalled_s + THREAD_S, self._end, callback)
+        asyncio.get_running_loop().call_later(self._takes_s, self._end, callback)
 
     def _end(self, callback: Callable[[], None]) -> None:
         self._happen()
@@ -48,7 +49,7 @@ class SimWrite:
             return
         self._has_ended = True
         try:
-            self._disk.write_late(*self._what, self._stalled_s)
+            self._disk.write_by_thread(*self._what, self._takes_s, self._ends_s - self._disk.now_s)
         except OSError as error:
             self._error = error
 
@@ -83,7 +84,7 @@ class SimDisk:
         if not self._owner.alive:
             raise Dead
 
-    def _change(self, path: str) -> None:
+    def _change(self, path: str, *, by_thread: bool = False) -> None:
         """Before every change: the dead change nothing, a fuse may burn down, the device may fail or stall."""
         self._look()
         if self.fuse >= 0:
@@ -96,7 +97,7 @@ class SimDisk:
         if storage.error_odds and path.startswith(storage.errors_below) and self._random.random() < storage.error_odds:
             raise OSError(errno.EIO, "input/output error")
         stalled_s = self._stalled_s(path)
-        if stalled_s > 0:
+        if stalled_s > 0 and not by_thread:
             self._loop.block(self._owner, stalled_s)
             self.device(path).took(stalled_s, self._loop.time())
 
@@ -170,9 +171,9 @@ class SimDisk:
         assert not is_known, f"{path} is on a slow device and written by the loop"
         return self._write(handle, buffers, offset)
 
-    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int, *, by_thread: bool = False) -> int:
         file = self._file(handle)
-        self._change(self._opened[handle].path)
+        self._change(self._opened[handle].path, by_thread=by_thread)
         file.modified_ms = self._wall_ms()
         return self._storage.write(file, list(buffers), offset)
 
@@ -180,11 +181,16 @@ class SimDisk:
         self._look()
         return SimWrite(self, handle, data, offset, self._stalled_s(self._opened[handle].path))
 
-    def write_late(self, handle: int, data: bytes, offset: int, took_s: float) -> None:
-        """What a thread does that began so many seconds ago. Raises OSError."""
-        path = self._opened[handle].path
-        self.device(path).took(took_s, self._loop.time())
-        self._write(handle, [data], offset)
+    def write_by_thread(self, handle: int, data: bytes, offset: int, took_s: float, left_s: float) -> None:
+        """A thread takes so many seconds for it; somebody on the loop waits for the rest of them. Raises OSError."""
+        if left_s > 0:
+            self._loop.block(self._owner, left_s)
+        self.device(self._opened[handle].path).took(took_s, self._loop.time())
+        self._write(handle, [data], offset, by_thread=True)
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.time()
 
     def allocate(self, handle: int, offset: int, size: int) -> None:
         self._look()
