@@ -183,8 +183,7 @@ def setup_of(
         voters_change=changing,
     )
     setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
-    setup = _with_directories(setup, brokers, moves=moves)
-    return _with_write_stalls(setup, brokers) if faults is None else setup
+    return _with_write_stalls(_with_directories(setup, brokers, moves=moves), brokers, faults)
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
@@ -323,9 +322,9 @@ def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
     return replace(setup, nodes=nodes, log_dirs=LOG_DIRS, moves_bytes_s=random.choice((None, 3000)))
 
 
-def _with_write_stalls(setup: Setup, brokers: int) -> Setup:
+def _with_write_stalls(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
     """A chance of its own, too."""
-    if Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
+    if faults is not None or Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
         return setup
     return replace(setup, faults=(*setup.faults, WRITE_STALL))
 

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from operator import attrgetter
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -66,6 +67,7 @@ class LogDirectory:
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
+        self._starts_on_disk: Offsets | None = None
         self._cleaned = self._read_offsets(CLEANED)
         self._cleaned_on_disk = dict(self._cleaned)
         self._is_saving_cleaned = False
@@ -268,9 +270,11 @@ class LogDirectory:
         return rows
 
     def save_starts(self) -> None:
-        """Write the start offsets that the segments do not show; not synced. Raises OSError."""
+        """Write what start offsets the segments do not show, if it has changed; not synced. Raises OSError."""
         self._starts = self._offsets(self._starts, _start_of)
-        write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
+        if self._starts != self._starts_on_disk:
+            write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
+            self._starts_on_disk = dict(self._starts)
 
     def cleaned_offsets(self) -> Offsets:
         """The rows of cleaner-offset-checkpoint: of logs that have ever been cleaned."""
@@ -392,9 +396,5 @@ def _cleaned_end_of(one: Log) -> int | None:
     return one.cleaned_end or None
 
 
-def _synced_end_of(one: Log) -> int:
-    return one.synced_end
-
-
-def _high_watermark_of(one: Log) -> int:
-    return one.high_watermark
+_synced_end_of: Callable[[Log], int] = attrgetter("synced_end")
+_high_watermark_of: Callable[[Log], int] = attrgetter("high_watermark")

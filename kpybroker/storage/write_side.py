@@ -72,7 +72,9 @@ class WriteSide(Marks):
         except OSError as error:
             raise self.fail_write(segment, error) from error
         self._queue.clear()
-        self.wrote(segment, segment.size_bytes - position, self.end)
+        segment.written_bytes = segment.size_bytes
+        self.written_end = self.end
+        self.changed = True
 
     def _flush_behind(self, *, wait: bool) -> None:
         queue = self._queue
@@ -88,7 +90,7 @@ class WriteSide(Marks):
             self.behind.wait()
 
     def wrote(self, segment: Segment, size_bytes: int, end: int) -> None:
-        """So many bytes more of the segment are in its file: everything below `end`."""
+        """A thread has written: so many bytes more of the segment are in its file: everything below `end`."""
         segment.written_bytes += size_bytes
         self.written_end = end
         self.changed = True

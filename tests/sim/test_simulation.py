@@ -21,6 +21,7 @@ from kpybroker.sim.mutant import Mutant
 from kpybroker.sim.mutants import ONE_BROKER, hunt
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.sim.stall_mutants import STALLS
 
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
@@ -102,7 +103,9 @@ def test_mutants_are_caught(mutant: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS], ids=lambda mutant: mutant.says)
+@pytest.mark.parametrize(
+    "mutant", [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *STALLS], ids=lambda mutant: mutant.says
+)
 def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     """The seed is noted, and is caught for the mutant's sake: it passes without."""
     finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"

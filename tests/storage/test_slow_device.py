@@ -10,12 +10,14 @@ from threading import Event
 
 import pytest
 
-from kpybroker.config import LogSettings
+from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.storage import File, Storage
+from kpybroker.storage.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.log import Log
+from kpybroker.storage.log_dir import LogDirectory
 from kpybroker.wire.batch import split
 from kpybroker.world import Buffer
 from kpybroker.world.devices import QUEUED_BYTES_MAX, QUICK_AFTER_MAX_S, QUICK_AFTER_S, SLOW_WRITE_S, Device
@@ -308,3 +310,28 @@ def test_a_slow_write_is_noticed_and_so_are_quick_ones(tmp_path: Path) -> None:
     asyncio.run(play())
     log.close()
     world.close()
+
+
+def test_a_checkpoint_writes_start_offsets_that_have_changed_and_no_others() -> None:
+    """On the loop: that DeleteRecords writes them too."""
+    world = VirtualWorld(Storage())
+    world.disk.mkdir("/data")
+    directory = LogDirectory(world, "/data", BrokerConfig.parse({}))  # type: ignore[arg-type]
+    log = directory.open_log("t", bytes(16), 0, LogSettings())
+
+    def written() -> File:
+        """A file that is written anew is another one."""
+        world.loop.run_until_complete(directory.checkpoint())
+        return world.storage.file(f"/data/{LOG_STARTS}")
+
+    first = written()
+    assert written() is first
+    log.append(batch(b"a", b"b"), 0, NOW_MS)
+    log.flush()
+    log.advance(2)
+    assert written() is first
+    log.advance_start(1)
+    second = written()
+    assert second is not first
+    assert read_offsets(world.disk, f"/data/{LOG_STARTS}") == {("t", 0): 1}
+    assert written() is second
