@@ -12,7 +12,8 @@ from rich.console import Console
 from chaos.run import Report, Run, not_done
 
 FULL_MINUTES = 20
-FULL = {"kills": 100, "partitions": 50, "acknowledged": 1_000_000}
+DESCRIPTORS = 256
+FULL = {"kills": 50, "partitions": 25, "slow disks": 20, "acknowledged": 800_000}
 """What a run of FULL_MINUTES has to reach."""
 
 
@@ -23,6 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", choices=("kpybroker", "kafka"), default="kpybroker")
     parser.add_argument("--controllers", type=int, default=0, help="controllers apart from the brokers (0: none)")
     parser.add_argument("--seed", type=int, default=None, help="of what goes wrong; drawn where not given")
+    parser.add_argument(
+        "--descriptors", type=int, default=None, help="files each node may have open (256; 0: no limit)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the nodes' directories and logs in any case")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else int(time.time())
@@ -41,7 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
                 if line.startswith(("calm", "INCIDENT")):
                     console.print(f"{at_s:6.0f} s  {line}; {counted}")
 
-        run = Run(given.target, seed, directory, told, given.controllers)
+        descriptors = given.descriptors
+        if descriptors is None:
+            descriptors = DESCRIPTORS if given.target == "kpybroker" else 0  # a JVM needs more for itself
+        run = Run(given.target, seed, directory, told, given.controllers, descriptors)
         report = run.play(given.minutes * 60)
     missing = not_done(report, FULL) if given.minutes >= FULL_MINUTES else []
     show(console, report, missing)
@@ -57,6 +64,10 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
     console.print(
         f"{report.acknowledged:,} records acknowledged, {report.read:,} read, {report.latest_answers:,} latest offsets "
         f"told; {counted}; whole again after at most {report.longest_recovery_s:.1f} s"
+    )
+    console.print(
+        f"acks=all waited for at most {report.longest_silence_s:.2f} s while a majority was well, and for "
+        f"{report.longest_in_trouble_s:.2f} s in trouble"
     )
     if report.repeated:
         console.print(f"{report.repeated} records once more in a new epoch of their producer, as clients may (KIP-360)")

@@ -14,7 +14,9 @@ from collections.abc import Callable, Generator, Iterator
 from random import Random
 
 from chaos.history import History, Place
+from chaos.hostile import Deaf, Dribblers, Flooders, Hostile
 from chaos.links import Flow, Links
+from chaos.slow_disks import SlowDisks
 from chaos.tearing import tear
 from chaos.whose import CLIENTS
 from oracle import cluster as names
@@ -28,6 +30,10 @@ STOP_PATIENCE_S = 40.0
 POLL_S = 0.05
 TAIL_BYTES = 1500
 LOOK_AGAIN_S = 0.5
+STEP_S = 0.2
+SLOW_WRITES_MS = (60, 120, 200)
+"""What each write takes on a slow disk. A replica in sync is waited for by all: for the write that is under way when a
+record comes, and for its own, on the leader and on a follower, by a client that has more requests in flight."""
 COMMITS = "__consumer_offsets"
 
 
@@ -42,7 +48,10 @@ class Nemesis:
         places: list[Place],
         seed: int,
         told: Callable[[str], None],
+        disks: SlowDisks | None = None,
     ) -> None:
+        """disks: of the nodes, where they can be slowed down."""
+        self._disks = disks if disks is not None and disks.is_available else None
         self._cluster = cluster
         self._links = links
         self._history = history
@@ -73,18 +82,30 @@ class Nemesis:
             (2, self._reset),
             (2, self._slow),
         ]
+        self._mild: list[tuple[int, Callable[[], Trouble | None]]] = [
+            (4, self._slow_disk),
+            (2, self._dribble),
+            (2, self._deafen),
+            (2, self._flood),
+        ]
+        """What nobody's acknowledgements may suffer from for long: every node is up, and all reach each other."""
+        self._is_slowed: int | None = None
+        """The node whose disk is slow; one at a time, so that a majority is well."""
 
     # ---- a stretch of trouble
 
-    def trouble(self, for_s: float) -> None:
-        """Go on for so long; then everything that was begun is undone, and every node runs."""
+    def trouble(self, for_s: float, *, is_mild: bool = False) -> None:
+        """Go on for so long; then everything that was begun is undone, and every node runs.
+
+        is_mild: no node is ended, stopped or cut off; one has a slow disk, or hostile clients."""
+        kinds = self._mild if is_mild else self._kinds + self._mild
         end = time.monotonic() + for_s
         running: list[tuple[float, int, Trouble]] = []
         next_s = time.monotonic()
         while running or time.monotonic() < end:
             now = time.monotonic()
             if now < end and now >= next_s and len(running) < AT_ONCE_MAX:
-                begun = self._draw()
+                begun = self._draw(kinds)
                 if begun is not None:
                     heapq.heappush(running, (now, next(self._order), begun))
                 next_s = now + self._random.uniform(*PAUSE_S)
@@ -123,9 +144,8 @@ class Nemesis:
             self._torn = None if self.is_whole() else self._torn
             self._look_again_s = time.monotonic() + LOOK_AGAIN_S
 
-    def _draw(self) -> Trouble | None:
-        weights = [weight for weight, _ in self._kinds]
-        _, make = self._random.choices(self._kinds, weights)[0]
+    def _draw(self, kinds: list[tuple[int, Callable[[], Trouble | None]]]) -> Trouble | None:
+        _, make = self._random.choices(kinds, [weight for weight, _ in kinds])[0]
         return make()
 
     # ---- processes
@@ -320,3 +340,43 @@ class Nemesis:
         self._links.delay(chosen, delay_s)
         yield self._random.choice((2.0, 6.0))
         self._links.heal(chosen)
+
+    # ---- slow disks, hostile clients
+
+    def _slow_disk(self) -> Trouble | None:
+        if self._disks is None or self._is_slowed is not None:
+            return None
+        return self._slowed(self._disks, self._any(), self._random.choice(SLOW_WRITES_MS))
+
+    def _slowed(self, disks: SlowDisks, node_id: int, ms: int) -> Trouble:
+        for_s = self._random.choice((2.0, 5.0, 10.0))
+        self._told(f"each write of node {node_id} takes {ms} ms for {for_s} s")
+        self.counted["slow disks"] += 1
+        self._is_slowed = node_id
+        disks.slow_down(node_id, ms)
+        yield for_s
+        disks.let_go(node_id)
+        self._is_slowed = None
+
+    def _dribble(self) -> Trouble:
+        return self._visited("send half frames", Dribblers)
+
+    def _deafen(self) -> Trouble:
+        topic = self._places[0].topic
+        return self._visited("do not read", lambda address: Deaf(address, topic, len(self._places)))
+
+    def _flood(self) -> Trouble:
+        return self._visited("flood", Flooders)
+
+    def _visited(self, what: str, come: Callable[[tuple[str, int]], Hostile]) -> Trouble:
+        """By clients that go straight to a node: a proxy would read for those who do not."""
+        node = self._random.choice(self._cluster.brokers)
+        for_s = self._random.choice((2.0, 5.0, 10.0))
+        self._told(f"clients of node {node.node_id} {what} for {for_s} s")
+        self.counted[f"clients that {what}"] += 1
+        end = time.monotonic() + for_s
+        clients = come(node.address)
+        while time.monotonic() < end:
+            clients.step()
+            yield STEP_S
+        clients.close()

@@ -17,6 +17,10 @@ from chaos.java import JavaLoad
 from chaos.librdkafka import QUICK, Member, Production, key_in, read_all
 from chaos.links import Links
 from chaos.nemesis import Nemesis
+from chaos.probe import PARTITIONS as PROBED
+from chaos.probe import TOPIC as PROBE
+from chaos.probe import Probe
+from chaos.slow_disks import SlowDisks
 from chaos.watch import Watch
 from oracle.cluster import CLIENTS, Cluster
 
@@ -25,6 +29,8 @@ GROUP, JAVA_GROUP = "librdkafka", "java"
 PER_SECOND = 500.0
 SHORT_S = 25.0
 """One stretch of trouble."""
+FEW_FILES = {"kpybroker.max.open.files": "48"}
+"""Where descriptors are few: what logs keep open of them."""
 PATIENCE_S = 120.0
 """How long the cluster may take until all is well again, and clients to complete what they began."""
 SETTINGS = {
@@ -44,6 +50,10 @@ class Report:
     read: int = 0
     counted: dict[str, int] = field(default_factory=dict)
     longest_recovery_s: float = 0.0
+    longest_silence_s: float = 0.0
+    """Of acks=all, while a majority was well; what came of hostile clients and of a slow disk counts."""
+    longest_in_trouble_s: float = 0.0
+    """The same while nodes were ended, stopped or cut off."""
     latest_answers: int = 0
     repeated: int = 0
     violations: list[Violation] = field(default_factory=list)
@@ -53,8 +63,15 @@ class Run:
     """`play` does it all. `told` gets a line for everything that happens."""
 
     def __init__(
-        self, kind: str, seed: int, directory: Path, told: Callable[[str], None], controllers: int = 0
+        self,
+        kind: str,
+        seed: int,
+        directory: Path,
+        told: Callable[[str], None],
+        controllers: int = 0,
+        descriptors: int = 0,
     ) -> None:
+        """descriptors: how many files each node may have open; 0 for as many as this process."""
         self._told = told
         self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
         self.links = Links()
@@ -63,12 +80,18 @@ class Run:
             kind,
             controllers=controllers,
             directory=directory,
-            properties=SETTINGS,
+            properties=SETTINGS | (FEW_FILES if descriptors else {}),
             told=self.links.told,
             jvm=jvm,
         )
+        self.disks = SlowDisks(directory)
+        if not self.disks.is_available:
+            told("no disk will be slow: there is no C compiler")
+        for node in self.cluster.nodes.values():
+            node.added_environment = self.disks.environment(node.node_id, node.data)
+            node.descriptors = descriptors
         self.places = [Place(TOPIC, partition) for partition in range(PARTITIONS)]
-        self.nemesis = Nemesis(self.cluster, self.links, self.history, self.places, seed, told)
+        self.nemesis = Nemesis(self.cluster, self.links, self.history, self.places, seed, told, self.disks)
         self.report = Report()
 
     def play(self, for_s: float) -> Report:
@@ -76,9 +99,14 @@ class Run:
         try:
             self._start()
             end = time.monotonic() + for_s
+            is_mild = True
             while (left_s := end - time.monotonic()) > 0:
-                self.nemesis.trouble(min(SHORT_S, left_s))
+                if not is_mild:
+                    self._probe.rest()
+                self.nemesis.trouble(min(SHORT_S, left_s), is_mild=is_mild)
                 self._calm()
+                self._probe.watch()
+                is_mild = not is_mild
             self._finish()
         finally:
             self.cluster.kill9()
@@ -96,15 +124,18 @@ class Run:
         bootstrap = self.cluster.bootstrap
         admin = self._admin()
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
-        self.cluster.await_in_sync(TOPIC)
+        admin.create_topics([NewTopic(PROBE, PROBED, 3)], operation_timeout=30)[PROBE].result(60)
+        self.cluster.await_in_sync(TOPIC, PROBE)
         self._producers = [Production(self.history, bootstrap, self.places, number, PER_SECOND) for number in (1, 2)]
         self._java = JavaLoad(
             self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP, self.cluster.directory / "java.log"
         )
+        self._probe = Probe(self.history, bootstrap)
         self._members = [Member(self.history, bootstrap, TOPIC, GROUP, f"librdkafka {n}") for n in (1, 2)]
         addresses = {
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
         }
+        self._probe.watch()
         self._watch = Watch(self.history, addresses, self.places)
 
     def _admin(self) -> AdminClient:
@@ -119,7 +150,7 @@ class Run:
             return
         recovered_s = time.monotonic() - began_s
         self.report.longest_recovery_s = max(self.report.longest_recovery_s, recovered_s)
-        producers = [*self._producers, self._java]
+        producers: list[Production | JavaLoad] = [*self._producers, self._java]
         for number, producer in enumerate(producers, 1):
             self._until(_acknowledged_since(producer, began_s), f"producer {number} does not go on")
         self._fetch_commits()
@@ -172,6 +203,7 @@ class Run:
             member.finish()
         self._java.close()
         self._watch.finish()
+        self._probe.finish()
         self._until(self.nemesis.is_whole, "not all replicas are in sync")
         self._fetch_commits()
         self._told("reading everything")
@@ -181,6 +213,8 @@ class Run:
         self.report.acknowledged = self.history.acknowledged
         self.report.read = sum(len(one) for one in self.history.reads.values())
         self.report.latest_answers = self._watch.answers
+        self.report.longest_silence_s = self._probe.longest_s
+        self.report.longest_in_trouble_s = self._probe.longest_in_trouble_s
         self.report.counted = dict(self.nemesis.counted)
 
     def _read_everything(self) -> list[Violation]:

@@ -101,6 +101,10 @@ class ServerProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.properties = dict(properties or {})
         self.port = port
+        self.added_environment: dict[str, str] = {}
+        """What its environment has besides."""
+        self.descriptors = 0
+        """How many files it may have open (ulimit -n); 0 for as many as this process."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
@@ -140,15 +144,20 @@ class ServerProcess:
         assert not self.running, "already running"
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                self.command(),
+                self._limited(self.command()),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=self.directory,
                 preexec_fn=die_with_parent,
-                env=self.environment(),
+                env=self.environment() | self.added_environment,
             )
         atexit.register(self.kill9)
+
+    def _limited(self, command: list[str]) -> list[str]:
+        if not self.descriptors:
+            return command
+        return ["sh", "-c", f'ulimit -n {self.descriptors} && exec "$@"', "sh", *command]
 
     def await_ready(self) -> Self:
         """Return when it answers; NotStarted if it ends or stays silent."""

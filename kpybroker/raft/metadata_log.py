@@ -111,12 +111,13 @@ class MetadataLog:
             await self.log.sync()
         check_level(image, self._path)
         self._replay.begin(image, self.log)
+        self.log.tell(self._written)
         self.log.high_watermark = self.log.last_stable = min(self.applied, self.log.end)
 
     async def settle(self) -> None:
         """Until what was appended is on disk. Raises Damage where it never will be."""
-        while self._syncing is not None:
-            await asyncio.shield(self._syncing)
+        while self._syncing is not None or self.log.behind is not None:
+            await (self.log.until_written() if self._syncing is None else asyncio.shield(self._syncing))
         if self.log.offline is not None:
             raise Damage(self.log.offline)
 
@@ -129,6 +130,7 @@ class MetadataLog:
         """Sync what is written and close the files; a log that is damaged is only closed."""
         while (task := self._syncing or self._snapshotting) is not None:
             await asyncio.shield(task)
+        await self.log.until_written()
         await self._replay.stop()
         try:
             self.log.close()
@@ -179,13 +181,13 @@ class MetadataLog:
     def _flush(self) -> None:
         """Raises Damage."""
         try:
-            self.log.flush()
+            self.log.flush(wait=False)
         except KafkaError as refusal:  # its file was open when it was appended to
             raise self.log.fail(refusal) from refusal
 
     def _appended_fetched(self, batches: list[Batch], pending: list[Pending]) -> None:
         """Those of them that the log has."""
-        batches = [batch for batch in batches if batch.next_offset <= self.log.written_end]
+        batches = [batch for batch in batches if batch.next_offset <= self.log.end]
         for batch, row in zip(batches, pending, strict=False):
             self._replay.appended(row)
             self.snapshots.appended(0 if batch.is_control else batch.size_bytes, batch.max_timestamp)
@@ -222,6 +224,7 @@ class MetadataLog:
         check_level(image, self._path)
         self._voters.begin(snapshot.control, snapshot.end)
         self.log.pool.require_room(self._world.disk)
+        self.log.flush()
         try:
             begin_at(self.log, Tail(snapshot.epoch, snapshot.end))
         except OSError as error:
@@ -243,6 +246,12 @@ class MetadataLog:
         self.on_applied()
         if self._snapshotting is None and self.snapshots.is_due() and not self.image.in_transaction:
             self._snapshotting = begin(self._snapshot(), "writing a metadata snapshot", self.fail)
+
+    def _written(self) -> None:
+        """A thread has written what a flush left to it, or the log has failed."""
+        if self.log.offline is not None:
+            self.fail(self.log.offline)
+        self._sync_soon()
 
     def _sync_soon(self) -> None:
         if self._syncing is None and self.log.synced_end < self.log.written_end:
@@ -274,7 +283,7 @@ class MetadataLog:
                 self.log.advance_start(oldest)
                 self.log.apply_retention(self._world.wall_ms())
                 gone = self.log.take_garbage()
-                await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone))
+                await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone), self._path)
         except (OSError, Damage, KafkaError) as error:
             log.error("no metadata snapshot this time: %s", error)
         finally:

@@ -205,7 +205,7 @@ class Snapshots:
             is_old = 0 <= self._keep_ms < now_ms - disk.modified_ms(path)
             if not is_old and not 0 <= self._keep_bytes < total:
                 break
-            await disk.off_loop(partial(disk.unlink, path))
+            await disk.off_loop(partial(disk.unlink, path), path)
             total -= sizes[oldest]
             del names[0]
         self._known = [Tail(epoch, end) for end, epoch, _ in names]

@@ -59,6 +59,10 @@ class Agenda:
         self._delayed.pop(key, None)
         self._touched[key] = None
 
+    def written(self, partition: Partition) -> None:
+        """What came of it is written: look at it again."""
+        self._touched[partition.topic_id, partition.index] = None
+
     def leave(self, partition: Partition) -> None:
         """Do not ask for it any more."""
         key = (partition.topic_id, partition.index)
@@ -105,13 +109,15 @@ class Agenda:
             self._is_slowed = True
             return None
         try:
-            return place_of(partition)
+            place = place_of(partition)
         except KafkaError as refusal:
             self.delay(key, refusal)
             return None
         except Damage as damage:
             partition.fail(str(damage))
             return None
+        # a fetch claims to have what is below its offset: what a thread is still writing has to wait
+        return place if partition.log.behind is None else None
 
     def next_s(self) -> float | None:
         """How long until a partition that waits is due."""

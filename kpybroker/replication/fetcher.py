@@ -72,6 +72,11 @@ class Fetcher:
         self._agenda.follow(partition)
         self.wake()
 
+    def written(self, partition: Partition) -> None:
+        """It may be fetched again: a thread has written what came."""
+        self._agenda.written(partition)
+        self.wake()
+
     def leave(self, partition: Partition) -> None:
         """Do not fetch it any more."""
         self._agenda.leave(partition)
@@ -282,6 +287,12 @@ class Fetchers:
             fetcher = self._by_leader[leader_id] = Fetcher(self._context, leader_id)
         self._follows[partition] = leader_id
         fetcher.follow(partition)
+
+    def written(self, partition: Partition) -> None:
+        """A thread has written what came of it."""
+        leader_id = self._follows.get(partition)
+        if leader_id is not None:
+            self._by_leader[leader_id].written(partition)
 
     def leave(self, partition: Partition) -> None:
         """This replica leads, or is not here any more."""

@@ -40,8 +40,8 @@ def place_of(partition: Partition) -> Place:
     A log whose records are of no known epoch is believed up to its high watermark only.
     """
     storage = partition.log
-    if storage.written_end < storage.end:
-        storage.flush()
+    if storage.written_end < storage.end and storage.behind is None:
+        storage.flush(wait=False)
     if storage.epochs.latest == NO_EPOCH and storage.end > storage.high_watermark:
         storage.truncate_to(storage.high_watermark)
     return Place(partition.leader_epoch, storage.written_end, storage.epochs.latest)
@@ -67,10 +67,12 @@ def take(partition: Partition, place: Place, row: PartitionData) -> bool:
         batches = _sound(split(row.records), place)
         if batches[0].base_offset < storage.end:
             _begin_at(partition, batches[0])
+        if storage.device.is_slow:
+            storage.require_room()
         try:
             storage.append_replicated(batches)
         finally:
-            storage.flush()
+            storage.flush(wait=False)
         moved = True
     follow_marks(partition, row.high_watermark, row.log_start_offset)
     return moved

@@ -47,11 +47,20 @@ class Hosting:
         """Consumers read from followers, which want to know of a high watermark as soon as it moves."""
         self.propose: Callable[[Partition], None] = lambda partition: None
         """Ask the controller for what the partition has proposed."""
+        self._on_written: Callable[[Partition], None] = lambda partition: None
         self.exists: Callable[[str, int], bool] = lambda topic, index: False
         """Whether there is such a partition anywhere in the cluster."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._partitions.values()))
+
+    def tell(self, on_written: Callable[[Partition], None]) -> None:
+        """Call back when a thread has written what was appended to a partition: it may be fetched again."""
+        self._on_written = on_written
+
+    def written(self, partition: Partition) -> None:
+        """A thread has written what was appended to it."""
+        self._on_written(partition)
 
     def now(self) -> int:
         return self.now_ms()

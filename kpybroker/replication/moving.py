@@ -193,8 +193,15 @@ class Moves:
     async def _step(self, move: Move) -> bool:
         """Bring one on; False where it waits for something."""
         current, future = move.partition.log, move.future
+        await future.until_written()
+        await current.until_written()
+        if self._is_over(move):
+            return True
         current.require_online()
-        future.flush()
+        future.flush(wait=False)
+        await future.until_written()
+        if self._is_over(move):
+            return True
         if move.generation != current.syncing.generation:
             _cut_like(future, current)
             move.generation = current.syncing.generation
@@ -232,7 +239,7 @@ class Moves:
         try:
             future.append_replicated(batches)
         finally:
-            future.flush()
+            future.flush(wait=False)
         future.advance(max(future.start, min(current.high_watermark, future.end)))
         self._hosting.moving_throttle.count(size)
 
@@ -251,6 +258,7 @@ class Moves:
                 return True
             copied += len(found)
             self._append(current, future, found)
+        future.flush()
         source = self._log_dirs.of(current)
         if source is None or future.syncing.is_running:
             return True

@@ -101,6 +101,7 @@ class Partition:
         self.fetch_forms: dict[int, FetchForm | None] = {}
         """Forms of the response to a Fetch by version, and by isolation; see `handlers.fetch`."""
         self._sync: asyncio.Task[None] | None = None
+        storage.tell(self._written)
 
     def __repr__(self) -> str:
         return f"<{self.topic}-{self.index} epoch {self.leader_epoch} end {self.log.end}>"
@@ -191,6 +192,8 @@ class Partition:
         """Validate and queue; what is queued is written by the flush that ends the read event. Raises KafkaError."""
         if self.offline is not None:
             self.require_online()
+        if self.log.device.is_slow:
+            self.log.require_room()
         try:
             appended = self.log.append(batches, self.leader_epoch, now_ms, client=client, verified=verified)
         except Damage as damage:
@@ -217,7 +220,7 @@ class Partition:
         """
         self._dirty = False
         try:
-            self.log.flush()
+            self.log.flush(wait=False)
         except KafkaError as refusal:
             log.warning("%r is not written yet: %s", self, refusal)
             asyncio.get_running_loop().call_later(FLUSH_RETRY_S, self._flush_again)
@@ -234,6 +237,19 @@ class Partition:
         if not self._dirty and self.offline is None:
             self._dirty = True
             self._hosting.dirty.append(self)
+        self._hosting.flush()
+
+    def _written(self) -> None:
+        """A thread has written what a flush left to it, or the log has failed."""
+        if self.log.offline is not None:
+            self.fail(self.log.offline)
+        elif self.log.settings.fsync_always:
+            self._start_sync()
+        else:
+            self.advance()
+        self._hosting.written(self)
+        if not self.leads:
+            self._hosting.woken.extend(self.fetches)
         self._hosting.flush()
 
     @property

@@ -74,6 +74,7 @@ class Replicas:
         Until then it may show what the one before led. To lead that in the same epoch, with a log that a crash may have
         cut, would let followers cut theirs: so only what nobody else has is led before.
         """
+        hosting.tell(self._fetchers.written)
         hosting.propose = proposals.propose
         hosting.is_rack_aware = context.config().is_rack_aware
         hosting.lag_max_ms = context.config().replica_lag_time_max_ms

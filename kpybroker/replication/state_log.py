@@ -84,6 +84,7 @@ class PartitionLog:
         for dead.
         """
         storage = self._partition.log
+        await storage.until_written()
         offset = storage.start
         while offset < storage.end:
             found = storage.read(offset, READ_BYTES, upper=storage.end, min_one=True)

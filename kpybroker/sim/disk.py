@@ -11,6 +11,12 @@ from typing import NamedTuple
 from kpybroker.sim.loop import Dead, Owner, VirtualLoop
 from kpybroker.sim.storage import File, Folder, Storage
 from kpybroker.world import Buffer
+from kpybroker.world.devices import Device, Devices
+
+RECORDS = ".log"
+"""How the names of files end whose writes are to hold up nobody."""
+THREAD_S = 0.0001
+"""What it takes to hand a write to a thread."""
 
 
 class Opened(NamedTuple):
@@ -18,6 +24,39 @@ class Opened(NamedTuple):
 
     file: File
     path: str
+
+
+class SimWrite:
+    """A write on a thread: it happens once the device no longer keeps it waiting, or when somebody waits for it."""
+
+    def __init__(self, disk: SimDisk, handle: int, data: bytes, offset: int, stalled_s: float) -> None:
+        self._disk = disk
+        self._what = handle, data, offset
+        self._takes_s = stalled_s + THREAD_S
+        self._ends_s = disk.now_s + self._takes_s
+        self._has_ended = False
+        self._error: OSError | None = None
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(self._takes_s, self._end, callback)
+
+    def _end(self, callback: Callable[[], None]) -> None:
+        self._happen()
+        callback()
+
+    def _happen(self) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        try:
+            self._disk.write_by_thread(*self._what, self._takes_s, self._ends_s - self._disk.now_s)
+        except OSError as error:
+            self._error = error
+
+    def result(self) -> None:
+        self._happen()
+        if self._error is not None:
+            raise self._error
 
 
 class SimDisk:
@@ -34,9 +73,10 @@ class SimDisk:
         self._wall_ms = wall_ms
         self._opened: dict[int, Opened] = {}
         self._next_handle = 3
-        self._thread_free_at_s = 0.0
         self.handles_max = -1
         """How many files may be open; -1 for as many as it likes."""
+        self._devices = Devices()
+        self._thread_free_at_s: dict[Device, float] = {}
         self.fuse = -1
         self.on_fuse: Callable[[], None] = lambda: None
 
@@ -46,7 +86,7 @@ class SimDisk:
         if not self._owner.alive:
             raise Dead
 
-    def _change(self, path: str) -> None:
+    def _change(self, path: str, *, by_thread: bool = False) -> None:
         """Before every change: the dead change nothing, a fuse may burn down, the device may fail or stall."""
         self._look()
         if self.fuse >= 0:
@@ -60,8 +100,23 @@ class SimDisk:
             raise OSError(storage.bad_files[2], "this file stays bad", path)
         if storage.error_odds and path.startswith(storage.errors_below) and self._random.random() < storage.error_odds:
             raise OSError(errno.EIO, "input/output error")
-        if storage.stalled_until_s > self._loop.time():
-            self._loop.block(self._owner, storage.stalled_until_s - self._loop.time())
+        stalled_s = self._stalled_s(path)
+        if stalled_s > 0 and not by_thread:
+            self._loop.block(self._owner, stalled_s)
+            self.device(path).took(stalled_s, self._loop.time())
+
+    def _stalled_s(self, path: str) -> float:
+        """For how long the device still keeps waiting who writes there."""
+        storage = self._storage
+        slow_s = storage.slow_s if storage.slow_s and path.startswith(storage.slow_below) else 0.0
+        left_s = storage.stalled_until_s - self._loop.time()
+        return max(left_s if left_s > 0 and path.startswith(storage.stalled_below) else 0.0, slow_s)
+
+    def separate(self, path: str) -> None:
+        self._devices.separate(path)
+
+    def device(self, path: str) -> Device:
+        return self._devices.at(path)
 
     # ---- files
 
@@ -123,15 +178,36 @@ class SimDisk:
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         self._look()
         file = self._file(handle)
-        await asyncio.sleep(self._latency_s())
+        await asyncio.sleep(self._latency_s(self._opened[handle].path))
         self._look()
         return bytes(file.content[offset : offset + size])
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        path = self._opened[handle].path
+        is_known = path.endswith(RECORDS) and self._stalled_s(path) > 0 and self.device(path).is_slow
+        assert not is_known, f"{path} is on a slow device and written by the loop"
+        return self._write(handle, buffers, offset)
+
+    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int, *, by_thread: bool = False) -> int:
         file = self._file(handle)
-        self._change(self._opened[handle].path)
+        self._change(self._opened[handle].path, by_thread=by_thread)
         file.modified_ms = self._wall_ms()
         return self._storage.write(file, list(buffers), offset)
+
+    def write_soon(self, handle: int, data: bytes, offset: int) -> SimWrite:
+        self._look()
+        return SimWrite(self, handle, data, offset, self._stalled_s(self._opened[handle].path))
+
+    def write_by_thread(self, handle: int, data: bytes, offset: int, took_s: float, left_s: float) -> None:
+        """A thread takes so many seconds for it; somebody on the loop waits for the rest of them. Raises OSError."""
+        if left_s > 0:
+            self._loop.block(self._owner, left_s)
+        self.device(self._opened[handle].path).took(took_s, self._loop.time())
+        self._write(handle, [data], offset, by_thread=True)
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.time()
 
     def allocate(self, handle: int, offset: int, size: int) -> None:
         self._look()
@@ -235,15 +311,14 @@ class SimDisk:
 
     # ---- syncing
 
-    def _latency_s(self) -> float:
+    def _latency_s(self, path: str) -> float:
         low, high = self._storage.sync_s
-        stalled_s = max(self._storage.stalled_until_s - self._loop.time(), 0.0)
-        return stalled_s + low + (high - low) * self._random.random()
+        return self._stalled_s(path) + low + (high - low) * self._random.random()
 
     async def _sync(self, node: File | Folder, path: str) -> None:
         self._look()
         mark = node.mark
-        await asyncio.sleep(self._latency_s())
+        await asyncio.sleep(self._latency_s(path))
         self._change(path)
         node.reached_disk(mark)
 
@@ -265,11 +340,12 @@ class SimDisk:
         self._change(path)
         folder.reached_disk(folder.mark)
 
-    async def off_loop(self, work: Callable[[], None]) -> None:
-        """One thread, in order: a piece of work takes time, and then happens at once."""
+    async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
+        """One thread for each device, in order: a piece of work takes time, and then happens at once."""
         self._look()
-        begins = max(self._loop.time(), self._thread_free_at_s)
-        self._thread_free_at_s = begins + self._latency_s()
-        await asyncio.sleep(self._thread_free_at_s - self._loop.time())
+        device = self.device(path)
+        begins = max(self._loop.time(), self._thread_free_at_s.get(device, 0.0))
+        free_at_s = self._thread_free_at_s[device] = begins + self._latency_s(path)
+        await asyncio.sleep(free_at_s - self._loop.time())
         self._look()
         work()

@@ -24,6 +24,7 @@ from kpybroker.sim.moving_mutants import MOVERS
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.sim.stall_mutants import STALLS
 from kpybroker.storage import recovery, syncing
 from kpybroker.storage.log import Log
 from kpybroker.storage.producers import ProducerStates
@@ -45,7 +46,7 @@ def _settles_at_once(runner: Runner, end: int, answers: Any) -> None:
 
 
 def _flushes_whatever_happens(flush: Callable[[Log], None]) -> Callable[[Log], None]:
-    def flush_anyway(log: Log) -> None:
+    def flush_anyway(log: Log, *, wait: bool = True) -> None:
         segment = log.segments.active
         try:
             if log._queue:
@@ -107,7 +108,7 @@ ONE_BROKER = (
         POWER,
     ),
 )
-ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS)
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:

@@ -11,7 +11,7 @@ from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.history import History
 from kpybroker.sim.network import Fabric
-from kpybroker.sim.setup import BAD_FILE, LOST_DIRECTORY, SHORT_DESCRIPTORS, Setup
+from kpybroker.sim.setup import BAD_FILE, LOST_DIRECTORY, SHORT_DESCRIPTORS, WRITE_STALL, Setup
 from kpybroker.sim.standing import is_whole, others_have_it
 
 RESTART_ODDS = 0.5
@@ -31,6 +31,7 @@ class Nemesis:
         self._loop = fabric.loop
         self._history = history
         self._random = Random(f"nemesis {setup.seed}")
+        self._stalls = Random(f"write stalls {setup.seed}")
         self._broken: dict[str, None] = {}
         """Names of machines that are down or out of reach."""
         self._lost_power: dict[int, int] = {}
@@ -46,6 +47,7 @@ class Nemesis:
             "slow_clients": self._slow_clients,
             "reset": self._reset,
             "fsync_stall": self._fsync_stall,
+            WRITE_STALL: self._write_stall,
             "disk_full": self._disk_full,
             "disk_error": self._disk_error,
             "clock_skew": self._clock_skew,
@@ -262,6 +264,14 @@ class Nemesis:
     async def _fsync_stall(self, machine: SimMachine) -> None:
         machine.storage.stalled_until_s = self._loop.time() + self._random.uniform(0.2, 8.0)
         await self._while(0.2, 8.0)
+
+    async def _write_stall(self, machine: SimMachine) -> None:
+        """Every write takes long, in one of its directories."""
+        storage, random = machine.storage, self._stalls
+        storage.slow_below = random.choice(self._setup.log_dirs)
+        storage.slow_s = random.choice((0.06, 0.3, 1.0))
+        await asyncio.sleep(random.uniform(1.0, 8.0))
+        storage.slow_s = 0.0
 
     async def _lost_directory(self, machine: SimMachine) -> None:
         """A disk is replaced by an empty one, where others have what it had; no other fault before it is filled."""

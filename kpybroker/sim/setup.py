@@ -56,6 +56,8 @@ LOST_DIRECTORY_ODDS = 0.25
 BAD_FILE = "bad_file"
 SHORT_DESCRIPTORS = "short_descriptors"
 FILE_FAULTS_ODDS = 0.3
+WRITE_STALL = "write_stall"
+WRITE_STALL_ODDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,8 @@ def setup_of(
     compacts: bool = False,
     moves: bool = False,
 ) -> Setup:
-    """Draw the setup of a seed. `replicas` is what topics have at most (3); `faults` limits which may be chosen;
-    `transacts` says that there are transactions, and those who consume, transform and produce; `compacts` that there is
-    a compacted topic; `moves` that brokers have several log directories."""
+    """Draw the setup of a seed. `replicas` is what topics have at most (3), `faults` limits which may be chosen;
+    `transacts`, `compacts` and `moves` ask for transactions, a compacted topic, several log directories."""
     most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))
@@ -186,7 +187,8 @@ def setup_of(
         voters_change=changing,
     )
     setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
-    return _with_file_faults(_with_directories(setup, brokers, moves=moves), brokers, faults)
+    setup = _with_file_faults(_with_directories(setup, brokers, moves=moves), brokers, faults)
+    return _with_write_stalls(setup, brokers, faults)
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
@@ -338,6 +340,13 @@ def _with_file_faults(setup: Setup, brokers: int, faults: tuple[str, ...] | None
     topics = tuple(replace(topic, configs={**topic.configs, **index_bytes}) for topic in setup.topics)
     others = tuple(name for name in setup.faults if name not in some)
     return replace(setup, topics=topics, faults=(*others, *some))
+
+
+def _with_write_stalls(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
+    """A chance of its own, too."""
+    if faults is not None or Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
+        return setup
+    return replace(setup, faults=(*setup.faults, WRITE_STALL))
 
 
 def directory_of(node_id: int) -> bytes:

@@ -166,6 +166,11 @@ class Storage:
         """How often a read would wait for the device."""
         self.stalled_until_s = 0.0
         """Until then no sync ends, and a writer waits."""
+        self.stalled_below = ""
+        """The directory where that is so."""
+        self.slow_below = ""
+        self.slow_s = 0.0
+        """What every write below `slow_below` takes."""
         self.sync_s = (0.0005, 0.004)
         """How long a sync takes: from, to."""
 
@@ -179,7 +184,8 @@ class Storage:
         self.error_odds = 0.0
         self.errors_below = ""
         self.bad_files = NO_FILES
-        self.stalled_until_s = 0.0
+        self.stalled_until_s = self.slow_s = 0.0
+        self.stalled_below = self.slow_below = ""
 
     def lose_power(self, random: Random) -> int:
         """What was not synced may be gone; returns how many changes are."""

@@ -61,7 +61,7 @@ class CleanedSegment:
         queue, self._queue = self._queue, []
         position = self._size_bytes - self._queued_bytes
         self._queued_bytes = 0
-        await self._disk.off_loop(partial(_write_at, self._disk, self._path(LOG), queue, position))
+        await self._disk.off_loop(partial(_write_at, self._disk, self._path(LOG), queue, position), self._path(LOG))
 
     def _path(self, suffix: str) -> str:
         return self.target.path + suffix + CLEANED
@@ -74,7 +74,7 @@ class CleanedSegment:
         target.index_entries, target.since_entry_bytes = len(self._index), self._since_entry_bytes
         if target.max_timestamp >= 0:
             self._times.add(target.max_timestamp, target.max_timestamp_offset)
-        await self._disk.off_loop(self._write_indexes)
+        await self._disk.off_loop(self._write_indexes, self._path(LOG))
         handle = self._disk.open(self._path(LOG))
         try:
             await self._disk.sync(handle)  # not on the thread that others wait for

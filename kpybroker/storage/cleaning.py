@@ -140,7 +140,7 @@ class Cleaning:
 
     async def _off_loop(self, work: Callable[[], Result]) -> Result:
         found: list[Result] = []
-        await self._disk.off_loop(lambda: found.append(work()))
+        await self._disk.off_loop(lambda: found.append(work()), self._log.directory)
         return found[0]
 
     async def _batches(self, segment: Segment, position: int = 0) -> AsyncGenerator[Batch, None]:

@@ -145,6 +145,7 @@ def _adopt(current: Log, future: Log, directory: str) -> None:
     future.syncing.generation = was_syncing.generation + 1  # a cleaning under way was of the other files
     current.directory, current.made, current.pool = directory, future.made, future.pool
     current.segments, current.epochs, current.syncing = future.segments, future.epochs, future.syncing
+    current.device = future.device
     current.reader, current.snapshot_end = future.reader, future.snapshot_end
     current.garbage, current.cleaned_end, current.changed = future.garbage, 0, True
     was_syncing.synced_end = end  # for whoever waits there: all of it is on disk

@@ -48,7 +48,7 @@ class Garbage:
             now_ms = self._world.steady_ms()
             due = self.take(now_ms)
             if due:
-                await self._world.disk.off_loop(partial(unlink, self._world.disk, due))
+                await self._world.disk.off_loop(partial(unlink, self._world.disk, due), due[0])
                 continue
             wait_ms = self._waiting[0][0] - now_ms if self._waiting else None
             with contextlib.suppress(TimeoutError):

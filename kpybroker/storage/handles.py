@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage
-from kpybroker.storage.segment import LOG, Segment
 
 if TYPE_CHECKING:
     from kpybroker.storage.log import Log
-
-_log = logging.getLogger(__name__)
 
 
 def open_active(log: Log) -> None:
@@ -33,13 +29,3 @@ def open_aborted(log: Log) -> None:
         log.segments.active.aborted.load()
     except (OSError, Damage) as error:
         raise log.refusal(error) from error
-
-
-def fail_write(log: Log, segment: Segment, position: int, error: OSError) -> Damage:
-    """A write from `position` on has failed: the log is offline; what was written of it is cut off, if it can be."""
-    damage = log.fail(error)
-    try:
-        log.world.disk.truncate(segment.handle(), position)
-    except OSError:
-        _log.warning("%s%s may end in a torn batch; recovery cuts it", segment.path, LOG)
-    return damage

@@ -15,8 +15,7 @@ from kpybroker.storage.admission import batch_time_is_ours, change, changes_batc
 from kpybroker.storage.appended import Appended
 from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
-from kpybroker.storage.handles import fail_write, open_aborted, open_active
-from kpybroker.storage.marks import Marks
+from kpybroker.storage.handles import open_aborted, open_active
 from kpybroker.storage.producer_loading import note_end
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.reading import Reader
@@ -26,26 +25,23 @@ from kpybroker.storage.segment import SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
 from kpybroker.storage.syncing import GroupSync
 from kpybroker.storage.transactions import Verification
+from kpybroker.storage.write_side import WriteSide
 from kpybroker.wire.batch import Batch
-from kpybroker.world import Buffer, World
+from kpybroker.world import World
 
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
-_JOINED_BYTES = 64 * 1024
-"""Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
 _tuple = tuple.__new__
 """A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
 
 
-class Log(Marks):
+class Log(WriteSide):
     """One partition's log on one disk. Not for several threads."""
 
     __slots__ = (
-        "_queue",
         "_settings",
         "_simple",
         "before_cut",
-        "changed",
         "directory",
         "end",
         "epochs",
@@ -62,7 +58,6 @@ class Log(Marks):
         "topic",
         "topic_id",
         "world",
-        "written_end",
     )
 
     def __init__(
@@ -88,7 +83,7 @@ class Log(Marks):
         self.producers: ProducerStates = of.producers
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
         self.start = self.last_stable = self.high_watermark = of.start
-        self.end = self.written_end = of.end
+        self.end = of.end
         self.cleaned_end = of.cleaned_end
         self.syncing = GroupSync(of.end)
         self.offline = None
@@ -102,9 +97,7 @@ class Log(Marks):
         """(due by the steady clock, path): files to unlink off the loop."""
         self.snapshot_end = of.producers.snapshot_offset
         """The newest producer snapshot, -1 without one."""
-        self.changed = False
-        """Written to or cut since it was opened: a stop has something to do."""
-        self._queue: list[Buffer] = []
+        self.begin_writing(world.disk.device(directory), of.end)
         self.settings = settings
 
     @classmethod
@@ -218,7 +211,7 @@ class Log(Marks):
         try:
             for batch in batches:
                 if self.segments.active.needs_roll(batch, end + batch.last_offset_delta, settings, now_ms):
-                    self.roll()
+                    self._roll_for(batch, end + batch.last_offset_delta)
                 if not client and batch.is_control:
                     open_aborted(self)
                 batch.patch(end, leader_epoch)
@@ -243,7 +236,7 @@ class Log(Marks):
                 if batch.base_offset < self.end or not batch.crc_ok():
                     raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
                 if self.segments.active.needs_roll(batch, batch.last_offset, self._settings, self.world.wall_ms()):
-                    self.roll()
+                    self._roll_for(batch, batch.last_offset)
                 if batch.is_control:
                     open_aborted(self)
                 self._queue_batch(batch)
@@ -274,33 +267,6 @@ class Log(Marks):
             write_topic_id(self.world.disk, self.directory, self.topic_id)
         self.made = True
 
-    def flush(self) -> None:
-        """Write all that is queued, in one call. Raises Damage: the log is offline. KafkaError: not yet."""
-        queue = self._queue
-        if not queue:
-            return
-        if self.offline is not None:
-            queue.clear()
-            raise Damage(self.offline)
-        segment = self.segments.active
-        position = segment.written_bytes
-        if len(queue) > 1 and segment.size_bytes - position <= _JOINED_BYTES:
-            queue = [b"".join(queue)]
-        try:
-            handle = segment.handle()
-        except OSError as error:
-            raise self.unchanged(error) from error
-        try:
-            if not position:
-                self.syncing.directory_changed = True
-            self.world.disk.pwritev(handle, queue, position)
-        except OSError as error:
-            raise fail_write(self, segment, position, error) from error
-        self._queue.clear()
-        segment.written_bytes = segment.size_bytes
-        self.written_end = self.end
-        self.changed = True
-
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises Damage; KafkaError: not now."""
         self.flush()
@@ -315,6 +281,11 @@ class Log(Marks):
             raise self.fail(error) from error
         self.syncing.sealed(old)
         self._add_segment(self.end)
+
+    def _roll_for(self, batch: Batch, last_offset: int) -> None:
+        """Roll before a batch, or once the device is quick again: a roll is several writes. Raises Damage."""
+        if not self.device.is_slow or not self.segments.active.may_grow(batch, last_offset, self._settings):
+            self.roll()
 
     def _add_segment(self, base_offset: int) -> None:
         segment = Segment(self.world.disk, self.pool, self.directory, base_offset)

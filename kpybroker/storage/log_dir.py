@@ -2,8 +2,7 @@
 
 `recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written from
 time to time and at a stop, `cleaner-offset-checkpoint` after each cleaning; `.kafka_cleanshutdown` only after
-everything else was, and is removed at once on the next start. A partition that is damaged goes offline; the rest serves
-on.
+everything else was, and is removed at once on the next start. A damaged partition goes offline; the others are served.
 """
 
 from __future__ import annotations
@@ -37,10 +36,8 @@ from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
 
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-METADATA_LOG = "__cluster_metadata-0"
-_PARTITION = re.compile(r"(.+)-(\d{1,10})")
-_MAX_NAME = 255
+CLEAN_SHUTDOWN, METADATA_LOG = ".kafka_cleanshutdown", "__cluster_metadata-0"
+_PARTITION, _MAX_NAME = re.compile(r"(.+)-(\d{1,10})"), 255
 Key = tuple[str, int]
 Offsets = dict[Key, int]
 
@@ -70,6 +67,7 @@ class LogDirectory:
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
+        self._starts_on_disk: Offsets | None = None
         self._cleaned = self._read_offsets(CLEANED)
         self._cleaned_on_disk = dict(self._cleaned)
         self._is_saving_cleaned = False
@@ -276,9 +274,11 @@ class LogDirectory:
         return rows
 
     def save_starts(self) -> None:
-        """Write the start offsets that the segments do not show; not synced. Raises OSError."""
+        """Write what start offsets the segments do not show, if it has changed; not synced. Raises OSError."""
         self._starts = self._offsets(self._starts, _start_of)
-        write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
+        if self._starts != self._starts_on_disk:
+            write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
+            self._starts_on_disk = dict(self._starts)
 
     def cleaned_offsets(self) -> Offsets:
         """The rows of cleaner-offset-checkpoint: of logs that have ever been cleaned."""
@@ -294,7 +294,7 @@ class LogDirectory:
         written: Offsets | None = None
         while written != (rows := self.cleaned_offsets()):
             written = rows
-            await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True))
+            await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True), self.path)
         self._is_saving_cleaned = False  # and not after a cancellation: a thread may still be at it
 
     def _save_cleaned_now(self, *, sync: bool = False) -> None:
@@ -327,7 +327,7 @@ class LogDirectory:
         try:
             # on the loop, as DeleteRecords does: written elsewhere, older starts could replace newer ones
             self.save_starts()
-            await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)))
+            await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)), self.path)
             if discards != self._discards:  # what was written has their rows, and newcomers may have come
                 self._write_without_stale()
             self._stale.clear()
@@ -351,7 +351,7 @@ class LogDirectory:
 
         A broker that stops before it knew the metadata has not looked at what a crash may have left: not its word.
         """
-        await self._world.disk.off_loop(lambda: None)  # a checkpoint may be under way; these files have one writer
+        await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
         whole = self.is_recovered and not self.damaged
         for one in self.logs.values():
             try:
@@ -396,5 +396,5 @@ def _cleaned_end_of(one: Log) -> int | None:
     return one.cleaned_end or None
 
 
-_synced_end_of = attrgetter("synced_end")
-_high_watermark_of = attrgetter("high_watermark")
+_synced_end_of: Callable[[Log], int] = attrgetter("synced_end")
+_high_watermark_of: Callable[[Log], int] = attrgetter("high_watermark")

@@ -36,6 +36,8 @@ def open_log_dirs(
     """
     failed: dict[str, str] = {}
     paths = tuple(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
+    for path in paths:
+        world.disk.separate(path)
     directories = open_directories(world, paths, config.node_id, wanted, failed)
     try:
         check()
@@ -275,6 +277,8 @@ class LogDirectories:
     async def close(self) -> None:
         """As of `LogDirectory.close`."""
         for directory in self.online:
+            for one in directory.logs.values():
+                await one.until_written()
             await directory.close()
 
     # failures

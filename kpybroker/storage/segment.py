@@ -16,10 +16,11 @@ from kpybroker.world import Disk
 log = logging.getLogger(__name__)
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
-MAX_RELATIVE_OFFSET = 0x7FFFFFFF
-_SAVE_ENTRIES = 4096
-_SAVES = 8
-"""An index is saved so many times while it fills, and after _SAVE_ENTRIES at the latest."""
+MAX_RELATIVE_OFFSET = POSITION_MAX = 0x7FFFFFFF
+GROWN_BYTES = 64 << 20
+"""A segment may be so much larger than segment.bytes while its device is slow."""
+_SAVES, _SAVE_ENTRIES = 8, 4096
+"""An index is saved so many times while it fills, and after so many entries at the latest."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -70,8 +71,7 @@ class Segment:
         """Of what is below, this process has not seen all: it was in the file before, and recovery did not read it."""
         self.walked = 0, 0
         """The stretch of it whose batch headers were looked at."""
-        self.max_timestamp = -1
-        self.max_timestamp_offset = -1
+        self.max_timestamp = self.max_timestamp_offset = -1
         """Last offset of the batch with max_timestamp."""
         self.first_timestamp: int | None = None
         """max_timestamp of the first batch: the clock for rolling. None when it was not read yet, -1 without a time."""
@@ -274,8 +274,8 @@ class Segment:
             times.add(self.max_timestamp, self.max_timestamp_offset)
             self.index_entries += 1
             self.since_entry_bytes = 0
-            saves = min(_SAVE_ENTRIES, limit_bytes // (_SAVES * TimeIndex.entry_bytes))
-            if len(index.entries) - index.saved_bytes > saves * OffsetIndex.entry_bytes:
+            most = min(_SAVE_ENTRIES, limit_bytes // (_SAVES * TimeIndex.entry_bytes)) * OffsetIndex.entry_bytes
+            if len(index.entries) - index.saved_bytes > most and not self._disk.device(self.path).is_slow:
                 self.save_indexes()
         except OSError as error:
             if not is_short(error):
@@ -296,6 +296,14 @@ class Segment:
             or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # what is active is not cleaned
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
+        )
+
+    def may_grow(self, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
+        """Whether the batch can do without a new segment, for a while: a little above segment.bytes, and later."""
+        return (
+            self.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
+            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            and (self.index_entries + 1) * TimeIndex.entry_bytes < settings.segment_index_bytes
         )
 
     def began_ms(self) -> int:

@@ -91,12 +91,12 @@ class GroupSync:
                 if segment.deleted:
                     continue  # retention was quicker
                 await _sync_segment(log, segment)
-                await disk.off_loop(partial(_sync_companions, log, segment.path))
+                await disk.off_loop(partial(_sync_companions, log, segment.path), log.directory)
             if active.written_bytes and not active.deleted:
                 await _sync_segment(log, active)
             if self.directory_changed:
                 self.directory_changed = False
-                await disk.off_loop(partial(_sync_names, log))
+                await disk.off_loop(partial(_sync_names, log), log.directory)
         except (OSError, asyncio.CancelledError):
             self._sealed = [segment for segment in sealed if not segment.deleted] + self._sealed
             self.directory_changed = True  # what waits for the disk thread never begins

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+from kpybroker.world.devices import Device
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -34,6 +36,16 @@ class Network(Protocol):
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Dial. Raises OSError (refused, unreachable)."""
+
+
+class PendingWrite(Protocol):
+    """A write that a thread has been given."""
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop once it has ended."""
+
+    def result(self) -> None:
+        """Wait for its end on the caller. Raises OSError where it failed."""
 
 
 class Disk(Protocol):
@@ -67,6 +79,15 @@ class Disk(Protocol):
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all buffers at offset; returns the bytes written. Short writes are completed inside."""
+
+    def write_soon(self, handle: int, data: bytes, offset: int) -> PendingWrite:
+        """Like pwritev, on a thread of the file's device."""
+
+    def separate(self, path: str) -> None:
+        """What waits for the device below `path` holds up nothing elsewhere: it has threads of its own."""
+
+    def device(self, path: str) -> Device:
+        """What is known of the device that `path` is on."""
 
     def allocate(self, handle: int, offset: int, size: int) -> None:
         """Reserve blocks without changing the size."""
@@ -118,8 +139,8 @@ class Disk(Protocol):
     def sync_directory_blocking(self, path: str) -> None:
         """fsync of a directory on the caller: start-up and stop only."""
 
-    async def off_loop(self, work: Callable[[], None]) -> None:
-        """Run disk work (unlink, truncate of many files) on the disk thread, in order."""
+    async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
+        """Run disk work below `path` (unlink, truncate of many files) on its device's one thread for it, in order."""
 
 
 class World(Protocol):

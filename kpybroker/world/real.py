@@ -9,14 +9,18 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
+from time import monotonic
 
-from kpybroker.world import Buffer, World
+from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.buffers import ReadBuffer, ReadBuffers
+from kpybroker.world.devices import SLOW_WRITE_S, Device, Devices
 
 _IOV_MAX = 1024
 _BACKLOG = 1024
+_THREADS = 16
+"""Reads, writes and syncs at once on one device."""
 LARGE_READ_BYTES = 32 << 10
 """Reads from here on use memory again."""
 _READ_CHUNK_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
@@ -93,20 +97,50 @@ class RealNetwork:
         return await asyncio.get_running_loop().create_connection(factory, host, port)
 
 
+class RealWrite:
+    """A write on a thread, which tells how long it took."""
+
+    def __init__(self, disk: RealDisk, device: Device, future: Future[float]) -> None:
+        self._disk = disk
+        self._device = device
+        self._future = future
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._future.add_done_callback(lambda _: loop.call_soon_threadsafe(callback))
+
+    def result(self) -> None:
+        self._device.took(self._future.result(), self._disk.now_s())
+
+
 class RealDisk:
-    """Files by os.*; whatever may wait for the device runs on threads of its own, made on first use."""
+    """Files by os.*; whatever may wait for the device runs on threads, each device's own, made on first use."""
 
     def __init__(self) -> None:
-        self._ordered: ThreadPoolExecutor | None = None
-        self._parallel: ThreadPoolExecutor | None = None
+        self._ordered: dict[Device, ThreadPoolExecutor] = {}
+        self._parallel: dict[Device, ThreadPoolExecutor] = {}
+        self._devices = Devices()
+        self._by_handle: dict[int, Device] = {}
+        """Where open files are."""
+        self.now_s = monotonic
+        """The clock by which writes are timed."""
         self._nowait = _RWF_NOWAIT
         self._buffers = ReadBuffers()
 
+    def separate(self, path: str) -> None:
+        self._devices.separate(path)
+
+    def device(self, path: str) -> Device:
+        return self._devices.at(path)
+
     def open(self, path: str, *, create: bool = False) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        self._by_handle[handle] = self._devices.at(path)
+        return handle
 
     def close(self, handle: int) -> None:
         _locked.pop(handle, None)
+        self._by_handle.pop(handle, None)
         os.close(handle)
 
     def has_handles(self, count: int) -> bool:
@@ -157,9 +191,27 @@ class RealDisk:
             self._buffers.give_back(found.obj)
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(self._pool(), self.pread, handle, size, offset)
+        pool = self._pool(self._by_handle[handle])
+        return await asyncio.get_running_loop().run_in_executor(pool, self.pread, handle, size, offset)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        began_s = self.now_s()
+        written = self._write(handle, buffers, offset)
+        ended_s = self.now_s()
+        if ended_s - began_s >= SLOW_WRITE_S:
+            self._by_handle[handle].took(ended_s - began_s, ended_s)
+        return written
+
+    def write_soon(self, handle: int, data: bytes, offset: int) -> PendingWrite:
+        device = self._by_handle[handle]
+        return RealWrite(self, device, self._pool(device).submit(self._timed_write, handle, data, offset))
+
+    def _timed_write(self, handle: int, data: bytes, offset: int) -> float:
+        began_s = self.now_s()
+        self._write(handle, (data,), offset)
+        return self.now_s() - began_s
+
+    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         if len(buffers) == 1:
             size = len(buffers[0])
             done = os.pwrite(handle, buffers[0], offset)
@@ -243,7 +295,7 @@ class RealDisk:
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(handle)
+            self.close(handle)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise BlockingIOError(error.errno, "locked by another process", path) from error
             raise
@@ -251,10 +303,12 @@ class RealDisk:
         return handle
 
     async def sync(self, handle: int) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._pool(), os.fdatasync, handle)
+        pool = self._pool(self._by_handle[handle])
+        await asyncio.get_running_loop().run_in_executor(pool, os.fdatasync, handle)
 
     async def sync_directory(self, path: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._pool(), self.sync_directory_blocking, path)
+        pool = self._pool(self._devices.at(path))
+        await asyncio.get_running_loop().run_in_executor(pool, self.sync_directory_blocking, path)
 
     def sync_blocking(self, handle: int) -> None:
         os.fdatasync(handle)
@@ -266,22 +320,25 @@ class RealDisk:
         finally:
             os.close(handle)
 
-    async def off_loop(self, work: Callable[[], None]) -> None:
-        if self._ordered is None:
-            self._ordered = ThreadPoolExecutor(1, thread_name_prefix="disk")
-        await asyncio.get_running_loop().run_in_executor(self._ordered, work)
+    async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
+        device = self._devices.at(path)
+        thread = self._ordered.get(device)
+        if thread is None:
+            thread = self._ordered[device] = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        await asyncio.get_running_loop().run_in_executor(thread, work)
 
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._parallel is None:
-            self._parallel = ThreadPoolExecutor(16, thread_name_prefix="disk-io")
-        return self._parallel
+    def _pool(self, device: Device) -> ThreadPoolExecutor:
+        pool = self._parallel.get(device)
+        if pool is None:
+            pool = self._parallel[device] = ThreadPoolExecutor(_THREADS, thread_name_prefix="disk-io")
+        return pool
 
     def shutdown(self) -> None:
         """Wait for work under way and end the threads; the next use would make new ones."""
-        for pool in (self._ordered, self._parallel):
-            if pool is not None:
-                pool.shutdown(wait=True)
-        self._ordered = self._parallel = None
+        for pool in (*self._ordered.values(), *self._parallel.values()):
+            pool.shutdown(wait=True)
+        self._ordered.clear()
+        self._parallel.clear()
 
 
 class RealWorld:

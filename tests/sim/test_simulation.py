@@ -23,6 +23,7 @@ from kpybroker.sim.mutant import Mutant
 from kpybroker.sim.mutants import ONE_BROKER, hunt
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.sim.stall_mutants import STALLS
 
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
@@ -103,7 +104,7 @@ def test_mutants_are_caught(mutant: object) -> None:
     assert outcome.breaches
 
 
-MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS]
+MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS]
 
 
 @pytest.mark.slow

@@ -1,0 +1,98 @@
+"""A producer with acks=all that nobody may keep waiting: how long the oldest record waits for its acknowledgement."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from chaos.history import History
+from chaos.librdkafka import FOR_EVER_MS, QUICK
+
+TOPIC, PARTITIONS = "probe", 3
+"""As many partitions as brokers: each leads one."""
+SILENCE_S = 2.0
+EVERY_S = 0.05
+LATE_S = 0.5
+"""A probe that did not run itself for so long says nothing of the cluster."""
+
+
+class Probe(threading.Thread):
+    """Sends a record to each partition every EVERY_S. Between `watch` and `rest` a silence above SILENCE_S is an
+    incident, told once until the next acknowledgement."""
+
+    def __init__(self, history: History, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self._history = history
+        self._pending: list[dict[int, float]] = [{} for _ in range(PARTITIONS)]
+        """By partition: the records that are not acknowledged, and when each was sent."""
+        self._watched_since = 0.0
+        self._is_told = [False] * PARTITIONS
+        self._number = 0
+        self._wanted = True
+        self.longest_s = self.longest_in_trouble_s = 0.0
+        """The longest that a record waited while it was watched, and otherwise."""
+        settings = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
+        settings |= {"message.timeout.ms": FOR_EVER_MS, "request.timeout.ms": "5000", **QUICK}
+        self._producer = Producer(settings)
+        self.start()
+
+    def watch(self) -> None:
+        """A majority is well from now on."""
+        self._watched_since = time.monotonic()
+
+    def rest(self) -> None:
+        """Nodes will be in trouble: who must wait may wait."""
+        self._watched_since = 0.0
+
+    def run(self) -> None:
+        ran_s = time.monotonic()
+        while self._wanted:
+            try:
+                self._send()
+                due_s = time.monotonic() + EVERY_S
+                while (left_s := due_s - time.monotonic()) > 0:
+                    self._producer.poll(left_s)
+            except (KafkaException, BufferError):
+                time.sleep(EVERY_S)
+            now_s = time.monotonic()
+            if now_s - ran_s > EVERY_S + LATE_S and self._watched_since:
+                self._watched_since = now_s
+            ran_s = now_s
+            self._look(now_s)
+
+    def _send(self) -> None:
+        self._number += 1
+        for partition, pending in enumerate(self._pending):
+            if len(pending) < 1000:
+                self._producer.produce(TOPIC, b"", partition=partition, on_delivery=self._done(partition, self._number))
+                pending[self._number] = time.monotonic()
+
+    def _done(self, partition: int, number: int) -> Callable[[KafkaError | None, Message], None]:
+        def done(error: KafkaError | None, message: Message) -> None:
+            sent_s = self._pending[partition].pop(number, None)
+            if error is None and sent_s is not None:
+                self._is_told[partition] = False
+
+        return done
+
+    def _look(self, now_s: float) -> None:
+        since_s = self._watched_since
+        for partition, pending in enumerate(self._pending):
+            if not pending:
+                continue
+            waits_s = now_s - max(next(iter(pending.values())), since_s)
+            if not since_s:
+                self.longest_in_trouble_s = max(self.longest_in_trouble_s, waits_s)
+                continue
+            self.longest_s = max(self.longest_s, waits_s)
+            if waits_s > SILENCE_S and not self._is_told[partition]:
+                self._is_told[partition] = True
+                self._history.incident(f"acks=all to {TOPIC}-{partition} is silent for more than {SILENCE_S} s")
+
+    def finish(self) -> None:
+        """Send no more."""
+        self._wanted = False
+        self.join(30)

@@ -1,0 +1,75 @@
+"""How quick writes below one directory are, and how much waits to be written there.
+
+A write into the page cache takes microseconds until the kernel makes it wait for the device. From then on writes belong
+on a thread, until they have been quick for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+
+log = logging.getLogger(__name__)
+
+SLOW_WRITE_S = 0.05
+"""A write that takes so long was kept waiting by the device."""
+QUICK_AFTER_S = 5.0
+"""For how long writes must have been quick, doubled with each relapse."""
+QUICK_AFTER_MAX_S = 320.0
+QUEUED_BYTES_MAX = 32 << 20
+"""From here on a slow device takes no more appends."""
+
+
+class Device:
+    """The disk below one directory."""
+
+    __slots__ = ("_is_apart", "_quick_after_s", "_slow_at_s", "is_slow", "path", "queued_bytes")
+
+    def __init__(self, path: str, *, is_apart: bool = True) -> None:
+        self.path = path
+        self._is_apart = is_apart
+        self.is_slow = False
+        """Writes are to go by a thread."""
+        self.queued_bytes = 0
+        """What threads are to write, or are writing."""
+        self._slow_at_s = -QUICK_AFTER_MAX_S
+        self._quick_after_s = QUICK_AFTER_S
+
+    @property
+    def is_full(self) -> bool:
+        """As much is queued as may be."""
+        return self.queued_bytes >= QUEUED_BYTES_MAX
+
+    def took(self, seconds: float, now_s: float) -> None:
+        """A write has ended, at `now_s` of a monotonic clock. Of writes on the loop only slow ones need to be told."""
+        if not self._is_apart:
+            return  # there is nothing else that could go on meanwhile
+        if seconds >= SLOW_WRITE_S:
+            if not self.is_slow:
+                self.is_slow = True
+                is_relapse = now_s - self._slow_at_s < 2 * self._quick_after_s
+                self._quick_after_s = min(2 * self._quick_after_s, QUICK_AFTER_MAX_S) if is_relapse else QUICK_AFTER_S
+                log.warning("%s: a write took %.2f s; threads write there until it is quick again", self.path, seconds)
+            self._slow_at_s = now_s
+        elif self.is_slow and now_s - self._slow_at_s >= self._quick_after_s:
+            self.is_slow = False
+            log.info("%s: writes have been quick for %.0f s", self.path, now_s - self._slow_at_s)
+
+
+class Devices:
+    """The directories whose devices are told apart; what is below none of them has one as well."""
+
+    def __init__(self) -> None:
+        self._other = Device("/", is_apart=False)
+        self._by_path: dict[str, Device] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_path)
+
+    def separate(self, path: str) -> None:
+        """What is below `path` is on a device of its own."""
+        self._by_path.setdefault(path, Device(path))
+
+    def at(self, path: str) -> Device:
+        """Where the file or directory is."""
+        inside = [root for root in self._by_path if path == root or path.startswith(f"{root}/")]
+        return self._by_path[max(inside, key=len)] if inside else self._other

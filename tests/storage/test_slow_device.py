@@ -1,0 +1,337 @@
+"""A device whose writes wait holds up only what needs it; what a thread still writes counts nowhere as written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.partition import Partition
+from kpybroker.sim.storage import File, Storage
+from kpybroker.storage.checkpoint_files import LOG_STARTS, read_offsets
+from kpybroker.storage.log import Log
+from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.wire.batch import split
+from kpybroker.world import Buffer
+from kpybroker.world.devices import QUEUED_BYTES_MAX, QUICK_AFTER_MAX_S, QUICK_AFTER_S, SLOW_WRITE_S, Device
+from kpybroker.world.real import RealDisk, RealWorld
+from tests.replication.leading import NODE, NOW_MS, Waiting, batch
+from tests.storage.compacting import VirtualWorld
+from tests.storage.workshop import SMALL, plain
+
+STALL_S = 30.0
+
+
+class TwoDisks(VirtualWorld):
+    """/slow and /quick, each with a partition that this node leads."""
+
+    def __init__(self, settings: LogSettings | None = None) -> None:
+        super().__init__(Storage())
+        self.hosting = Hosting(NODE)
+        self.slow, self.quick = (self.led(path, settings or LogSettings()) for path in ("/slow", "/quick"))
+
+    def led(self, path: str, settings: LogSettings) -> Partition:
+        self.disk.separate(path)
+        self.disk.mkdir(path)
+        storage = Log.open(self, f"{path}/t-0", path[1:], 0, settings, clean=True)  # type: ignore[arg-type]
+        partition = self.hosting.host(path[1:], path.encode().ljust(16), 0, storage)
+        partition.leader_id, partition.leader_epoch, partition.isr = NODE, 0, (NODE,)
+        partition.replicas = (NODE,)
+        partition.take_lead()
+        return partition
+
+    def stall(self) -> None:
+        """What is written below /slow has to wait, and that has been noticed."""
+        self.storage.stalled_below, self.storage.stalled_until_s = "/slow", self.loop.time() + STALL_S
+        self.disk.device("/slow/t-0").took(SLOW_WRITE_S, self.loop.time())
+
+    def appended(self, *values: bytes) -> tuple[Waiting, Waiting]:
+        """Records to both; who waits for them, after the flush."""
+        waiting = Waiting(), Waiting()
+        for partition, waiter in zip((self.slow, self.quick), waiting, strict=True):
+            partition.when_committed(partition.append(batch(*values), NOW_MS).last_offset + 1, waiter)
+        self.hosting.flush()
+        return waiting
+
+    def content(self, partition: Partition) -> bytes:
+        return bytes(self.storage.file(f"{partition.log.segments.active.path}.log").content)
+
+
+def test_only_what_is_on_the_slow_device_waits() -> None:
+    world = TwoDisks()
+    world.appended(b"before")
+    world.stall()
+
+    async def play() -> None:
+        first, other = world.appended(b"first")
+        assert (other.settled, world.quick.log.high_watermark, world.quick.log.written_end) == (1, 2, 2)
+        second, other = world.appended(b"second")
+        assert (other.settled, world.quick.log.high_watermark) == (1, 3)
+        slow = world.slow.log
+        assert (first.settled, second.settled, slow.end, slow.written_end, slow.high_watermark) == (0, 0, 3, 1, 1)
+        served = slow.read(0, 1 << 20, upper=slow.end, min_one=True)
+        assert served is not None
+        assert len(split(bytes(served))) == 1, "what a thread still writes is not served"
+        began_s = world.loop.time()
+        await slow.until_written()
+        assert world.loop.time() - began_s >= STALL_S - 1
+        assert world.loop.time() - began_s < STALL_S + 1
+        assert (first.settled, second.settled, slow.written_end, slow.high_watermark) == (1, 1, 3, 3)
+
+    world.loop.run_until_complete(play())
+    assert [bytes(one.view) for one in split(world.content(world.slow))] == [
+        bytes(one.view) for one in split(world.content(world.quick))
+    ]
+    assert world.slow.log.device.queued_bytes == 0
+    assert not world.owner.halted, "the loop was not held"
+
+
+def test_what_must_be_written_first_waits_for_the_thread() -> None:
+    """Rolling, cutting and closing find everything in the file, in order, whatever a thread was still writing."""
+    for change in ("roll", "truncate", "close", "flush"):
+        world = TwoDisks()
+        world.stall()
+
+        async def play(world: TwoDisks = world, change: str = change) -> None:
+            slow = world.slow.log
+            for number in range(4):
+                world.appended(b"%d" % number)
+            slow.append(batch(b"queued"), 0, NOW_MS)
+            assert (slow.written_end, slow.end) == (0, 5)
+            if change == "roll":
+                slow.roll()
+            elif change == "truncate":
+                slow.truncate_to(2)
+            elif change == "close":
+                slow.close()
+            else:
+                slow.flush()
+            assert slow.behind is None
+            assert slow.written_end == slow.end == (2 if change == "truncate" else 5)
+            await asyncio.sleep(2 * STALL_S)  # nothing comes late
+            assert slow.written_end == slow.end
+            assert slow.device.queued_bytes == 0
+
+        world.loop.run_until_complete(play())
+        first = world.slow.log.segments.first
+        content = bytes(world.storage.file(f"{first.path}.log").content)
+        assert [one.base_offset for one in split(content)] == list(range(2 if change == "truncate" else 5))
+
+
+def test_a_write_that_fails_late_is_told_to_who_waits() -> None:
+    world = TwoDisks()
+    world.appended(b"before")
+    world.stall()
+
+    async def play() -> None:
+        first, _ = world.appended(b"first")
+        second, _ = world.appended(b"second")
+        world.storage.error_odds, world.storage.errors_below = 1.0, "/slow"
+        await world.slow.log.until_written()
+        assert (first.settled, second.settled) == (1, 1)
+        refusal = world.slow.refusal
+        assert refusal is not None
+        assert refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (world.slow.log.written_end, world.slow.log.high_watermark) == (1, 1)
+        assert (world.slow.log.behind, world.slow.log.device.queued_bytes) == (None, 0)
+
+    world.loop.run_until_complete(play())
+    with pytest.raises(KafkaError):
+        world.slow.append(batch(b"more"), NOW_MS)
+    world.quick.append(batch(b"more"), NOW_MS)
+    world.hosting.flush()
+    assert world.quick.log.high_watermark == 4
+
+
+def test_so_much_may_wait_for_a_slow_device_and_no_more() -> None:
+    world = TwoDisks()
+    world.stall()
+
+    async def play() -> None:
+        large = bytes(QUEUED_BYTES_MAX // 64 - 200)
+        for _ in range(64):
+            world.slow.append(batch(large), NOW_MS)
+            world.hosting.flush()
+        device = world.slow.log.device
+        assert not device.is_full
+        world.slow.append(batch(large), NOW_MS)
+        world.hosting.flush()
+        assert device.is_full
+        assert device.queued_bytes < QUEUED_BYTES_MAX + len(large)
+        with pytest.raises(KafkaError) as refused:
+            world.slow.append(batch(b"one more"), NOW_MS)
+        assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
+        assert world.slow.log.end == 65
+        world.quick.append(batch(b"elsewhere"), NOW_MS)
+        await world.slow.log.until_written()
+        assert (device.queued_bytes, world.slow.log.written_end) == (0, 65)
+        world.slow.append(batch(b"one more"), NOW_MS)
+
+    world.loop.run_until_complete(play())
+
+
+def test_a_log_that_is_deleted_meanwhile_is_not_written_on() -> None:
+    world = TwoDisks()
+    world.stall()
+
+    async def play() -> None:
+        world.appended(b"first")
+        world.appended(b"second")
+        slow = world.slow.log
+        slow.offline = "deleted"
+        for segment in slow.segments:
+            segment.retire()
+        assert slow.segments.active.busy, "its file is open as long as the thread uses it"
+        await slow.until_written()
+        assert (slow.device.queued_bytes, slow.segments.active.busy, slow.segments.active.is_open) == (0, False, False)
+
+    world.loop.run_until_complete(play())
+
+
+def test_a_device_is_quick_again_after_a_while_and_later_after_each_relapse() -> None:
+    device, now_s, waited = Device("/d"), 1000.0, QUICK_AFTER_S
+    device.took(SLOW_WRITE_S / 2, now_s)
+    assert not device.is_slow
+    for _ in range(10):
+        device.took(SLOW_WRITE_S, now_s)
+        assert device.is_slow
+        device.took(0.0, now_s + waited - 1)
+        assert device.is_slow
+        now_s += waited
+        device.took(0.0, now_s)
+        assert not device.is_slow
+        waited = min(2 * waited, QUICK_AFTER_MAX_S)
+    now_s += 3 * QUICK_AFTER_MAX_S
+    device.took(SLOW_WRITE_S, now_s)
+    device.took(0.0, now_s + QUICK_AFTER_S)
+    assert not device.is_slow, "long ago is forgotten"
+
+
+class HeldDisk(RealDisk):
+    """A real disk; writes below a directory wait for `may_write`."""
+
+    def __init__(self, below: Path) -> None:
+        super().__init__()
+        self.below = below
+        self.may_write = Event()
+
+    def wait(self) -> None:
+        assert self.may_write.wait(20)
+
+    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if self.device(str(self.below)) is self._by_handle[handle]:
+            self.wait()
+        return super()._write(handle, buffers, offset)
+
+
+def test_threads_of_a_slow_device_are_not_those_of_another(tmp_path: Path) -> None:
+    """As many writes as there are threads wait; what another device's threads do goes on, and so does the loop."""
+    world = RealWorld(1)
+    disk = world.disk = HeldDisk(tmp_path / "slow")
+    for name in ("slow", "quick"):
+        disk.separate(str(tmp_path / name))
+        disk.mkdir(str(tmp_path / name))
+    settings = replace(SMALL, segment_bytes=1 << 20)
+
+    async def play() -> None:
+        logs = [Log.open(world, f"{tmp_path}/slow/t-{n}", "t", n, settings, clean=True) for n in range(20)]
+        quick = Log.open(world, f"{tmp_path}/quick/t-0", "t", 0, settings, clean=True)
+        disk.device(f"{tmp_path}/slow").took(SLOW_WRITE_S, 0.0)
+        for log in logs:
+            log.append([plain()], 0, NOW_MS, client=False)
+            log.flush(wait=False)
+        waits = asyncio.ensure_future(disk.off_loop(disk.wait, f"{tmp_path}/slow"))
+        quick.append([plain()], 0, NOW_MS, client=False)
+        quick.flush(wait=False)
+        await quick.sync()
+        await disk.off_loop(lambda: None, f"{tmp_path}/quick")
+        handle = quick.segments.active.handle()
+        assert len(await disk.cold_read(handle, 1 << 20, 0)) == quick.segments.active.written_bytes > 0
+        assert (quick.synced_end, [log.written_end for log in logs]) == (1, [0] * 20)
+        disk.may_write.set()
+        await waits
+        for log in logs:
+            await log.until_written()
+            log.close()
+        assert [log.written_end for log in logs] == [1] * 20
+        quick.close()
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+    world.close()
+
+
+class TimedDisk(RealDisk):
+    """A real disk with a clock of its own: each write takes `write_s`."""
+
+    write_s = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_s = 1000.0
+        self.now_s = lambda: self.time_s
+
+    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self.time_s += self.write_s
+        return super()._write(handle, buffers, offset)
+
+
+def test_a_slow_write_is_noticed_and_so_are_quick_ones(tmp_path: Path) -> None:
+    world = RealWorld(1)
+    disk = world.disk = TimedDisk()
+    disk.separate(str(tmp_path))
+    log = Log.open(world, f"{tmp_path}/t-0", "t", 0, SMALL, clean=True)
+
+    async def writes_behind() -> bool:
+        log.append([plain()], 0, NOW_MS, client=False)
+        log.flush(wait=False)
+        is_behind = log.behind is not None
+        await log.until_written()
+        assert log.written_end == log.end
+        return is_behind
+
+    async def play() -> None:
+        assert not await writes_behind()
+        disk.write_s = 2 * SLOW_WRITE_S
+        assert not await writes_behind(), "nobody knew"
+        assert await writes_behind()
+        disk.write_s = 0.0
+        assert await writes_behind(), "it may have been chance"
+        disk.time_s += QUICK_AFTER_S
+        assert await writes_behind()
+        assert not await writes_behind()
+
+    asyncio.run(play())
+    log.close()
+    world.close()
+
+
+def test_a_checkpoint_writes_start_offsets_that_have_changed_and_no_others() -> None:
+    """On the loop: that DeleteRecords writes them too."""
+    world = VirtualWorld(Storage())
+    world.disk.mkdir("/data")
+    directory = LogDirectory(world, "/data", BrokerConfig.parse({}))  # type: ignore[arg-type]
+    log = directory.open_log("t", bytes(16), 0, LogSettings())
+
+    def written() -> File:
+        """A file that is written anew is another one."""
+        world.loop.run_until_complete(directory.checkpoint())
+        return world.storage.file(f"/data/{LOG_STARTS}")
+
+    first = written()
+    assert written() is first
+    log.append(batch(b"a", b"b"), 0, NOW_MS)
+    log.flush()
+    log.advance(2)
+    assert written() is first
+    log.advance_start(1)
+    second = written()
+    assert second is not first
+    assert read_offsets(world.disk, f"/data/{LOG_STARTS}") == {("t", 0): 1}
+    assert written() is second
