@@ -53,7 +53,7 @@ class Reply:
     "Answer in order").
     """
 
-    __slots__ = ("_ready", "address", "done", "response")
+    __slots__ = ("_ready", "address", "done", "holds_frame", "response")
 
     parallel = False
 
@@ -62,6 +62,8 @@ class Reply:
         """Whatever the connection needs to encode the response; the handler does not touch it."""
         self.response: Any = None
         self.done = False
+        self.holds_frame = False
+        """What comes next on the connection must leave the bytes of this request where they are."""
         self._ready: Callable[[], None] | None = None
 
     def on_ready(self, ready: Callable[[], None] | None) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.storage.admission import ALL, NOTHING, RECORDS
 from kpybroker.wire.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.forms import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
@@ -31,10 +32,14 @@ from kpybroker.wire.rpc.produce import (
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.replication.partition import Partition
-    from kpybroker.storage.log import Appended
+    from kpybroker.storage.admission import Appended
     from kpybroker.storage.transactions import Verification
     from kpybroker.wire.message import Buffer
 
+Verdicts = Mapping[tuple[str, int], "Verification | KafkaError"]
+"""By topic and partition, where a transaction may begin, or why not."""
+Opened = dict[int, Batch | KafkaError]
+"""By the identity of a PartitionProduceData, the batch to append in its place, or why not."""
 NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 """Refused before the log's state mattered: its start is not told, as Kafka does not."""
 ATTRIBUTES_AT = 22
@@ -216,7 +221,14 @@ def _handle_one(
         ):
             data.records = records
             return _in_transaction(broker, call, request)
-        appended = partition.append(batches, broker.world.wall_ms())
+        now_ms, known = broker.world.wall_ms(), RECORDS
+        if partition.log.opens(batch):
+            data.records = records
+            opened = _open_one(broker, call, request, data, partition, batch, now_ms)
+            if not isinstance(opened, Batch):
+                return opened
+            data.records, batches, known = None, [opened], ALL
+        appended = partition.append(batches, now_ms, known=known)
     except KafkaError as error:
         answer = PartitionProduceResponse(index=data.index)
         if partition is not None:
@@ -232,6 +244,28 @@ def _handle_one(
     return reply
 
 
+def _open_one(
+    broker: Broker,
+    call: Call,
+    request: Request,
+    data: PartitionProduceData,
+    partition: Partition,
+    batch: Batch,
+    now_ms: int,
+) -> Batch | Coroutine[Any, Any, Response | None]:
+    """What to append, or all the rest of the Produce where the batch takes longer. Raises KafkaError."""
+    from kpybroker.handlers.opening_batches import append_later, first_slices, opening_one
+
+    work = opening_one(data, batch, partition.log.settings, now_ms)
+    opened, step = first_slices(work)
+    if opened is None:
+        return append_later(broker, call, request, {}, work, step)
+    found = opened[id(data)]
+    if isinstance(found, KafkaError):
+        raise found
+    return found
+
+
 def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | Coroutine[Any, Any, Response | None]:
     """Append what can be appended; refusals are per partition."""
     topics = request.topic_data
@@ -241,7 +275,9 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | C
             return _handle_one(broker, call, request, topics[0], partitions[0])
     if request.acks in ACKS and is_transactional(request):
         return _in_transaction(broker, call, request)
-    return append_all(broker, call, request, {})
+    from kpybroker.handlers.opening_batches import open_and_append
+
+    return open_and_append(broker, call, request, {})
 
 
 def _in_transaction(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Response | None]:
@@ -259,9 +295,7 @@ def is_transactional(request: Request) -> bool:
     )
 
 
-def append_all(
-    broker: Broker, call: Call, request: Request, verified: Mapping[tuple[str, int], Verification | KafkaError]
-) -> Reply:
+def append_all(broker: Broker, call: Call, request: Request, verified: Verdicts, opened: Opened) -> Reply:
     """Append to every partition what may be; `verified` says where a transaction may begin, or why not."""
     result = Response()
     reply = ProduceReply(request, result)
@@ -284,7 +318,12 @@ def append_all(
                     raise may_begin
                 partition, batches = _admit(broker, call, request.acks, name, data.index, records)
                 answer.log_start_offset = partition.log.start
-                appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin)
+                known, found = NOTHING, opened.get(id(data))
+                if isinstance(found, KafkaError):
+                    raise found
+                if found is not None:
+                    known, batches = ALL, [found]
+                appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin, known=known)
                 answer.base_offset = appended.base_offset
                 answer.log_append_time_ms = appended.log_append_time_ms
                 reply.wait_for(partition, appended.last_offset + 1, answer)

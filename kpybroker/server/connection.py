@@ -306,10 +306,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _make_room(self) -> None:
         """Move what is left to the front, grow for a frame that needs it, pause reading when there is no room."""
+        if self._blocker is not None and self._blocker.holds_frame:
+            self._pause_reading(True)
+            return
         left = self._filled - self._position
         if self._position:
-            if left:
-                self._view[:left] = self._view[self._position : self._filled]
+            self._view[:left] = self._view[self._position : self._filled]
             self._position, was_filled = 0, self._filled
             self._filled = left
             if not left and was_filled == len(self._buffer) and was_filled < BUSY_BUFFER_BYTES:
@@ -357,9 +359,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._reserve(size)
             return
         buffer = bytearray(size)
-        left = self._filled - self._position
-        if left > size:
-            left = 0
+        left = left if (left := self._filled - self._position) <= size else 0
         buffer[:left] = self._view[self._position : self._position + left]
         if size > self._reserved or size == IDLE_BUFFER_BYTES:
             self._reserve(size)

@@ -156,6 +156,7 @@ class Dispatcher:
         except StopIteration as finished:
             return finished.value
         reply = Reply()
+        reply.holds_frame = route.api.key == PRODUCE  # its records are views of the receive buffer
         task = asyncio.get_running_loop().create_task(_rest(work, waits_for))
         self._tasks.add(task)
 

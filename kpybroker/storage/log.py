@@ -9,46 +9,41 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.storage.admission import batch_time_is_ours, change, changes_batches, check_header
+from kpybroker.storage.admission import (
+    ALL,
+    NOTHING,
+    Appended,
+    appended,
+    batch_time_is_ours,
+    changes_batches,
+    check_header,
+    needs_no_walk,
+    opening,
+)
 from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.handles import open_active
 from kpybroker.storage.marks import Marks
 from kpybroker.storage.producer_loading import note_end
-from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.producers import PRODUCER_EXPIRATION_MS, ProducerStates
 from kpybroker.storage.reading import Reader
 from kpybroker.storage.recovery import Loaded, Origin, empty, load
 from kpybroker.storage.retention import apply_retention, truncate, unlink_all
 from kpybroker.storage.segment import LOG, SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
+from kpybroker.storage.slices import at_once
 from kpybroker.storage.syncing import GroupSync
 from kpybroker.storage.transactions import Verification
-from kpybroker.wire.batch import Batch
+from kpybroker.wire.batch import LOG_APPEND_TIME, Batch
 from kpybroker.world import Buffer, World
 
 log = logging.getLogger(__name__)
 
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
-"""Kafka's producer.id.expiration.ms."""
 _JOINED_BYTES = 64 * 1024
 """Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
-
-
-class Appended(NamedTuple):
-    """Where a batch is. A duplicate has the offsets of the batch it repeats. Times are -1 with CreateTime."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int = -1
-    duplicate: bool = False
-
-
-_tuple = tuple.__new__
-"""A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
 
 
 class Log(Marks):
@@ -202,11 +197,12 @@ class Log(Marks):
         *,
         client: bool = True,
         verified: Verification | None = None,
+        known: int = NOTHING,
     ) -> Appended:
         """Assign offsets and epoch in place and queue the batches; `flush` writes them, before the views change.
 
-        A client's batch is validated: it comes alone; `verified` says that it may begin a transaction. Raises
-        KafkaError, and then nothing was appended.
+        A client's batch is validated, as far as it is not `known` to be sound: it comes alone; `verified` says that it
+        may begin a transaction. Raises KafkaError, and then nothing was appended.
         """
         if self.offline is not None:
             self.require_online()
@@ -216,14 +212,15 @@ class Log(Marks):
             if len(batches) != 1:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
             batch = batches[0]
-            check_header(batch, settings, now_ms)
+            if known != ALL:
+                check_header(batch, settings, now_ms)
             if batch.producer_id >= 0 and (earlier := self.producers.check(batch, verified)) is not None:
                 stamped = earlier.timestamp if batch_time_is_ours(settings) else -1
                 return Appended(earlier.first_offset, earlier.last_offset, stamped, duplicate=True)
-            if not self._simple:
-                batch = change(batch, settings, now_ms)
-                batches = [batch]
-                stamped = now_ms if batch.log_append_time else -1
+            if known == NOTHING and self.opens(batch):
+                batches = [batch := at_once(opening(batch, settings, now_ms))]
+            if batch.attributes & LOG_APPEND_TIME:
+                stamped = batch.max_timestamp
         if not self.segments.active.is_open:
             open_active(self)
         base_offset = end = self.end
@@ -235,7 +232,11 @@ class Log(Marks):
                 end = self._queue_batch(batch)
         except (OSError, Damage) as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.fail(error))) from error
-        return _tuple(Appended, (base_offset, end - 1, stamped, False))
+        return appended((base_offset, end - 1, stamped, False))
+
+    def opens(self, batch: Batch) -> bool:
+        """Whether the records of a client's batch must be walked over before it is appended."""
+        return not (self._simple and needs_no_walk(batch, self._settings))
 
     def append_replicated(self, batches: list[Batch]) -> None:
         """Queue a leader's batches as they are: offsets and epochs were assigned by it. Raises KafkaError, Damage."""
@@ -281,8 +282,7 @@ class Log(Marks):
         if self.offline is not None:
             queue.clear()
             raise Damage(self.offline)
-        segment = self.segments.active
-        position = segment.written_bytes
+        position = (segment := self.segments.active).written_bytes
         if len(queue) > 1 and segment.size_bytes - position <= _JOINED_BYTES:
             queue = [b"".join(queue)]
         try:

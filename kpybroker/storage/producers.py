@@ -17,6 +17,8 @@ from kpybroker.wire.batch import TRANSACTIONAL, Batch
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.markers import Marker, read_marker
 
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+"""Kafka's producer.id.expiration.ms."""
 BATCHES_KEPT = 5
 _HEADER = Struct(">hI")
 _COUNT = Struct(">i")

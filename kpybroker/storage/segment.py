@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
+from typing import Any
 
 from kpybroker.config import LogSettings
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.index import OffsetIndex, TimeIndex, whole
+from kpybroker.storage.slices import Work
 from kpybroker.storage.txn_index import TxnIndex
 from kpybroker.storage.walking import Walk
 from kpybroker.wire.batch import HEADER_BYTES, Batch
@@ -373,6 +376,19 @@ class Segment:
     def read(self, size: int, position: int) -> bytes:
         """May wait for the disk. Raises OSError."""
         return self._disk.pread(self.handle(), size, position)
+
+    def reading(self, position: int, size_bytes: int) -> Work[Batch]:
+        """The whole batch; on the disk's thread where it would wait. Raises OSError, SegmentGone."""
+        handle = self.hold()
+        try:
+            found: Any = self._disk.pread_nowait(handle, size_bytes, position)
+            if found is None or len(found) < size_bytes:
+                found = yield partial(self._disk.pread, handle, size_bytes, position)
+        finally:
+            self.let_go()
+        if len(found) < HEADER_BYTES:
+            raise Damage(f"{self.path}{LOG} ends before position {position + size_bytes}")
+        return Batch(memoryview(found))
 
     def batch_at(self, position: int, size_bytes: int) -> Batch:
         """The whole batch; may wait for the disk."""
