@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class Reply:
     "Answer in order").
     """
 
-    __slots__ = ("_ready", "address", "done", "response")
+    __slots__ = ("_ready", "address", "done", "holds_frame", "response")
 
     parallel = False
 
@@ -64,6 +65,8 @@ class Reply:
         """Whatever the connection needs to encode the response; the handler does not touch it."""
         self.response: Any = None
         self.done = False
+        self.holds_frame = False
+        """What comes next on the connection must leave the bytes of this request where they are."""
         self._ready: Callable[[], None] | None = None
 
     def on_ready(self, ready: Callable[[], None] | None) -> None:
@@ -84,3 +87,57 @@ class Reply:
 
     def abandon(self) -> None:
         """The peer is gone: release what waits for the answer."""
+
+    def release_frame(self) -> None:
+        """The bytes of the request are no longer needed: the connection may read on."""
+        if self.holds_frame:
+            self.holds_frame = False
+            if self._ready is not None:
+                self._ready()
+
+
+class TaskReply(Reply):
+    """What a task works for. The task may end with another reply that is not complete yet: this one follows it then."""
+
+    __slots__ = ("followed", "parallel")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parallel = False
+        self.followed: Reply | None = None
+
+    def follow(self, other: Reply) -> None:
+        """Answer what `other` will be completed with, and be `parallel` as it is."""
+        if self.done:
+            other.abandon()
+            return
+        self.followed = other
+        if other.done:
+            self.complete(other.response)
+            return
+        other.on_ready(lambda: self.complete(other.response))
+        self.parallel, self.holds_frame = other.parallel, False
+        if self._ready is not None:
+            self._ready()
+
+    def give_way(self) -> None:
+        if self.followed is not None:
+            self.followed.give_way()
+
+    def abandon(self) -> None:
+        self.done = True
+        if self.followed is not None:
+            self.followed.abandon()
+
+
+async def response_of(reply: Reply) -> Any:
+    """What a reply is completed with; one that is waited for no longer is abandoned."""
+    if not reply.done:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reply.on_ready(lambda: None if ready.done() else ready.set_result(None))
+        try:
+            await ready
+        except asyncio.CancelledError:
+            reply.abandon()
+            raise
+    return reply.response

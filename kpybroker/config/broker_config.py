@@ -187,6 +187,7 @@ class BrokerConfig:
     http_port: int | None
     max_open_files: int
     max_partitions: int
+    record_validation: str
 
     _log_settings: dict[tuple[frozenset[tuple[str, str]], bool], LogSettings] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -297,6 +298,7 @@ class BrokerConfig:
         small = overrides.get("internal.segment.bytes")
         if small is not None:
             values["segment_bytes"] = TOPIC_KEYS["internal.segment.bytes"].parse(small)
+        values["record_validation_full"] = self.record_validation == "full"
         settings = LogSettings(**values, fsync_always=self.fsync == "always", replayed=replayed)
         if len(self._log_settings) < CACHED_LOG_SETTINGS_MAX:
             self._log_settings[asked] = settings

@@ -47,6 +47,8 @@ class LogSettings:
     """`partition:broker`, or `*` (KIP-73)."""
     fsync_always: bool = False
     """The broker's `kpybroker.fsync=always`: an acknowledged record is on disk, not only in the page cache."""
+    record_validation_full: bool = True
+    """The broker's `kpybroker.record.validation=full`: the records of a client's batch are walked over."""
     replayed: bool = False
     """A coordinator reads all of it before it answers: an internal topic's log, which is compacted early."""
 

@@ -56,4 +56,13 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         at_least(1),
         doc="Partitions of the cluster; a CreateTopics or CreatePartitions beyond it is refused.",
     ),
+    used(
+        "kpybroker.record.validation",
+        STRING,
+        "full",
+        one_of("full", "count"),
+        doc="full: every batch that is produced is opened and its records are checked, as by Apache Kafka. count: only "
+        "whether so many records can be in it, which takes less time; a faulty producer can then store batches that "
+        "no consumer can read, and at which consumers of the partition stop.",
+    ),
 )

@@ -36,7 +36,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _answer(broker, call, request, topic.name, ask) async for ask in turns.over(topic.partitions)
+                    await _answer(broker, call, request, topic.name, ask) async for ask in turns.over(topic.partitions)
                 ],
             )
             async for topic in turns.over(request.topics)
@@ -44,13 +44,13 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
 
 
-def _answer(
+async def _answer(
     broker: Broker, call: Call, request: Request, topic: str, ask: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     try:
         partition = broker.hosting.leads(topic, ask.partition_index)
         partition.check_epoch(ask.current_leader_epoch)
-        timestamp, offset, epoch = _look_up(partition, call, request, ask.timestamp)
+        timestamp, offset, epoch = await _look_up(broker, partition, call, request, ask.timestamp)
     except KafkaError as refusal:
         return ListOffsetsPartitionResponse(partition_index=ask.partition_index, error_code=refusal.code)
     except Damage:
@@ -61,12 +61,13 @@ def _answer(
     )
 
 
-def _look_up(partition: Partition, call: Call, request: Request, timestamp: int) -> tuple[int, int, int]:
+async def _look_up(
+    broker: Broker, partition: Partition, call: Call, request: Request, timestamp: int
+) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch; -1 each where nothing matches."""
     storage = partition.log
     if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    end = storage.last_stable if request.isolation_level == READ_COMMITTED else storage.high_watermark
     if request.replica_id >= 0 and timestamp == LATEST:  # a follower that lost its way
         return -1, partition.committable_end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -76,9 +77,12 @@ def _look_up(partition: Partition, call: Call, request: Request, timestamp: int)
     if storage.high_watermark < partition.epoch_start:
         # what was told before may lie above (KIP-207)
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
+    committed = request.isolation_level == READ_COMMITTED
     if timestamp == LATEST:
-        return -1, end, partition.leader_epoch
-    found = storage.max_timestamp() if timestamp == MAX_TIMESTAMP else storage.offset_for_timestamp(timestamp)
+        return -1, storage.last_stable if committed else storage.high_watermark, partition.leader_epoch
+    end = storage.last_stable if committed else storage.high_watermark
+    work = storage.looking_up(None if timestamp == MAX_TIMESTAMP else timestamp)
+    found = await broker.log_dirs.sliced_work.run(work)
     if found is None:
         return -1, -1, -1
     offset, found_timestamp, epoch = found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.storage.admission import ALL, NOTHING, RECORDS
 from kpybroker.wire.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.forms import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
@@ -31,10 +32,16 @@ from kpybroker.wire.rpc.produce import (
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.replication.partition import Partition
-    from kpybroker.storage.appended import Appended
+    from kpybroker.storage.admission import Appended
     from kpybroker.storage.transactions import Verification
     from kpybroker.wire.message import Buffer
 
+Verdicts = Mapping[tuple[str, int], "Verification | KafkaError"]
+"""By topic and partition, where a transaction may begin, or why not."""
+Opened = dict[int, Batch | KafkaError]
+"""By the identity of a PartitionProduceData, the batch to append in its place, or why not."""
+Later = Coroutine[Any, Any, Reply | Response | None]
+"""The rest of a Produce that has to wait before it can append; None where no answer is wanted."""
 NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 """Refused before the log's state mattered: its start is not told, as Kafka does not."""
 ATTRIBUTES_AT = 22
@@ -200,7 +207,7 @@ def prepared(partition: Partition, version: int, base_offset: int) -> Acknowledg
 
 def _handle_one(
     broker: Broker, call: Call, request: Request, topic: TopicProduceData, data: PartitionProduceData
-) -> Reply | Response | Coroutine[Any, Any, Response | None]:
+) -> Reply | Response | Later:
     """A Produce to one partition that is to be answered."""
     records, data.records = data.records, None  # a request that is remembered does not keep the bytes
     partition = None
@@ -216,7 +223,14 @@ def _handle_one(
         ):
             data.records = records
             return _in_transaction(broker, call, request)
-        appended = partition.append(batches, broker.world.wall_ms())
+        now_ms, known = broker.world.wall_ms(), RECORDS
+        if partition.log.opens(batch):
+            data.records = records
+            opened = _open_one(broker, call, request, data, partition, batch, now_ms)
+            if not isinstance(opened, Batch):
+                return opened
+            data.records, batches, known = None, [opened], ALL
+        appended = partition.append(batches, now_ms, known=known)
     except KafkaError as error:
         answer = PartitionProduceResponse(index=data.index)
         if partition is not None:
@@ -232,7 +246,29 @@ def _handle_one(
     return reply
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | Coroutine[Any, Any, Response | None]:
+def _open_one(
+    broker: Broker,
+    call: Call,
+    request: Request,
+    data: PartitionProduceData,
+    partition: Partition,
+    batch: Batch,
+    now_ms: int,
+) -> Batch | Later:
+    """What to append, or all the rest of the Produce where the batch takes longer. Raises KafkaError."""
+    from kpybroker.handlers.opening_batches import append_later, first_slices, opening_one
+
+    work = opening_one(data, batch, partition.log.settings, now_ms)
+    opened, step = first_slices(work)
+    if opened is None:
+        return append_later(broker, call, request, {}, work, step)
+    found = opened[id(data)]
+    if isinstance(found, KafkaError):
+        raise found
+    return found
+
+
+def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | Later:
     """Append what can be appended; refusals are per partition."""
     topics = request.topic_data
     if len(topics) == 1 and request.acks in ACKS_WITH_REPLY:
@@ -246,14 +282,16 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | C
     return append_or_ask(broker, call, request)
 
 
-def append_or_ask(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Response | None]:
+def append_or_ask(broker: Broker, call: Call, request: Request) -> Reply | Later:
     """Append to all partitions, where transactions begin after the coordinator was asked."""
     if request.acks in ACKS and is_transactional(request):
         return _in_transaction(broker, call, request)
-    return append_all(broker, call, request, {})
+    from kpybroker.handlers.opening_batches import open_and_append
+
+    return open_and_append(broker, call, request, {})
 
 
-def _in_transaction(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Response | None]:
+def _in_transaction(broker: Broker, call: Call, request: Request) -> Reply | Later:
     from kpybroker.handlers.producing_transactionally import produce_transactionally
 
     return produce_transactionally(broker, call, request)
@@ -268,9 +306,7 @@ def is_transactional(request: Request) -> bool:
     )
 
 
-def append_all(
-    broker: Broker, call: Call, request: Request, verified: Mapping[tuple[str, int], Verification | KafkaError]
-) -> Reply:
+def append_all(broker: Broker, call: Call, request: Request, verified: Verdicts, opened: Opened) -> Reply:
     """Append to every partition what may be; `verified` says where a transaction may begin, or why not."""
     result = Response()
     reply = ProduceReply(request, result)
@@ -293,7 +329,12 @@ def append_all(
                     raise may_begin
                 partition, batches = _admit(broker, call, request.acks, name, data.index, records)
                 answer.log_start_offset = partition.log.start
-                appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin)
+                known, found = NOTHING, opened.get(id(data))
+                if isinstance(found, KafkaError):
+                    raise found
+                if found is not None:
+                    known, batches = ALL, [found]
+                appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin, known=known)
                 answer.base_offset = appended.base_offset
                 answer.log_append_time_ms = appended.log_append_time_ms
                 reply.wait_for(partition, appended.last_offset + 1, answer)

@@ -5,12 +5,11 @@ Each slice is a request of its own, so that nothing is atomic that was not: refu
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import Call, Reply
+from kpybroker.call import Call, Reply, response_of
 from kpybroker.handlers.in_turns import SLICE, slices
 from kpybroker.handlers.produce import append_or_ask
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Response | None:
-    """The answers to all slices together; None where none is wanted. The records must not be the receive buffer's."""
+    """The answers to all slices together; None where none is wanted."""
     begun: list[Any] = []
     for topic_data in _in_slices(request.topic_data):
         some = Request(
@@ -35,7 +34,7 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Res
         await broker.long_work.turn()
     whole = Response()
     for each in begun:
-        told = await _settled(each) if isinstance(each, Reply) else each
+        told = await response_of(each) if isinstance(each, Reply) else each
         if told is not None:
             _add(whole, told)
     return None if request.acks == 0 else whole
@@ -54,15 +53,6 @@ def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData
                 piece, room = [], SLICE
     if piece:
         yield piece
-
-
-async def _settled(reply: Reply) -> Response | None:
-    if not reply.done:
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        reply.on_ready(lambda: None if ready.done() else ready.set_result(None))
-        await ready
-    told: Response | None = reply.response
-    return told
 
 
 def _add(whole: Response, told: Response) -> None:

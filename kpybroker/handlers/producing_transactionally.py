@@ -7,13 +7,12 @@ connection waits: what its producer sends later must not be appended earlier.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.produce import append_all
+from kpybroker.handlers.opening_batches import append_later, open_and_append, opening_all
 from kpybroker.storage.transactions import NOT_NEEDED, Verification
 from kpybroker.wire.batch import Batch, split
 from kpybroker.wire.rpc.produce import Request, Response
@@ -38,7 +37,7 @@ COORDINATOR_IS_AWAY = (
 
 def produce_transactionally(
     broker: Broker, call: Call, request: Request
-) -> Reply | Coroutine[Any, Any, Response | None]:
+) -> Reply | Coroutine[Any, Any, Reply | Response | None]:
     """Append at once where nobody must be asked."""
     batches = _transactional_batches(broker, call, request)
     verdicts: Verdicts = {}
@@ -50,9 +49,9 @@ def produce_transactionally(
         _begin(broker, batches, verdicts, adds=call.version >= ADDS_SINCE)
     asking = {place: batches[place] for place, verdict in verdicts.items() if isinstance(verdict, Verification)}
     if not asking:
-        return append_all(broker, call, request, verdicts)
+        return open_and_append(broker, call, request, verdicts)
     if call.version < ADDS_SINCE and not broker.config.transaction_partition_verification_enable:
-        return append_all(broker, call, request, verdicts | dict.fromkeys(asking, NOT_NEEDED))
+        return open_and_append(broker, call, request, verdicts | dict.fromkeys(asking, NOT_NEEDED))
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
@@ -102,7 +101,7 @@ def _begin(broker: Broker, batches: dict[Place, Batch], verdicts: Verdicts, *, a
 
 async def _ask_first(
     broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts
-) -> Response | None:
+) -> Reply:
     await _ask(broker, call, request, asking, verdicts)
     if call.version >= ADDS_SINCE:
         # Who waited for the end of the transaction before has seen its marker meanwhile. The epoch says that these
@@ -112,9 +111,8 @@ async def _ask_first(
             _begin(broker, again, verdicts, adds=True)
             still = {place: batch for place, batch in again.items() if isinstance(verdicts[place], Verification)}
             await _ask(broker, call, request, still, verdicts)
-    reply = append_all(broker, call, request, verdicts)
-    broker.hosting.flush()
-    return await _answered(reply)
+    work = opening_all(broker, call, request)
+    return await append_later(broker, call, request, verdicts, work)
 
 
 async def _ask(broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts) -> None:
@@ -150,16 +148,3 @@ def _in_producers_words(code: ErrorCode, version: int) -> KafkaError:
     if code in COORDINATOR_IS_AWAY:
         return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction could not be verified: {code.name}")
     return KafkaError(code)
-
-
-async def _answered(reply: Reply) -> Response | None:
-    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    if not reply.done:
-        reply.on_ready(lambda: None if answered.done() else answered.set_result(None))
-        try:
-            await answered
-        except asyncio.CancelledError:
-            reply.abandon()
-            raise
-    response: Response | None = reply.response
-    return response

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.followers import Follower, Followers
-from kpybroker.storage.appended import Appended
+from kpybroker.storage.admission import NOTHING, Appended
 from kpybroker.storage.log import Log
 from kpybroker.wire.batch import split
 from kpybroker.wire.markers import Marker, encode_marker
@@ -187,15 +187,24 @@ class Partition:
     # ---- append
 
     def append(
-        self, batches: list[Batch], now_ms: int, *, client: bool = True, verified: Verification | None = None
+        self,
+        batches: list[Batch],
+        now_ms: int,
+        *,
+        client: bool = True,
+        verified: Verification | None = None,
+        known: int = NOTHING,
     ) -> Appended:
-        """Validate and queue; what is queued is written by the flush that ends the read event. Raises KafkaError."""
+        """Validate what is not `known` to be sound, and queue; the flush that ends the read event
+        writes it. Raises KafkaError."""
         if self.offline is not None:
             self.require_online()
         if self.log.device.is_slow:
             self.log.require_room()
         try:
-            appended = self.log.append(batches, self.leader_epoch, now_ms, client=client, verified=verified)
+            appended = self.log.append(
+                batches, self.leader_epoch, now_ms, client=client, verified=verified, known=known
+            )
         except Damage as damage:
             self.fail(str(damage))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage

@@ -125,8 +125,6 @@ class Connection(Accepted):
         self._server.unsent.release(self)
         self.go_on()
 
-    # ---- frames
-
     def _process(self) -> None:
         self._processing = True
         if self._lent:
@@ -229,8 +227,6 @@ class Connection(Accepted):
         self._server.refusals.tell(self.host, "dropped connection from %s: %s", self.peer, why)
         self.abort()
 
-    # ---- replies
-
     def answer(self, buffers: Sequence[Any]) -> None:
         """Queue an encoded reply in its turn."""
         self._replies.append(buffers)
@@ -244,7 +240,7 @@ class Connection(Accepted):
             reply.on_ready(self._reply_ready)
 
     def _reply_ready(self) -> None:
-        if self._blocker is not None and self._blocker.done:
+        if self._blocker is not None and (self._blocker.done or self._blocker.parallel):
             self._blocker = None
         if not self._processing:
             self._process()
@@ -296,6 +292,9 @@ class Connection(Accepted):
 
     def _make_room(self) -> None:
         """Move what is left to the front, grow for a frame that needs it, pause reading when there is no room."""
+        if self._blocker is not None and self._blocker.holds_frame:
+            self._pause_reading(True)
+            return
         left = self._filled - self._position
         if self._position:
             if self._server.memory.is_short:
@@ -380,7 +379,8 @@ class Connection(Accepted):
         self.activity.look(now, half_of_bytes, self.unsent_bytes)
         if not half_of_bytes:
             self._server.memory.step_back(self)
-        if self.activity.quiet_since < now and not self._processing:
+        is_held = self._blocker is not None and self._blocker.holds_frame
+        if self.activity.quiet_since < now and not self._processing and not is_held:
             self.shrink()
         return self.activity
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.call import CONTROLLER, Call, Encoded, Reply
+from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
@@ -149,13 +149,14 @@ class Dispatcher:
     def _run_long(
         self, connection: Connection, known: Known, frame: memoryview, correlation_id: int, *, is_new: bool
     ) -> None:
-        """Handle a request of many elements in turns: it is copied, for the receive buffer serves the next ones."""
+        """Handle a request of many elements in turns."""
         route, call = known.route, replace(known.call, is_long=True)
         api = route.api
         if api.elements <= ELEMENTS_AT_ONCE:
             raise MalformedFrame(f"{api.name} v{call.version}: more than {api.elements} elements")
         route.count += 1
         reply = LongReply()
+        reply.holds_frame = True
         reply.address = (api, call.version, correlation_id)
         size_bytes = len(frame)
 
@@ -164,7 +165,7 @@ class Dispatcher:
                 return None
             return self._handle_long(connection, size_bytes, reply, lambda: route.handle(self._broker, call, request))
 
-        work = run_long(self._broker.long_work, api, call.version, bytes(frame), known.body_at, handle, reply)
+        work = run_long(self._broker.long_work, api, call.version, frame, known.body_at, handle, reply)
         reply.task = self._begin(connection, route, None, work, reply)
         connection.await_reply(reply)
 
@@ -206,7 +207,8 @@ class Dispatcher:
             rest = encoded(self._broker.long_work, known.call.version, finished.value)
         else:
             rest = self._encoded(known.call.version, _rest(work, waits_for))
-        reply = Reply()
+        reply = TaskReply()
+        reply.holds_frame = known.route.api.key == PRODUCE  # its records are views of the receive buffer
         self._begin(connection, known.route, request, rest, reply)
         return reply
 
@@ -227,7 +229,11 @@ class Dispatcher:
                 return
             error = finished.exception()
             if error is None:
-                reply.complete(finished.result())
+                result = finished.result()
+                if isinstance(result, Reply) and isinstance(reply, TaskReply):
+                    reply.follow(result)
+                else:
+                    reply.complete(result)
             elif isinstance(error, KafkaError):
                 reply.complete(refused(route.api, request, error))
             elif isinstance(error, Damage):

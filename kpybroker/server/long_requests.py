@@ -1,7 +1,7 @@
 """Requests and answers of many elements: read, handled and encoded in turns, so that nobody else waits for them.
 
-A request of more than `parsing.ELEMENTS_AT_ONCE` elements is copied out of the receive buffer and goes on in a task of
-its own. When its connection is lost the task ends at its next turn.
+A request of more than `parsing.ELEMENTS_AT_ONCE` elements goes on in a task of its own. Until it has been read it stays
+in the receive buffer, which is counted, and its connection waits. When that is lost the task ends at its next turn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, cast, get_args, get_origin
 
-from kpybroker.call import Encoded, Reply
+from kpybroker.call import Encoded, Reply, response_of
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers.answering import refused
 from kpybroker.long_work import LongWork
@@ -21,6 +21,8 @@ from kpybroker.wire.forms import FORMS
 from kpybroker.wire.message import build_in_turns, parse_in_turns
 from kpybroker.wire.rpc import fetch
 
+VIEWS_THE_FRAME = (0, 58)
+"""Produce and Envelope: what they carry is not copied out of the frame."""
 Handle = Callable[[Any], Any]
 """From a request to its response, a coroutine, or a Reply. Raises KafkaError and Damage."""
 
@@ -46,11 +48,13 @@ class LongReply(Reply):
 
 
 async def run_long(
-    work: LongWork, api: Api, version: int, frame: bytes, body_at: int, handle: Handle, reply: LongReply
+    work: LongWork, api: Api, version: int, frame: memoryview, body_at: int, handle: Handle, reply: LongReply
 ) -> Any:
     """The response to a request of many elements, encoded where that takes long. Raises MalformedFrame."""
     async with work.place():
         request = await work.through(parse_in_turns(api.request, version, frame, body_at, api.elements))
+        if api.key not in VIEWS_THE_FRAME:
+            reply.release_frame()
         try:
             result = handle(request)
             if inspect.iscoroutine(result):
@@ -61,7 +65,8 @@ async def run_long(
             result = refused(api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
         if not isinstance(result, Reply):
             return await encoded(work, version, result)
-    return await encoded(work, version, await _settled(reply, result))
+    reply.waits_for = result
+    return await encoded(work, version, await response_of(result))
 
 
 ROWS_AT_ONCE = 500
@@ -85,22 +90,6 @@ def has_many_rows(response: Any) -> bool:
 
 async def encoded(work: LongWork, version: int, response: Any) -> Any:
     """A response as it can be sent at once; what is encoded already, or has a form, stays as it is."""
-    if response is None or isinstance(response, Encoded | fetch.Response) or type(response) in FORMS:
+    if response is None or isinstance(response, Encoded | Reply | fetch.Response) or type(response) in FORMS:
         return response  # a Fetch of many rows has a form
     return Encoded(await work.through(build_in_turns(response, version)))
-
-
-async def _settled(reply: LongReply, inner: Reply) -> Any:
-    """What a reply is completed with."""
-    if not inner.done:
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        inner.on_ready(lambda: None if ready.done() else ready.set_result(None))
-        reply.waits_for = inner
-        try:
-            await ready
-        finally:
-            reply.waits_for = None
-            inner.on_ready(None)
-            if not inner.done:
-                inner.abandon()
-    return inner.response

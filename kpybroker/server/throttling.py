@@ -14,7 +14,7 @@ from copy import copy
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import CONTROLLER, Call, Encoded, Reply
+from kpybroker.call import CONTROLLER, Call, Encoded, Reply, response_of
 from kpybroker.errors import KafkaError
 from kpybroker.handlers.answering import refused
 from kpybroker.handlers.fetching_quietly import quiet_answer
@@ -178,6 +178,8 @@ class Throttling:
     async def _awaited(self, charge: Charge, request: Any, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             result = await _Measured(work, charge, self._stopwatch)
+            if isinstance(result, Reply):
+                result = await response_of(result)
         except KafkaError as refusal:
             result = refused(charge.api, request, refusal)
         self._decide(charge)

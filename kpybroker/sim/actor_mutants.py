@@ -16,7 +16,7 @@ from kpybroker.replication.lifecycle import Lifecycle
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage import admission, timestamps
 from kpybroker.storage.log import Log
-from kpybroker.storage.opening import opened
+from kpybroker.storage.opening import Opening, opened
 from kpybroker.wire.batch import Batch, encode_batch, read_records
 
 FIRST_MAX = 3
@@ -64,11 +64,11 @@ def _first_of_the_batch(batch: Batch, _: int, start: int) -> Any:
     return max(batch.base_offset, start), batch.base_timestamp, batch.leader_epoch
 
 
-def _without_the_last(open_batch: Callable[..., Batch]) -> Callable[..., Batch]:
-    def lossy(batch: Batch, codec: int, *rest: Any) -> Batch:
+def _without_the_last(open_batch: Callable[..., Opening]) -> Callable[..., Opening]:
+    def lossy(batch: Batch, codec: int, *rest: Any) -> Opening:
         records = list(read_records(batch))
         if codec == batch.codec or len(records) < 2:
-            return open_batch(batch, codec, *rest)
+            return (yield from open_batch(batch, codec, *rest))
         producer = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
         names = ("producer_id", "producer_epoch", "base_sequence")
         kept: Any = dict(zip(names, producer, strict=True))

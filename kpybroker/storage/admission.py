@@ -1,16 +1,27 @@
 """What a client's batch must be before it is appended, and the three cases in which it is changed.
 
-Always checked, from the header: size, magic, CRC, count = last offset delta + 1, no control bit, maximum timestamp. The
-records are opened only where a compacted topic must refuse null keys, where records may be too old, and where
-`compression.type` is not the producer's.
+Always checked, from the header: size, magic, CRC, count = last offset delta + 1, whether so many records can be in so
+many bytes, no control bit, maximum timestamp. Then the records are walked over; `kpybroker.record.validation=count`
+does without where the topic can: where it is not compacted, takes records of any age, and has its producers' codec.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 from kpybroker.config import LogSettings
 from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.opening import LOG_APPEND_TIME_TYPE, opened, refusal
+from kpybroker.storage.opening import (
+    LOG_APPEND_TIME_TYPE,
+    RECORD_BYTES_MIN,
+    RECORDS_LIMIT,
+    Opening,
+    opened,
+    records_possible,
+    refusal,
+)
 from kpybroker.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -21,15 +32,30 @@ from kpybroker.wire.batch import (
 )
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import CODEC_BY_NAME, Codec
+from kpybroker.wire.walking import is_sole_record
 
-RECORD_BYTES_MIN = 7
-"""The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
+NOTHING, RECORDS, ALL = 0, 1, 2
+"""What of a client's batch has been looked at before its append: its records are sound, its header too."""
 _NOT_A_CLIENTS = CONTROL | LOG_APPEND_TIME
 _LAST_CODEC = int(Codec.ZSTD)
+_SMALLEST_BYTES = HEADER_BYTES + RECORD_BYTES_MIN
+
+
+class Appended(NamedTuple):
+    """Where a batch is. A duplicate has the offsets of the batch it repeats. Times are -1 with CreateTime."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int = -1
+    duplicate: bool = False
+
+
+appended = partial(tuple.__new__, Appended)
+"""A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
 
 
 def changes_batches(settings: LogSettings) -> bool:
-    """Whether `settings` need more of a batch than its header."""
+    """Whether `settings` need more of a batch than that it is sound."""
     return (
         settings.compression_type != "producer"
         or settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
@@ -69,17 +95,25 @@ def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
             f"batch of {batch.record_count} records from offset {batch.base_offset}"
             f" with last offset delta {batch.last_offset_delta}",
         )
-    body_bytes = size_bytes - HEADER_BYTES
-    if body_bytes < (1 if attributes & CODEC_MASK else record_count * RECORD_BYTES_MIN):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{record_count} records cannot be in {body_bytes} bytes")
     if attributes and (attributes & _NOT_A_CLIENTS or attributes & CODEC_MASK > _LAST_CODEC):
         _refuse_attributes(batch)
+    if record_count > 1 or size_bytes < _SMALLEST_BYTES:
+        _check_count(batch)
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {batch.base_sequence} of producer {batch.producer_id}")
     latest = now_ms + settings.message_timestamp_after_max_ms
     if batch.max_timestamp > latest and not batch_time_is_ours(settings):
         text = f"timestamp {batch.max_timestamp} is after {latest}"
         raise refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
+
+
+def _check_count(batch: Batch) -> None:
+    count, body_bytes = batch.record_count, batch.size_bytes - HEADER_BYTES
+    if count > records_possible(batch.codec, body_bytes):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{count} records cannot be in {body_bytes} bytes")
+    if batch.codec and count > RECORDS_LIMIT:
+        text = f"a compressed batch of {count} records: at most {RECORDS_LIMIT} are taken"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
 
 
 def _refuse_attributes(batch: Batch) -> None:
@@ -90,11 +124,22 @@ def _refuse_attributes(batch: Batch) -> None:
     raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients are not allowed to set the timestamp type LogAppendTime")
 
 
-def change(batch: Batch, settings: LogSettings, now_ms: int) -> Batch:
-    """The batch as the topic wants it: opened and recompressed, stamped. Raises KafkaError."""
+def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
+    """Most small batches have one record, which is checked here; the topic must need no more than that."""
+    return not settings.record_validation_full or (
+        batch.record_count == 1
+        and not batch.attributes & CODEC_MASK
+        and batch.max_timestamp == batch.base_timestamp
+        and is_sole_record(batch.view, HEADER_BYTES)
+    )
+
+
+def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
+    """The batch as the topic wants it: checked, opened, compressed anew, stamped. Raises KafkaError."""
+    check_header(batch, settings, now_ms)
     codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names none
-    if _must_open(settings) or codec != batch.codec:
-        batch = opened(batch, codec, settings, now_ms)
+    if settings.record_validation_full or _must_open(settings) or codec != batch.codec:
+        batch = yield from opened(batch, codec, settings, now_ms)
     if batch_time_is_ours(settings):
         batch.stamp(now_ms)
     return batch

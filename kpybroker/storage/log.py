@@ -11,28 +11,33 @@ from collections.abc import Callable
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.storage.admission import batch_time_is_ours, change, changes_batches, check_header
-from kpybroker.storage.appended import Appended
+from kpybroker.storage.admission import (
+    ALL,
+    NOTHING,
+    Appended,
+    appended,
+    batch_time_is_ours,
+    changes_batches,
+    check_header,
+    needs_no_walk,
+    opening,
+)
 from kpybroker.storage.checkpoint_files import replace_file, write_topic_id
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.handles import open_aborted, open_active
 from kpybroker.storage.producer_loading import note_end
-from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.producers import PRODUCER_EXPIRATION_MS, ProducerStates
 from kpybroker.storage.reading import Reader
 from kpybroker.storage.recovery import Loaded, Origin, empty, load
 from kpybroker.storage.retention import apply_retention, truncate, unlink_all
 from kpybroker.storage.segment import SNAPSHOT, Segment, file_name
 from kpybroker.storage.segments import Segments
+from kpybroker.storage.slices import at_once
 from kpybroker.storage.syncing import GroupSync
 from kpybroker.storage.transactions import Verification
-from kpybroker.storage.write_side import WriteSide
-from kpybroker.wire.batch import Batch
+from kpybroker.storage.write_side import WriteSide, may_grow
+from kpybroker.wire.batch import LOG_APPEND_TIME, Batch
 from kpybroker.world import World
-
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
-"""Kafka's producer.id.expiration.ms."""
-_tuple = tuple.__new__
-"""A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
 
 
 class Log(WriteSide):
@@ -181,11 +186,12 @@ class Log(WriteSide):
         *,
         client: bool = True,
         verified: Verification | None = None,
+        known: int = NOTHING,
     ) -> Appended:
         """Assign offsets and epoch in place and queue the batches; `flush` writes them, before the views change.
 
-        A client's batch is validated: it comes alone; `verified` says that it may begin a transaction. Raises
-        KafkaError, and then nothing was appended.
+        A client's batch is validated, as far as it is not `known` to be sound: it comes alone; `verified` says that it
+        may begin a transaction. Raises KafkaError, and then nothing was appended.
         """
         if self.offline is not None:
             self.require_online()
@@ -195,14 +201,15 @@ class Log(WriteSide):
             if len(batches) != 1:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
             batch = batches[0]
-            check_header(batch, settings, now_ms)
+            if known != ALL:
+                check_header(batch, settings, now_ms)
             if batch.producer_id >= 0 and (earlier := self.producers.check(batch, verified)) is not None:
                 stamped = earlier.timestamp if batch_time_is_ours(settings) else -1
                 return Appended(earlier.first_offset, earlier.last_offset, stamped, duplicate=True)
-            if not self._simple:
-                batch = change(batch, settings, now_ms)
-                batches = [batch]
-                stamped = now_ms if batch.log_append_time else -1
+            if known == NOTHING and self.opens(batch):
+                batches = [batch := at_once(opening(batch, settings, now_ms))]
+            if batch.attributes & LOG_APPEND_TIME:
+                stamped = batch.max_timestamp
         if not self.segments.active.is_open:
             open_active(self)
         if len(batches) > 1:
@@ -220,7 +227,11 @@ class Log(WriteSide):
             if end == base_offset and isinstance(error, KafkaError):
                 raise
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.fail(error))) from error
-        return _tuple(Appended, (base_offset, end - 1, stamped, False))
+        return appended((base_offset, end - 1, stamped, False))
+
+    def opens(self, batch: Batch) -> bool:
+        """Whether the records of a client's batch must be walked over before it is appended."""
+        return not (self._simple and needs_no_walk(batch, self._settings))
 
     def append_replicated(self, batches: list[Batch]) -> None:
         """Queue a leader's batches as they are: offsets and epochs were assigned by it.
@@ -284,7 +295,7 @@ class Log(WriteSide):
 
     def _roll_for(self, batch: Batch, last_offset: int) -> None:
         """Roll before a batch, or once the device is quick again: a roll is several writes. Raises Damage."""
-        if not self.device.is_slow or not self.segments.active.may_grow(batch, last_offset, self._settings):
+        if not self.device.is_slow or not may_grow(self.segments.active, batch, last_offset, self._settings):
             self.roll()
 
     def _add_segment(self, base_offset: int) -> None:

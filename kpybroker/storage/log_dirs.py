@@ -19,6 +19,7 @@ from kpybroker.storage.files import FilePool
 from kpybroker.storage.futures import discard_future, finish_replacements
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory, partitions_in
+from kpybroker.storage.slices import SlicedWork
 from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.world import World
 
@@ -61,6 +62,8 @@ class LogDirectories:
         """Raises ConfigError: a partition is in two directories, or no directory is left."""
         self._world = world
         self.pool = FilePool(config.max_open_files)
+        self.sliced_work = SlicedWork(world.disk)
+        """What is opened or looked through, for requests about any of the logs."""
         self._metadata_path = config.metadata_log_dir
         self.paths = config.log_dirs
         self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}

@@ -1,25 +1,38 @@
-"""Batches that a topic makes the broker open: their records walked over, their bytes compressed another way.
+"""Batches that are opened before they are appended: their records walked over, their bytes compressed another way.
 
-As in Apache Kafka, an opened batch must have the records its header promises, with timestamps that the topic takes, and
-with keys if it is compacted. Their offsets must follow one another (Kafka numbers them anew): no record is changed.
+As in Apache Kafka, a batch must have the records its header promises, with timestamps that the topic takes, and with
+keys if it is compacted. Their offsets must follow one another (Kafka numbers them anew): no record is changed.
+
+Opening is done in slices, so that others have their turn: see `slices.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from kpybroker.config import LogSettings
+from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.slices import Work
 from kpybroker.wire.batch import HEADER_BYTES, Batch, with_body
-from kpybroker.wire.compression import Codec, compress, decompress
-from kpybroker.wire.walking import Walk, walk
+from kpybroker.wire.compression import Codec, compress, decompress, pieces, whole_bytes
+from kpybroker.wire.walking import Piece, Walk, walk_through
 
-RECORDS_LIMIT = 100_000
-"""Records of a batch that is opened, on the loop: a few bytes of zstd can say millions."""
-PLAIN_LIMIT_BYTES = 32 << 20
-"""What such a batch may decompress to."""
-NAMED_LIMIT = 1000
-"""Records that one refusal names."""
+RECORDS_LIMIT = 1 << 20
+"""Records of a batch that is compressed: a few bytes of zstd can say millions."""
+PLAIN_LIMIT_BYTES = 128 << 20
+"""What a batch may decompress to; as much as compaction reads again."""
+RECOMPRESSED_LIMIT_BYTES = 32 << 20
+"""What a batch may decompress to that is compressed anew, and so is in memory whole."""
+ON_LOOP_BYTES = 1 << 20
+"""What is decompressed, or compressed, in one go on the loop; more goes to a thread."""
+PLAIN_PIECE_BYTES = 64 << 10
+"""A batch that is not compressed is walked over in pieces of this size."""
+RECORD_BYTES_MIN = 7
+"""The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
+FEW_BYTES = 1024
+"""Records of more bytes on average are looked at where they are: to copy them would cost more."""
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
 _EVER = 1 << 64
 _LEVELS: dict[int, Callable[[LogSettings], int]] = {
@@ -27,51 +40,90 @@ _LEVELS: dict[int, Callable[[LogSettings], int]] = {
     Codec.LZ4: lambda settings: settings.compression_lz4_level,
     Codec.ZSTD: lambda settings: settings.compression_zstd_level,
 }
+_BYTES_PER_BYTE: dict[int, int] = {
+    Codec.NONE: 1,
+    Codec.GZIP: 1032,
+    Codec.SNAPPY: 64,
+    Codec.LZ4: 255,
+    Codec.ZSTD: 1 << 17,
+}
+"""More than one byte of the codec can become."""
+Opening = Work[Batch]
+"""Opens a batch, and returns the one to append."""
 
 
 def refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
     """A refusal that names the records to blame by their index in the batch."""
     error = KafkaError(code, text)
-    error.records = [(index, text) for index in records[:NAMED_LIMIT]]
+    error.records = [(index, text) for index in records]
     return error
 
 
-def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Batch:
+def records_possible(codec: int, body_bytes: int) -> int:
+    """More records than this cannot be in so many bytes, whatever they are."""
+    return body_bytes * _BYTES_PER_BYTE[codec] // RECORD_BYTES_MIN
+
+
+def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Opening:
     """The batch with its records checked, and compressed with `codec`. Raises KafkaError."""
-    if batch.record_count > RECORDS_LIMIT:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {batch.record_count} records, where the topic's settings make the broker open it: at most "
-            f"{RECORDS_LIMIT} are",
-        )
-    plain = bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], PLAIN_LIMIT_BYTES))
+    anew = batch.codec != codec
     earliest, latest = _times_taken(settings, now_ms)
-    found = walk(plain, batch.record_count, earliest - batch.base_timestamp, latest - batch.base_timestamp)
+    base, is_ours = batch.base_timestamp, settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
+    found = Walk(earliest - base, latest - base, timeless=-1 - base)
+    kept: list[Piece] = []
+    try:
+        source = yield from plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES)
+        yield from walk_through(found, _keeping(source, kept) if anew else source, batch.record_count)
+    except KafkaError as error:
+        if error.code != ErrorCode.CORRUPT_MESSAGE:
+            raise
+        # Kafka's answer to what cannot be decompressed. The other one tells Java to send the same bytes again
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
     if settings.compacted and found.without_key:
         text = "a compacted topic cannot accept a record without a key"
         raise refusal(ErrorCode.INVALID_RECORD, text, found.without_key)
     if found.out_of_time:
-        _refuse_times(batch, found, earliest, latest)
-    return batch if batch.codec == codec else _compressed(batch, plain, codec, found, settings)
+        text = f"the timestamp of a record is not within [{earliest}, {latest}]"
+        raise refusal(ErrorCode.INVALID_TIMESTAMP, text, found.out_of_time)
+    newest = batch.max_timestamp if is_ours else base + found.newest
+    if anew:
+        return (yield from _compressed(batch, b"".join(kept), codec, newest, settings))
+    if newest != batch.max_timestamp:
+        batch.stamp(newest, 0)
+    return batch
+
+
+def plain_pieces(batch: Batch, limit_bytes: int) -> Work[Iterable[Piece]]:
+    """The batch's records, decompressed to at most `limit_bytes` as they are asked for. Raises KafkaError."""
+    body, codec = batch.view[HEADER_BYTES:], batch.codec
+    if codec == Codec.NONE:
+        if len(body) <= PLAIN_PIECE_BYTES:
+            return (body if len(body) > FEW_BYTES * batch.record_count else bytes(body),)
+        return (body[at : at + PLAIN_PIECE_BYTES] for at in range(0, len(body), PLAIN_PIECE_BYTES))
+    if whole_bytes(codec, body) <= ON_LOOP_BYTES:
+        return pieces(codec, body, limit_bytes)
+    plain = memoryview((yield partial(decompress, codec, body, limit_bytes)))
+    return (bytes(plain[at : at + PLAIN_PIECE_BYTES]) for at in range(0, len(plain), PLAIN_PIECE_BYTES))
+
+
+def _keeping(source: Iterable[Piece], kept: list[Piece]) -> Iterator[Piece]:
+    for piece in source:
+        kept.append(piece)
+        yield piece
 
 
 def _times_taken(settings: LogSettings, now_ms: int) -> tuple[int, int]:
     if settings.message_timestamp_type == LOG_APPEND_TIME_TYPE:
         return -_EVER, _EVER
-    return now_ms - settings.message_timestamp_before_max_ms, now_ms + settings.message_timestamp_after_max_ms
+    latest = min(now_ms + settings.message_timestamp_after_max_ms, LONG_MAX)
+    return now_ms - settings.message_timestamp_before_max_ms, latest
 
 
-def _refuse_times(batch: Batch, found: Walk, earliest: int, latest: int) -> None:
-    """A record without a timestamp (-1) is taken at any time."""
-    late = [index for index, delta in found.out_of_time if batch.base_timestamp + delta != -1]
-    if late:
-        text = f"the timestamp of a record is not within [{earliest}, {latest}]"
-        raise refusal(ErrorCode.INVALID_TIMESTAMP, text, late)
-
-
-def _compressed(batch: Batch, plain: bytes, codec: int, found: Walk, settings: LogSettings) -> Batch:
+def _compressed(batch: Batch, plain: bytes, codec: int, newest: int, settings: LogSettings) -> Opening:
     level = _LEVELS[codec](settings) if codec in _LEVELS else None
-    changed = with_body(batch, codec, compress(codec, plain, level), batch.base_timestamp + found.newest)
+    work = partial(compress, codec, plain, level)
+    body = work() if len(plain) <= ON_LOOP_BYTES or codec == Codec.NONE else (yield work)
+    changed = with_body(batch, codec, body, newest)
     if changed.size_bytes > settings.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,

@@ -18,6 +18,8 @@ from kpybroker.wire.batch import TRANSACTIONAL, Batch
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.markers import Marker, read_marker
 
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+"""Kafka's producer.id.expiration.ms."""
 BATCHES_KEPT = 5
 PRODUCERS_MAX = 30_000
 """Of one log: for each newcomer beyond, one that has been idle for long is forgotten. A snapshot of so many, which is

@@ -13,6 +13,7 @@ from kpybroker.storage.files import is_short
 from kpybroker.storage.reading import Reader, end_of
 from kpybroker.storage.segment import SegmentGone
 from kpybroker.storage.segments import Segments
+from kpybroker.storage.slices import Work, at_once
 from kpybroker.storage.timestamps import Found, first_at_or_after, newest
 from kpybroker.storage.txn_index import AbortedTransaction
 from kpybroker.world import Buffer
@@ -121,17 +122,19 @@ class ReadSide:
 
     def offset_for_timestamp(self, timestamp: int) -> Found | None:
         """(offset, timestamp, leader epoch) of the first record at or after `timestamp`. May wait for the disk."""
-        self.require_online()
-        try:
-            return first_at_or_after(self.segments, timestamp, self.start)
-        except OSError as error:
-            raise self.refusal(error) from error
+        return at_once(self.looking_up(timestamp))
 
     def max_timestamp(self) -> Found | None:
         """(offset, timestamp, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        return at_once(self.looking_up(None))
+
+    def looking_up(self, timestamp: int | None) -> Work[Found | None]:
+        """`offset_for_timestamp` in slices, or `max_timestamp` for None."""
         self.require_online()
         try:
-            return newest(self.segments, self.start)
+            if timestamp is None:
+                return (yield from newest(self.segments, self.start))
+            return (yield from first_at_or_after(self.segments, timestamp, self.start))
         except OSError as error:
             raise self.refusal(error) from error
 

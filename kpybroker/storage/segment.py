@@ -11,14 +11,12 @@ from kpybroker.storage.index import OffsetIndex, TimeIndex, whole
 from kpybroker.storage.txn_index import TxnIndex
 from kpybroker.storage.walking import Walk
 from kpybroker.wire.batch import HEADER_BYTES, Batch
-from kpybroker.world import Disk
+from kpybroker.world import Buffer, Disk
 
 log = logging.getLogger(__name__)
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
-MAX_RELATIVE_OFFSET = POSITION_MAX = 0x7FFFFFFF
-GROWN_BYTES = 64 << 20
-"""A segment may be so much larger than segment.bytes while its device is slow."""
+MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _SAVES, _SAVE_ENTRIES = 8, 4096
 """An index is saved so many times while it fills, and after so many entries at the latest."""
 
@@ -103,6 +101,10 @@ class Segment:
             self._handle = self._pool.open(self._disk, self.path + LOG, create=not self.written_bytes)
             self._pool.opened(self)
         return self._handle
+
+    def read_at_once(self, size: int, position: int) -> Buffer | None:
+        """Bytes of the `.log`, fewer at its end; None where it would wait for the disk. Raises OSError, SegmentGone."""
+        return self._disk.pread_nowait(self.handle(), size, position)
 
     @property
     def is_open(self) -> bool:
@@ -296,14 +298,6 @@ class Segment:
             or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # what is active is not cleaned
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
-        )
-
-    def may_grow(self, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
-        """Whether the batch can do without a new segment, for a while: a little above segment.bytes, and later."""
-        return (
-            self.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
-            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
-            and (self.index_entries + 1) * TimeIndex.entry_bytes < settings.segment_index_bytes
         )
 
     def began_ms(self) -> int:

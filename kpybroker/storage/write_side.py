@@ -9,10 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.index import TimeIndex
 from kpybroker.storage.marks import Marks
-from kpybroker.storage.segment import LOG, Segment
+from kpybroker.storage.segment import LOG, MAX_RELATIVE_OFFSET, Segment
 from kpybroker.storage.syncing import GroupSync
+from kpybroker.wire.batch import Batch
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.devices import Device
 
@@ -20,6 +23,18 @@ log = logging.getLogger(__name__)
 
 _JOINED_BYTES = 64 * 1024
 """Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
+POSITION_MAX = 0x7FFFFFFF
+GROWN_BYTES = 64 << 20
+"""A segment may be so much larger than segment.bytes while its device is slow."""
+
+
+def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
+    """Whether the batch can do without a new segment, for a while: a little above segment.bytes, and later."""
+    return (
+        segment.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
+        and last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
+        and (segment.index_entries + 1) * TimeIndex.entry_bytes < settings.segment_index_bytes
+    )
 
 
 class WriteSide(Marks):

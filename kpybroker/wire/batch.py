@@ -147,12 +147,12 @@ class Batch:
         self.base_offset = base_offset
         self.leader_epoch = leader_epoch
 
-    def stamp(self, now_ms: int) -> None:
-        """Turn to LogAppendTime in place: the attribute bit, the maximum timestamp, a new CRC."""
-        self.attributes |= LOG_APPEND_TIME
-        self.max_timestamp = now_ms
+    def stamp(self, timestamp_ms: int, attribute: int = LOG_APPEND_TIME) -> None:
+        """Assign the maximum timestamp in place: an attribute bit (0 for none), the timestamp, a new CRC."""
+        self.attributes |= attribute
+        self.max_timestamp = timestamp_ms
         _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
-        _INT64.pack_into(self.view, _MAX_TIMESTAMP_AT, now_ms)
+        _INT64.pack_into(self.view, _MAX_TIMESTAMP_AT, timestamp_ms)
         self.crc = crc32c(self.view[CRC_FROM:])
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
 

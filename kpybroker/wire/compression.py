@@ -7,6 +7,7 @@ it), LZ4 frames with independent blocks, zstd frames. The libraries are imported
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 
@@ -26,6 +27,8 @@ LZ4_DEFAULT_LEVEL = 9
 """Of compression.lz4.level."""
 _LZ4_WORD = Struct("<I")
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
+PIECE_BYTES = 64 << 10
+"""Decompressed in one go."""
 
 
 class Codec(IntEnum):
@@ -84,18 +87,46 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> Buffer:
         case Codec.NONE:
             plain: Buffer = data
         case Codec.GZIP:
-            plain = _decompress_gzip(data, limit_bytes)
+            plain = b"".join(_gzip_pieces(data, limit_bytes))
         case Codec.SNAPPY:
-            plain = _decompress_snappy(data, limit_bytes)
+            plain = b"".join(_snappy_pieces(bytes(data), limit_bytes))
         case Codec.LZ4:
             plain = _decompress_lz4(data, limit_bytes)
         case Codec.ZSTD:
-            plain = _decompress_zstd(data, limit_bytes)
+            plain = b"".join(_zstd_pieces(data, limit_bytes))
         case _:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
     if len(plain) > limit_bytes:
         raise _too_large(limit_bytes)
     return plain
+
+
+def pieces(codec: int, data: Buffer, limit_bytes: int) -> Iterator[bytes | memoryview]:
+    """The plain bytes as they are decompressed, some PIECE_BYTES at a time, so that no more need be in memory.
+
+    LZ4, and snappy in one block, come out whole: `whole_bytes` says how large that may be. Raises as `decompress` does,
+    once it gets there.
+    """
+    match codec:
+        case Codec.GZIP:
+            yield from _gzip_pieces(data, limit_bytes)
+        case Codec.SNAPPY:
+            yield from _snappy_pieces(bytes(data), limit_bytes)
+        case Codec.ZSTD:
+            yield from _zstd_pieces(data, limit_bytes)
+        case _:
+            plain = memoryview(decompress(codec, data, limit_bytes))
+            for at in range(0, len(plain), PIECE_BYTES):
+                yield bytes(plain[at : at + PIECE_BYTES])
+
+
+def whole_bytes(codec: int, data: Buffer) -> int:
+    """What `pieces` may have to make in one go, in bytes; from headers alone. Raises KafkaError."""
+    if codec == Codec.LZ4:
+        return _lz4_bound(bytes(data))
+    if codec == Codec.SNAPPY and bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _raw_snappy_bytes(data)
+    return PIECE_BYTES
 
 
 def _too_large(limit_bytes: int) -> KafkaError:
@@ -106,25 +137,26 @@ def _corrupt(codec: str, cause: object) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{codec} data cannot be decompressed: {cause}")
 
 
-def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
-    parts: list[bytes] = []
+def _gzip_pieces(data: Buffer, limit_bytes: int) -> Iterator[bytes]:
     left = limit_bytes
     rest: Buffer = data
     while True:
         member = zlib.decompressobj(31)
-        try:
-            part = member.decompress(rest, left + 1)
-        except zlib.error as error:
-            raise _corrupt("gzip", error) from error
-        left -= len(part)
-        if left < 0:
-            raise _too_large(limit_bytes)
-        parts.append(part)
-        if not member.eof:
-            raise _corrupt("gzip", "truncated")
+        while not member.eof:
+            try:
+                part = member.decompress(rest, min(left + 1, PIECE_BYTES))
+            except zlib.error as error:
+                raise _corrupt("gzip", error) from error
+            rest = member.unconsumed_tail
+            left -= len(part)
+            if left < 0:
+                raise _too_large(limit_bytes)
+            if not part and not rest and not member.eof:
+                raise _corrupt("gzip", "truncated")
+            yield part
         rest = member.unused_data
         if not rest:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -138,33 +170,40 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
-    plain = bytes(data)
-    if not plain.startswith(_XERIAL_MAGIC):
-        return _decompress_raw_snappy(plain, limit_bytes)
-    parts: list[bytes] = []
+def _snappy_pieces(data: bytes, limit_bytes: int) -> Iterator[bytes]:
+    if not data.startswith(_XERIAL_MAGIC):
+        yield _decompress_raw_snappy(data, limit_bytes)
+        return
     left = limit_bytes
     at = len(_XERIAL_HEADER)
-    while at < len(plain):
-        if at + 4 > len(plain):
+    while at < len(data):
+        if at + 4 > len(data):
             raise _corrupt("snappy", "truncated block length")
-        (size,) = _INT32.unpack_from(plain, at)
+        (size,) = _INT32.unpack_from(data, at)
         at += 4
-        if not 0 < size <= len(plain) - at:
-            raise _corrupt("snappy", f"block of {size} bytes with {len(plain) - at} left")
-        part = _decompress_raw_snappy(plain[at : at + size], left)
+        if not 0 < size <= len(data) - at:
+            raise _corrupt("snappy", f"block of {size} bytes with {len(data) - at} left")
+        part = _decompress_raw_snappy(data[at : at + size], left)
         left -= len(part)
-        parts.append(part)
+        yield part
         at += size
-    return b"".join(parts)
+
+
+def _raw_snappy_bytes(block: Buffer) -> int:
+    import cramjam
+
+    try:
+        return cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise _corrupt("snappy", error) from error
 
 
 def _decompress_raw_snappy(block: bytes, limit_bytes: int) -> bytes:
     import cramjam
 
+    if _raw_snappy_bytes(block) > limit_bytes:
+        raise _too_large(limit_bytes)
     try:
-        if cramjam.snappy.decompress_raw_len(block) > limit_bytes:
-            raise _too_large(limit_bytes)
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise _corrupt("snappy", error) from error
@@ -210,19 +249,17 @@ def _decompress_lz4(data: Buffer, limit_bytes: int) -> Buffer:
     return memoryview(output)[:size]
 
 
-def _decompress_zstd(data: Buffer, limit_bytes: int) -> bytes:
+def _zstd_pieces(data: Buffer, limit_bytes: int) -> Iterator[bytes]:
     import zstandard
 
     unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
-    parts: list[bytes] = []
     left = limit_bytes
     try:
         with unpacker.stream_reader(data, read_across_frames=True) as reader:
-            while part := reader.read(min(left + 1, 1 << 20)):
+            while part := reader.read(min(left + 1, PIECE_BYTES)):
                 left -= len(part)
                 if left < 0:
                     raise _too_large(limit_bytes)
-                parts.append(part)
+                yield part
     except zstandard.ZstdError as error:
         raise _corrupt("zstd", error) from error
-    return b"".join(parts)

@@ -140,7 +140,9 @@ def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
     return found
 
 
-def parse_in_turns(cls: type[T], version: int, frame: bytes, pos: int, most: int) -> Generator[None, None, T]:
+def parse_in_turns(
+    cls: type[T], version: int, frame: bytes | memoryview, pos: int, most: int
+) -> Generator[None, None, T]:
     """A request of many elements: yields now and then, and returns it. Its records are views of the frame.
 
     Raises MalformedFrame, also for more than `most` elements.

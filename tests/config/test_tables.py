@@ -87,6 +87,7 @@ DERIVED = {
     "log_dir": "log_dirs",
     "cleanup_policy": "compacted",
     "fsync": "fsync_always",
+    "record_validation": "record_validation_full",
     "replica_selector_class": "is_rack_aware",
 }
 """Settings that are read under another name."""

@@ -18,11 +18,13 @@ from kpybroker.long_work import REQUESTS_MAX, LongWork
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, FEW, Api, Listens, by_name
+from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.frame import request_head
 from kpybroker.wire.layout import layout
 from kpybroker.wire.message import parse_in_turns
 from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
-from kpybroker.wire.rpc import create_topics, metadata
+from kpybroker.wire.rpc import create_topics, metadata, produce
+from tests.asking import batch_of, make, produced
 from tests.conftest import WithBroker
 from tests.server.many_elements import arrays_of, request_with_many
 from tests.server.raw import raw
@@ -165,7 +167,36 @@ def test_work_for_a_client_that_is_gone_ends(with_broker: WithBroker) -> None:
         writer.transport.abort()
         while node.server._dispatcher._tasks:
             await asyncio.sleep(0)
-        assert work.turns < 150, "reading it alone takes 200"
+        assert work.turns <= 201, "it was read, which takes 200, and not handled"
+
+    with_broker(scenario)
+
+
+def test_a_produce_of_many_partitions_is_appended_as_it_came(with_broker: WithBroker) -> None:
+    """Its records stay in the receive buffer until they are written, and the next request does not touch them."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", 1500)
+        values = [b"value %d" % index for index in range(1500)]
+        data = [
+            produce.PartitionProduceData(index=index, records=batch_of(value)) for index, value in enumerate(values)
+        ]
+        long = produce.Request(
+            acks=1, timeout_ms=5000, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
+        )
+        told, behind = await asyncio.gather(
+            peer.ask("Produce", long, version=9), peer.ask("Produce", produced("t", b"behind"), version=9)
+        )
+        rows = told.responses[0].partition_responses
+        assert [(row.index, row.error_code, row.base_offset) for row in rows] == [(n, 0, 0) for n in range(1500)]
+        assert behind.responses[0].partition_responses[0].base_offset == 1
+        for index, value in enumerate(values):
+            log = node.broker.hosting.find("t", index).log
+            found = log.read(0, 1 << 20, upper=log.end, min_one=True)
+            batches = split(memoryview(found))
+            stored = [record.value for batch in batches for record in read_records(batch)]
+            assert stored == ([value, b"behind"] if index == 0 else [value])
+            assert all(batch.crc_ok() for batch in batches)
 
     with_broker(scenario)
 

@@ -12,10 +12,11 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log import Log
-from kpybroker.storage.opening import NAMED_LIMIT, PLAIN_LIMIT_BYTES, RECORDS_LIMIT
+from kpybroker.storage.opening import PLAIN_LIMIT_BYTES, RECOMPRESSED_LIMIT_BYTES, RECORDS_LIMIT
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import Codec, compress
+from kpybroker.wire.walking import BLAMED_LIMIT
 from tests.storage.workshop import WORLD, batch_of
 
 NOW = 1_700_000_000_000
@@ -157,27 +158,112 @@ def test_the_newest_record_says_what_the_batch_says(tmp_path: Path) -> None:
     assert log.offset_for_timestamp(NOW + 70) == (1, NOW + 70, 0)
 
 
-@pytest.mark.parametrize("changed", [{"cleanup_policy": frozenset({"compact"})}, {"compression_type": "gzip"}])
+@pytest.mark.parametrize("changed", [{}, {"cleanup_policy": frozenset({"compact"})}, {"compression_type": "gzip"}])
 def test_opened_batches_have_limits(tmp_path: Path, changed: dict[str, object]) -> None:
     """A few bytes of zstd can say much: at the limit it is taken, above it refused before it is made."""
-    count = RECORDS_LIMIT
-    log = make(tmp_path, **changed)
-    log.append([batch_of([Record(0, NOW, b"k", b"v")] * count, codec=Codec.ZSTD)], 0, NOW)
-    assert log.end == count
-    many = [Record(0, NOW, b"k", b"v")] * (count + 1)
-    large = [Record(0, NOW, b"k", bytes(PLAIN_LIMIT_BYTES))]
-    for number, records in enumerate((many, large)):
-        fresh = make(tmp_path / str(number), **changed)
-        assert refusal_of(fresh, [batch_of(records, codec=Codec.ZSTD)]).code == ErrorCode.MESSAGE_TOO_LARGE
-        plain = make(tmp_path / f"plain {number}")
-        plain.append([batch_of(records, codec=Codec.ZSTD)], 0, NOW)
-        assert plain.end == len(records), "where nobody opens it, it is what its producer made of it"
+    most = RECOMPRESSED_LIMIT_BYTES if "compression_type" in changed else PLAIN_LIMIT_BYTES
+    for size, is_taken in ((most - 20, True), (most, False)):
+        log = make(tmp_path / str(size), **changed)
+        batch = batch_of([Record(0, NOW, b"k", bytes(size))], codec=Codec.ZSTD)
+        if is_taken:
+            log.append([batch], 0, NOW)
+            assert log.end == 1
+        else:
+            assert refusal_of(log, [batch]).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(("more", "code"), [(0, ErrorCode.INVALID_RECORD), (1, ErrorCode.MESSAGE_TOO_LARGE)])
+def test_a_compressed_batch_has_no_more_records_than_the_limit(tmp_path: Path, more: int, code: ErrorCode) -> None:
+    """One above it is refused by its header, as what clients may split; one at it is opened, and not as promised."""
+    good = batch_of([Record(0, NOW, b"k", b"v")], codec=Codec.ZSTD)
+    batch = with_body(good, Codec.ZSTD, compress(Codec.ZSTD, bytes(8) * RECORDS_LIMIT), NOW)
+    assert refusal_of(make(tmp_path), [counted(batch, RECORDS_LIMIT + more)]).code == code
+
+
+def counted(batch: Batch, count: int) -> Batch:
+    """The batch with another number of records in its header."""
+    content = bytearray(batch.view)
+    pack_into(">i", content, 23, count - 1)
+    pack_into(">i", content, 57, count)
+    pack_into(">I", content, 17, crc32c(memoryview(content)[21:]))
+    return Batch(memoryview(content))
+
+
+@pytest.mark.parametrize("validation", [True, False])
+@pytest.mark.parametrize("codec", Codec)
+def test_no_more_records_are_believed_than_can_be_there(tmp_path: Path, codec: Codec, validation: bool) -> None:
+    log = make(tmp_path, record_validation_full=validation)
+    good = batch_of([Record(0, NOW, b"k", b"v")])
+    nine = with_body(good, codec, b"\0" * 9, NOW)
+    assert refusal_of(log, [counted(nine, (1 << 31) - 1)]).code == ErrorCode.INVALID_RECORD
+
+
+def broken_bodies() -> dict[str, bytes]:
+    """What follows the header of two records, and is not two records."""
+    body = bytes(batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")]).view[HEADER_BYTES:])
+    first, second = body[:9], body[9:]
+    return {
+        "noise": bytes(range(200, 250)),
+        "one record": first,
+        "three records": body + second,
+        "a byte behind": body + b"\0",
+        "a record too short": first + b"\x0e" + second[1:],
+        "a record too long": first + b"\x12" + second[1:],
+        "a negative length": first + b"\x0f" + second[1:],
+        "a key too long": first + second[:4] + b"\x40" + second[5:],
+        "a value too long": first + second[:6] + b"\x40" + second[7:],
+        "a key of length -2": first + second[:4] + b"\x03" + second[5:],
+        "a header that is not there": body[:-1] + b"\x02",
+        "headers of a negative number": body[:-1] + b"\x01",
+        "the same offset twice": first + first,
+        "offsets with a gap": first + second[:3] + b"\x04" + second[4:],
+        "a length of six bytes": first + b"\x90\x80\x80\x80\x80\x00" + second[1:],
+    }
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("what", broken_bodies())
+def test_what_no_consumer_can_read_is_refused(tmp_path: Path, what: str, codec: Codec) -> None:
+    good = batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")])
+    batch = with_body(good, codec, compress(codec, broken_bodies()[what]), NOW)
+    assert refusal_of(make(tmp_path), [batch]).code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_cannot_be_decompressed_is_refused(tmp_path: Path, codec: Codec, cut: bool) -> None:
+    good = batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")])
+    body = compress(codec, bytes(good.view[HEADER_BYTES:]))[:-1] if cut else bytes(range(50, 100))
+    refusal = refusal_of(make(tmp_path), [with_body(good, codec, body, NOW)])
+    assert refusal.code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_RECORD), "no client sends it again"
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_the_newest_timestamp_is_put_right(tmp_path: Path, codec: Codec) -> None:
+    """Look-ups by time begin with what headers say."""
+    batch = batch_of([Record(0, NOW + late, b"k", b"v") for late in (0, 70, 30)], codec=codec)
+    pack_into(">q", batch.view, 35, NOW + 5000)
+    pack_into(">I", batch.view, 17, crc32c(batch.view[21:]))
+    log = make(tmp_path)
+    log.append([Batch(batch.view)], 0, NOW)
+    log.flush()
+    (stored,) = split(bytes(log.read(0, 10_000, upper=3, min_one=True) or b""))
+    assert stored.crc_ok()
+    assert stored.max_timestamp == NOW + 70
+    assert log.max_timestamp() == (1, NOW + 70, 0)
+
+
+def test_less_may_be_checked(tmp_path: Path) -> None:
+    log = make(tmp_path, record_validation_full=False)
+    good = batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")])
+    log.append([with_body(good, Codec.GZIP, b"no gzip at all", NOW)], 0, NOW)
+    assert log.end == 2
 
 
 def test_a_refusal_names_no_more_than_it_must(tmp_path: Path) -> None:
     log = make(tmp_path, cleanup_policy=frozenset({"compact"}))
-    refusal = refusal_of(log, [batch_of([Record(0, NOW, None, b"v")] * (NAMED_LIMIT + 1))])
-    assert [index for index, _ in refusal.records] == list(range(NAMED_LIMIT))
+    refusal = refusal_of(log, [batch_of([Record(0, NOW, None, b"v")] * (BLAMED_LIMIT + 1))])
+    assert [index for index, _ in refusal.records] == list(range(BLAMED_LIMIT))
 
 
 def test_a_repeated_batch_has_the_first_ones_offsets(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
-from kpybroker.wire.walking import HEADERS_LIMIT, Walk, walk
+from kpybroker.wire.seeking import TimeWalk
+from kpybroker.wire.walking import BLAMED_LIMIT, SLICE_RECORDS, Walk, is_sole_record, walk, walk_through
 
 EVER = 1 << 64
 sizes = st.sampled_from([0, 1, 62, 63, 64, 8191, 8192]) | st.integers(0, 300)
@@ -20,7 +21,7 @@ blobs = st.none() | st.builds(bytes, sizes)
 headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3).map(tuple)
 times = st.integers(0, 300) | st.sampled_from([8191, 8192, 1 << 20, 1 << 40])
 records = st.lists(st.builds(Record, st.just(0), times, blobs, blobs, headers), min_size=1, max_size=8)
-some = settings(max_examples=200, deadline=None)
+some = settings(max_examples=100, deadline=None)
 
 
 def batch_of(of: Sequence[Record]) -> Batch:
@@ -39,11 +40,11 @@ def as_read(batch: Batch, earliest: int, latest: int) -> Walk:
             raise KafkaError(ErrorCode.INVALID_RECORD)
         delta = record.timestamp - batch.base_timestamp
         found.newest = max(found.newest, delta)
-        if record.key is None:
+        if record.key is None and len(found.without_key) < BLAMED_LIMIT:
             found.without_key.append(index)
         if not earliest <= delta <= latest:
-            found.out_of_time.append((index, delta))
-        found.headers += len(record.headers)
+            found.out_of_time.append(index)
+        found.seen += 1
     return found
 
 
@@ -58,7 +59,7 @@ def test_offsets_of_every_width() -> None:
     batch = batch_of([Record(0, 7, b"k" if number % 3 else None, b"v") for number in range(9000)])
     found = walked(batch)
     assert found == as_read(batch, -EVER, EVER)
-    assert len(found.without_key) == 3000
+    assert len(found.without_key) == BLAMED_LIMIT
 
 
 @given(records, st.data())
@@ -90,7 +91,7 @@ def test_any_bytes_are_walked_over_or_refused(plain: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(1, "10 bytes after the last record"), (3, "fewer than 3 records in 20 bytes")]
+    ("count", "text"), [(1, "10 bytes after the last record"), (3, "fewer than 3 records in the batch")]
 )
 def test_the_count_is_the_number_of_records(count: int, text: str) -> None:
     batch = batch_of([Record(0, 0, b"k", b"v" * 2)] * 2)
@@ -105,15 +106,88 @@ def test_offsets_follow_one_another() -> None:
         walk(body, 2, -EVER, EVER)
 
 
-@pytest.mark.parametrize(("more", "is_taken"), [(0, True), (1, False)])
-def test_headers_have_a_limit(more: int, is_taken: bool) -> None:
-    each = (("", None),) * 1000
-    whole, rest = divmod(HEADERS_LIMIT, 1000)
-    assert rest == 0
-    batch = batch_of([Record(0, 0, b"k", b"v", each) for _ in range(whole)] + [Record(0, 0, b"k", b"v", each[:more])])
-    if is_taken:
-        assert walked(batch).headers == HEADERS_LIMIT
+@given(records, st.integers(1, 40))
+@some
+def test_a_walk_in_pieces_sees_the_same(of: list[Record], size: int) -> None:
+    """Also where a record is larger than any piece."""
+    batch = batch_of(of)
+    body = bytes(batch.view[HEADER_BYTES:])
+    found = Walk(-EVER, EVER)
+    for _ in walk_through(found, (body[at : at + size] for at in range(0, len(body), size)), batch.record_count):
+        pass
+    assert found == walked(batch)
+
+
+large = st.sampled_from([70_000, 200_000])
+
+
+@given(
+    large, large, st.sampled_from([1000, 65_536, 100_000]), st.integers(0, 3000), st.none() | st.integers(0, 400_000)
+)
+@settings(max_examples=60, deadline=None)
+def test_large_records_are_walked_field_by_field(key: int, value: int, size: int, names: int, cut: int | None) -> None:
+    of = [
+        Record(0, 5, b"k", b"v"),
+        Record(0, 9, bytes(key), bytes(value), (("name", b"x" * 30),) * names),
+        Record(0, 7, None, bytes(value)),
+        Record(0, 8, b"k", None),
+    ]
+    batch = batch_of(of)
+    body = bytes(batch.view[HEADER_BYTES:])
+    if cut is not None:
+        body = body[: min(cut, len(body) - 1)]
+    found = Walk(0, 3)
+    work = walk_through(found, (body[at : at + size] for at in range(0, len(body), size)), batch.record_count)
+    if cut is None:
+        for _ in work:
+            pass
+        assert (found.seen, found.newest, found.without_key, found.out_of_time) == (4, 4, [2], [1])
+        return
+    with pytest.raises(KafkaError) as refusal:
+        for _ in work:
+            pass
+    assert refusal.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_a_slice_is_bounded() -> None:
+    """By records where they are small, by pieces where they are large, by headers where they are many."""
+    small = batch_of([Record(0, 7, b"k", b"v")] * (10 * SLICE_RECORDS))
+    found = Walk(-EVER, EVER)
+    seen = [found.seen for _ in walk_through(found, (bytes(small.view[HEADER_BYTES:]),), 10 * SLICE_RECORDS)]
+    assert max(after - before for before, after in zip([0, *seen], [*seen, found.seen], strict=True)) == SLICE_RECORDS
+    many = batch_of([Record(0, 7, b"k", b"v", (("", b""),) * (100 * SLICE_RECORDS))])
+    body = many.view[HEADER_BYTES:]
+    pieces = (body[at : at + 1000] for at in range(0, len(body), 1000))
+    assert sum(1 for _ in walk_through(Walk(-EVER, EVER), pieces, 1)) >= 200
+
+
+@given(records, st.integers(0, 8), st.none() | st.integers(0, 300))
+@some
+def test_a_record_is_found_by_its_time(of: list[Record], since: int, wanted: int | None) -> None:
+    batch = batch_of(of)
+    looking = TimeWalk(since, wanted)
+    for _ in walk_through(looking, (bytes(batch.view[HEADER_BYTES:]),), batch.record_count):
+        pass
+    deltas = [(index, each.timestamp - batch.base_timestamp) for index, each in enumerate(of) if index >= since]
+    if wanted is None:
+        expected = max(deltas, key=lambda each: (each[1], -each[0]), default=None)
     else:
-        with pytest.raises(KafkaError) as refusal:
-            walked(batch)
-        assert refusal.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        expected = next((each for each in deltas if each[1] >= wanted), None)
+    assert looking.found == expected
+
+
+@given(records.filter(lambda of: len(of) == 1), st.data())
+@some
+def test_the_short_way_takes_nothing_that_the_walk_refuses(of: list[Record], data: Any) -> None:
+    view = batch_of(of).view
+    body = view[HEADER_BYTES:]
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.integers(0, min(len(body), 30) - 1))] = data.draw(st.integers(0, 255))
+    if is_sole_record(view, HEADER_BYTES):
+        assert walk(bytes(body), 1, 0, 0).seen == 1
+
+
+@pytest.mark.parametrize("value", [None, b"", b"v" * 5, b"v" * 63, b"v" * 64, b"v" * 9000, b"v" * 1_100_000])
+def test_the_short_way_knows_what_most_small_batches_are(value: bytes | None) -> None:
+    for key in (None, b"", b"k" * 63):
+        assert is_sole_record(batch_of([Record(0, 1_700_000_000_000, key, value)]).view, HEADER_BYTES)

@@ -1,0 +1,76 @@
+"""What is acknowledged can be read: batches with a sound CRC whose records are not what the header promises."""
+
+import contextlib
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from compat_tests.conftest import MakeTopic, Running
+from compat_tests.crafted import NOW_MS, Crafted, crafted, records
+from kpybroker.errors import ErrorCode
+from kpybroker.wire.compression import Codec, compress
+from kpybroker.wire.rpc import list_offsets, produce
+from oracle.asking import Conversation
+
+INVALID, UNKNOWN = ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR
+TAKEN = {"nothing is wrong", "a header name that is no UTF-8", "a newest timestamp that is too late"}
+CRAFTED = crafted()
+LENGTHS = ("a record too short", "a record too long", "a negative length")
+OFFSETS = ("the same offset twice", "offsets with a gap")
+TAKEN_BY_KAFKA = {(what, codec) for what in LENGTHS for codec in Codec if codec} | {
+    (what, Codec.NONE) for what in OFFSETS
+}
+"""Apache Kafka looks at no record's length where it decompresses, and at no offset where it does not."""
+MAX_TIMESTAMP = -3
+
+
+@pytest.fixture(scope="module")
+def conversation(target: Running) -> Iterator[Conversation]:
+    host, _, port = target.bootstrap.rpartition(":")
+    with contextlib.closing(Conversation((host, int(port)), 20)) as conversation:
+        yield conversation
+
+
+def put(conversation: Conversation, topic: str, batch: bytes) -> int:
+    data = produce.PartitionProduceData(index=0, records=batch)
+    told = produce.TopicProduceData(name=topic, partition_data=[data])
+    request = produce.Request(acks=1, timeout_ms=5000, topic_data=[told])
+    return int(
+        conversation.ask("Produce", 12, request, produce.Response).responses[0].partition_responses[0].error_code
+    )
+
+
+def newest(conversation: Conversation, topic: str) -> tuple[int, int]:
+    wanted = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP, current_leader_epoch=-1)
+    asked = list_offsets.ListOffsetsTopic(name=topic, partitions=[wanted])
+    request = list_offsets.Request(replica_id=-1, topics=[asked])
+    told = conversation.ask("ListOffsets", 8, request, list_offsets.Response).topics[0].partitions[0]
+    return told.offset, told.timestamp
+
+
+def test_what_no_consumer_can_read_is_refused(
+    conversation: Conversation, make_topic: MakeTopic, target_name: str
+) -> None:
+    """Neither code makes a client send the same bytes again."""
+    topic = make_topic()
+    for (what, each), codec in product(CRAFTED.items(), Codec):
+        code = put(conversation, topic, each.batch(codec))
+        is_taken = what in TAKEN or (target_name == "kafka" and (what, codec) in TAKEN_BY_KAFKA)
+        assert code in ((0,) if is_taken else (INVALID, UNKNOWN)), (what, codec.name)
+
+
+def test_what_cannot_be_decompressed_is_refused(conversation: Conversation, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    for codec in [codec for codec in Codec if codec]:
+        cut = Crafted(b"").batch(codec, packed=compress(codec, records())[:-1])
+        assert put(conversation, topic, cut) in (UNKNOWN, INVALID)
+        noise = Crafted(b"").batch(codec, packed=bytes(range(50, 100)))
+        assert put(conversation, topic, noise) == UNKNOWN
+
+
+def test_the_newest_timestamp_is_that_of_a_record(conversation: Conversation, make_topic: MakeTopic) -> None:
+    for codec in Codec:
+        topic = make_topic()
+        assert put(conversation, topic, CRAFTED["a newest timestamp that is too late"].batch(codec)) == 0
+        assert newest(conversation, topic) == (0, NOW_MS)

@@ -1,0 +1,90 @@
+"""The batches of a Produce are opened before any of them is appended: at once where that takes little, else in slices.
+
+Meanwhile the connection waits, and holds the bytes: what its producer sends later must not be appended earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Call, Reply
+from kpybroker.config import LogSettings
+from kpybroker.errors import KafkaError
+from kpybroker.handlers.produce import Opened, Verdicts, append_all
+from kpybroker.storage.admission import opening
+from kpybroker.storage.slices import OffLoop, Work
+from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.rpc.produce import PartitionProduceData, Request
+from kpybroker.wire.walking import SLICE_RECORDS
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+SLICES_AT_ONCE = 4
+"""Before others have their turn; a few milliseconds at most."""
+
+
+def opening_one(data: PartitionProduceData, batch: Batch, settings: LogSettings, now_ms: int) -> Work[Opened]:
+    """The only batch of a request."""
+    try:
+        return {id(data): (yield from opening(batch, settings, now_ms))}
+    except KafkaError as refusal:
+        return {id(data): refusal}
+
+
+def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
+    """Those of all partitions that are led here; what is wrong with the others their append will say."""
+    found: Opened = {}
+    records = 0
+    for topic in request.topic_data:
+        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        for data in topic.partition_data:
+            try:
+                log = broker.hosting.leads(name or "", data.index).log
+                batches = split(data.records or b"")
+            except KafkaError:
+                continue
+            if len(batches) > 1 or not log.opens(batches[0]):
+                continue
+            found |= yield from opening_one(data, batches[0], log.settings, broker.world.wall_ms())
+            records += batches[0].record_count
+            if records >= SLICE_RECORDS:
+                records = 0
+                yield None
+    return found
+
+
+def first_slices(work: Work[Opened]) -> tuple[Opened | None, OffLoop | None]:
+    """What was opened, where a few slices were enough; else what `SlicedWork.run` needs to go on."""
+    try:
+        for _ in range(SLICES_AT_ONCE):
+            step = next(work)
+            if step is not None:
+                return None, step
+    except StopIteration as finished:
+        opened: Opened = finished.value
+        return opened, None
+    return None, None
+
+
+def open_and_append(
+    broker: Broker, call: Call, request: Request, verdicts: Verdicts
+) -> Reply | Coroutine[Any, Any, Reply]:
+    """All of a Produce; `verdicts` says where a transaction may begin, or why not."""
+    work = opening_all(broker, call, request)
+    opened, step = first_slices(work)
+    if opened is None:
+        return append_later(broker, call, request, verdicts, work, step)
+    return append_all(broker, call, request, verdicts, opened)
+
+
+async def append_later(
+    broker: Broker, call: Call, request: Request, verdicts: Verdicts, work: Work[Opened], step: OffLoop | None = None
+) -> Reply:
+    """Append once all has been opened, and answer as any Produce: what was appended is written, so that the next
+    request may begin."""
+    opened = await broker.log_dirs.sliced_work.run(work, step)
+    reply = append_all(broker, call, request, verdicts, opened)
+    broker.hosting.flush()
+    return reply

@@ -1,0 +1,136 @@
+"""Batches that take long to open: others are served meanwhile, and on their own connection nothing overtakes them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kpybroker.errors import ErrorCode
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
+from kpybroker.wire.compression import Codec, compress
+from kpybroker.wire.rpc import list_offsets, produce
+from tests.asking import NOW_MS, get, make, produced, put, turns_while
+from tests.conftest import WithBroker
+from tests.serving import dialled
+
+MANY = 8000
+"""Records of a batch that is opened in several slices."""
+
+
+def large(codec: int = Codec.ZSTD, count: int = MANY, **facts: Any) -> bytes:
+    records = [Record(0, NOW_MS + number, b"k%d" % number, b"v" * 10) for number in range(count)]
+    return bytes(encode_batch(records, codec=codec, **facts))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with dialled(node) as other:
+            first = asyncio.ensure_future(put(peer, "t", records=large(codec, 2 * MANY)))
+            await asyncio.sleep(0)
+            answer = await put(other, "t", b"x")
+            assert (answer.error_code, answer.base_offset) == (0, 0), "it was there before the large one"
+            answer = await first
+        assert (answer.error_code, answer.base_offset) == (0, 1)
+        assert node.broker.hosting.leads("t", 0).log.end == 2 * MANY + 1
+
+    with_broker(scenario)
+
+
+def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) -> None:
+    """Sequences of an idempotent producer, and the bytes of what is being opened, stay what they are."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        facts = {"producer_id": 5, "producer_epoch": 0}
+        batches = [large(base_sequence=0, **facts)]
+        batches += [large(Codec.NONE, 1, base_sequence=MANY + number, **facts) for number in range(40)]
+        batches.append(large(Codec.LZ4, base_sequence=MANY + 40, **facts))
+        asked = [put(peer, "t", records=records, acks=-1) for records in batches]
+        answers = await asyncio.gather(*asked)
+        assert [answer.error_code for answer in answers] == [0] * len(batches)
+        assert [answer.base_offset for answer in answers] == [0, *range(MANY, MANY + 41)]
+        log = node.broker.hosting.leads("t", 0).log
+        stored = split(bytes(log.read(0, 1 << 20, upper=log.end, min_one=True) or b""))
+        assert all(batch.crc_ok() for batch in stored)
+        assert [batch.record_count for batch in stored] == [MANY, *[1] * 40, MANY]
+        again = await put(peer, "t", records=batches[-1])
+        assert (again.error_code, again.base_offset) == (0, MANY + 40), "the same as before"
+
+    with_broker(scenario)
+
+
+def test_large_and_small_and_broken_ones_in_one_request(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=5)
+        good = Batch(memoryview(bytearray(large())))
+        broken = bytes(with_body(good, Codec.GZIP, compress(Codec.GZIP, bytes(200_000)), NOW_MS).view)
+        records = [large(), large(Codec.NONE, 1), broken, large(Codec.NONE, 2), large(Codec.SNAPPY)]
+        data = [produce.PartitionProduceData(index=index, records=each) for index, each in enumerate(records)]
+        data.append(produce.PartitionProduceData(index=9, records=records[0]))
+        told = produce.TopicProduceData(name="t", partition_data=data)
+        request = produce.Request(acks=-1, timeout_ms=5000, topic_data=[told])
+        answers = (await peer.ask("Produce", request, version=9)).responses[0].partition_responses
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [each.error_code for each in answers] == [0, 0, ErrorCode.INVALID_RECORD, 0, 0, unknown]
+        ends = [node.broker.hosting.leads("t", index).log.end for index in range(5)]
+        assert ends == [MANY, 1, 0, 2, MANY]
+
+    with_broker(scenario)
+
+
+def test_a_broken_batch_alone_is_refused_however_large(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        good = Batch(memoryview(bytearray(large(Codec.NONE))))
+        body = bytes(good.view[HEADER_BYTES:-1]) + b"\2"
+        for codec in Codec:
+            answer = await put(peer, "t", records=bytes(with_body(good, codec, compress(codec, body), NOW_MS).view))
+            assert answer.error_code == ErrorCode.INVALID_RECORD
+        assert (await put(peer, "t", b"x")).base_offset == 0
+
+    with_broker(scenario)
+
+
+def test_who_hangs_up_harms_nobody(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        async with dialled(node) as other:
+            asked = [asyncio.ensure_future(other.ask("Produce", produced("t", records=large()), version=9))]
+            asked.append(asyncio.ensure_future(other.ask("Produce", produced("t", b"x"), version=9)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert (await put(peer, "t", records=large(Codec.GZIP))).error_code == 0
+        records = split((await get(peer, "t", 0)).records)
+        assert sum(1 for batch in records for _ in read_records(batch)) % MANY in (0, 1)
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(("timestamp", "found"), [(NOW_MS + MANY - 1, MANY - 1), (-3, MANY - 1), (NOW_MS + MANY, -1)])
+def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        await put(peer, "t", records=large(Codec.GZIP))
+        wanted = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
+        topic = list_offsets.ListOffsetsTopic(name="t", partitions=[wanted])
+        request = list_offsets.Request(replica_id=-1, topics=[topic])
+        work = node.broker.hosting.leads("t", 0).log.looking_up(None if timestamp == -3 else timestamp)
+        slices = sum(1 for _ in work)
+        told: list[Any] = []
+
+        async def ask() -> None:
+            told.append((await peer.ask("ListOffsets", request, version=8)).topics[0].partitions[0])
+
+        turns = await turns_while(ask())
+        assert told[0].offset == found
+        if found >= 0:
+            assert slices >= MANY // 1000
+            assert turns >= slices, "others have as many turns"
+
+    with_broker(scenario)
