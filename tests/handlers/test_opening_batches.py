@@ -12,9 +12,10 @@ from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.compression import Codec, compress
-from kpybroker.wire.rpc import list_offsets, produce
+from kpybroker.wire.rpc import create_topics, list_offsets, produce
 from tests.asking import NOW_MS, get, make, produced, put, turns_while
 from tests.conftest import WithBroker
+from tests.handlers.strangers import live_stranger
 from tests.serving import dialled
 
 MANY = 8000
@@ -61,6 +62,30 @@ def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) ->
         assert [batch.record_count for batch in stored] == [MANY, *[1] * 40, MANY]
         again = await put(peer, "t", records=batches[-1])
         assert (again.error_code, again.base_offset) == (0, MANY + 40), "the same as before"
+
+    with_broker(scenario)
+
+
+def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: WithBroker) -> None:
+    """Only until the batch is appended: with acks=all its followers take their time."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with live_stranger(node):
+            assigned = create_topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+            wanted = create_topics.CreatableTopic(name="t", num_partitions=-1, replication_factor=-1)
+            wanted.assignments = [assigned]
+            await peer.ask("CreateTopics", create_topics.Request(topics=[wanted]))
+            asked = [
+                asyncio.ensure_future(peer.ask("Produce", produced("t", acks=-1, records=records), version=9))
+                for records in (large(), large(Codec.NONE, 1), large())
+            ]
+            log = node.broker.hosting.leads("t", 0).log
+            while log.end < 2 * MANY + 1:
+                await asyncio.sleep(0)
+            assert not any(each.done() for each in asked)
+            assert log.high_watermark == 0
+            peer.close()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     with_broker(scenario)
 
