@@ -19,11 +19,13 @@ VALUES = {
     "group.coordinator.cached.buffer.max.bytes": ("524288", "2147483647"),
     "log.cleaner.backoff.ms": ("0", "9223372036854775807"),
     "log.cleaner.dedupe.buffer.size": ("1800000", "134217728"),
+    "log.cleaner.io.buffer.load.factor": ("NaN", "Infinity", "-0.5", "5e-324", "0.9"),
     "log.cleaner.io.buffer.size": ("0", "1", "524288", "2147483647"),
+    "log.cleaner.io.max.bytes.per.second": ("0", "5e-324", "-1", "1.7976931348623157E308"),
     "log.cleaner.min.compaction.lag.ms": ("0", "9223372036854775807"),
     "log.cleaner.threads": ("1", "2"),
     "log.flush.interval.messages": ("1", "9223372036854775807"),
-    "log.flush.interval.ms": ("0", "1", "9223372036854775807"),
+    "log.flush.interval.ms": ("-9223372036854775808", "-5", "-1", "0", "1", "9223372036854775807"),
     "log.index.interval.bytes": ("0", "1", "2147483647"),
     "log.index.size.max.bytes": ("4", "12", "2147483647"),
     "log.message.timestamp.before.max.ms": ("9223372036854775807",),
@@ -33,8 +35,8 @@ VALUES = {
     "log.segment.bytes": ("1048576", "2147483647"),
     "log.segment.delete.delay.ms": ("0", "9223372036854775807"),
     "max.connection.creation.rate": ("2147483647",),
-    "max.connections": ("10000", "2147483647"),
-    "max.connections.per.ip": ("10000", "2147483647"),
+    "max.connections": ("0", "1", "10000", "2147483647"),
+    "max.connections.per.ip": ("0", "1", "10000", "2147483647"),
     "num.io.threads": ("4", "16"),
     "num.network.threads": ("2", "6"),
     "num.recovery.threads.per.data.dir": ("1", "4"),
@@ -42,8 +44,8 @@ VALUES = {
     "producer.id.expiration.ms": ("86400000", "2147483647"),
     "transaction.partition.verification.enable": ("true", "false"),
 }
-"""Values at the boundaries that leave everybody with something to do. Not among them: what shortens logs or refuses
-what clients write, for then no law says what must be there."""
+"""Values at and beyond the boundaries: those that would shut everybody out, or cannot be applied, are refused. None that
+shortens logs or refuses what clients write, for then no law says what must be there."""
 Setting = tuple[str, str]
 """The name of the resource, empty for the whole cluster, and the key."""
 

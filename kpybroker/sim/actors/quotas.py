@@ -15,7 +15,7 @@ from kpybroker.wire.batch import encode_batch
 from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
-RATES = {KEYS[0]: (1000.0, 5000.0, 1e9), KEYS[1]: (2000.0, 20_000.0, 1e9), KEYS[2]: (1.0, 10.0)}
+RATES = {KEYS[0]: (1000.0, 5000.0, 1e9, 1.7e308), KEYS[1]: (2000.0, 20_000.0, 1e9, 1.7e308), KEYS[2]: (1.0, 10.0)}
 """Request percentages are of a real processor's time, which a seed cannot decide."""
 LIMITED: Place = ("limited", 0)
 BURST_BYTES, BURST_RATE, BURSTS_MAX = 30_000, 1000.0, 20
