@@ -319,8 +319,10 @@ class Nemesis:
         if process is None or process.node is None:
             return
         process.world.disk.handles_max = process.world.disk.handles + self._random.choice((0, 0, 2, 9))
-        await self._while(0.5, 6.0)
-        process.world.disk.handles_max = -1
+        try:
+            await self._while(0.5, 6.0)
+        finally:
+            process.world.disk.handles_max = -1
         await self._while(2.0, 2.0)
         if machine.process is process and not process.stopping:
             for why in process.node.broker.hosting.lost():

@@ -44,7 +44,7 @@ VALUES = {
     "producer.id.expiration.ms": ("86400000", "2147483647"),
     "transaction.partition.verification.enable": ("true", "false"),
 }
-"""Values at and beyond the boundaries: those that would shut everybody out, or cannot be applied, are refused. None that
+"""Values at and beyond the boundaries: what would shut everybody out, or cannot be applied, is refused. None of them
 shortens logs or refuses what clients write, for then no law says what must be there."""
 Setting = tuple[str, str]
 """The name of the resource, empty for the whole cluster, and the key."""
