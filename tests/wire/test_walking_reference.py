@@ -171,6 +171,35 @@ def test_the_walk_agrees_with_a_plain_reading(
         assert not are_sound(plain + b"\0", len(of), expected.newest)
 
 
+RECORDS = [Form(0, 3, 2), Form(0, -1, 70), Form(70, 66, -1), Form(-1, 2, 3, ((1, 2), (65, -1))), Form(0, 0, 8200)]
+
+
+@pytest.mark.parametrize("first", FIRST_INDEXES[2:])
+def test_every_byte_of_a_length_and_of_a_number_matters(first: int) -> None:
+    """Each byte that is not of a key, a value or a header in turn has other values, those a bit away among them."""
+    plain = b"".join(encoded(form, first + number) for number, form in enumerate(RECORDS))
+    for at in (at for at, byte in enumerate(plain) if byte not in b"xh"):
+        near = {plain[at] ^ 1 << bit for bit in range(8)} | {plain[at] + 1 & 0xFF, plain[at] - 1 & 0xFF, 1, 3}
+        for byte in near - {plain[at]}:
+            other = plain[:at] + bytes([byte]) + plain[at + 1 :]
+            found = Walk(-64, 64, seen=first)
+            try:
+                expected = reference(other, first, len(RECORDS), -64, 64)
+            except (ValueError, IndexError):
+                with pytest.raises(KafkaError):
+                    list(walk_through(found, (other,), first + len(RECORDS)))
+                continue
+            list(walk_through(found, (other,), first + len(RECORDS)))
+            assert Facts(found.newest, found.without_key, found.out_of_time) == expected, (at, byte)
+
+
+def test_a_record_whose_last_header_is_cut_off_is_not_whole() -> None:
+    plain = encoded(Form(0, 1, 1, ((1, 60),)), 0)
+    for size in range(len(plain)):
+        assert not are_sound(plain[:size], 1, 0)
+        assert Walk(-EVER, EVER).some(plain[:size], 0, 1) == 0
+
+
 @pytest.mark.parametrize("count", [0, -1, -(1 << 31)])
 def test_a_count_that_cannot_be_is_not_sound(count: int) -> None:
     assert not are_sound(encoded(Form(0, 1, 1), 0), count, 0)
