@@ -12,7 +12,7 @@ from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings
 from kpybroker.errors import KafkaError
 from kpybroker.handlers.produce import Opened, Verdicts, append_all
-from kpybroker.storage.admission import opening
+from kpybroker.storage.admission import check_header, opening
 from kpybroker.storage.slices import OffLoop, Work
 from kpybroker.wire.batch import Batch, split
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request
@@ -33,6 +33,15 @@ def opening_one(data: PartitionProduceData, batch: Batch, settings: LogSettings,
         return {id(data): refusal}
 
 
+def checked(batch: Batch, settings: LogSettings, now_ms: int) -> Batch | KafkaError:
+    """A batch whose records are sound, as soon as its header is."""
+    try:
+        check_header(batch, settings, now_ms)
+    except KafkaError as refusal:
+        return refusal
+    return batch
+
+
 def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
     """Those of all partitions that are led here; what is wrong with the others their append will say."""
     found: Opened = {}
@@ -45,9 +54,12 @@ def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
                 batches = split(data.records or b"")
             except KafkaError:
                 continue
-            if len(batches) > 1 or not log.opens(batches[0]):
+            if len(batches) > 1:
                 continue
-            found |= yield from opening_one(data, batches[0], log.settings, broker.world.wall_ms())
+            if log.opens(batches[0]):
+                found |= yield from opening_one(data, batches[0], log.settings, broker.world.wall_ms())
+            else:
+                found[id(data)] = checked(batches[0], log.settings, broker.world.wall_ms())
             records += batches[0].record_count
             if records >= SLICE_RECORDS:
                 records = 0

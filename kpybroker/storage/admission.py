@@ -15,6 +15,7 @@ from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.opening import (
     LOG_APPEND_TIME_TYPE,
+    PLAIN_PIECE_BYTES,
     RECORD_BYTES_MIN,
     RECORDS_LIMIT,
     Opening,
@@ -32,7 +33,8 @@ from kpybroker.wire.batch import (
 )
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import CODEC_BY_NAME, Codec
-from kpybroker.wire.walking import is_sole_record
+from kpybroker.wire.small_batches import are_sound, is_sole_record
+from kpybroker.wire.walking import SLICE_RECORDS
 
 NOTHING, RECORDS, ALL = 0, 1, 2
 """What of a client's batch has been looked at before its append: its records are sound, its header too."""
@@ -125,13 +127,20 @@ def _refuse_attributes(batch: Batch) -> None:
 
 
 def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
-    """Most small batches have one record, which is checked here; the topic must need no more than that."""
-    return not settings.record_validation_full or (
-        batch.record_count == 1
-        and not batch.attributes & CODEC_MASK
-        and batch.max_timestamp == batch.base_timestamp
-        and is_sole_record(batch.view, HEADER_BYTES)
-    )
+    """Most batches are small and not compressed: they are checked here. The topic must need no more than that.
+
+    False says nothing: `opening` knows.
+    """
+    if not settings.record_validation_full:
+        return True
+    count, newest = batch.record_count, batch.max_timestamp - batch.base_timestamp
+    if batch.attributes & CODEC_MASK:
+        return False
+    if count == 1:
+        return not newest and is_sole_record(batch.view, HEADER_BYTES)
+    if count > SLICE_RECORDS or batch.size_bytes > PLAIN_PIECE_BYTES:
+        return False
+    return are_sound(bytes(batch.view[HEADER_BYTES:]), count, newest)
 
 
 def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:

@@ -69,7 +69,7 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     anew = batch.codec != codec
     earliest, latest = _times_taken(settings, now_ms)
     base, is_ours = batch.base_timestamp, settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
-    found = Walk(earliest - base, latest - base, timeless=-1 - base)
+    found = Walk(earliest - base, latest - base, timeless=-1 - base, needs_keys=settings.compacted)
     kept: list[Piece] = []
     try:
         source = yield from plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES)

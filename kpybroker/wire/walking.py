@@ -7,12 +7,13 @@ zigzag. Source: KIP-98, "Message format".
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.record_layouts import AFTER_LENGTH, AFTER_NAME, INDEXES, MISFIT, layout_at
 
 INT_BITS = 35
 """Five bytes, as much as a varint of 32 bits takes: Java's consumer refuses a longer one."""
@@ -26,7 +27,8 @@ _FIELDS_BYTES = 32
 """At least what stands in a record before its key: its length, attributes, two deltas, the length of the key."""
 _SHORT_BYTES = 64 << 10
 """Of a record that is not whole in its piece: up to here it is put together, else walked over field by field."""
-_FIRST = Struct(">6B").unpack_from
+_ALONE_MOST = 16
+"""Records that are looked at on their own before the next try to go faster."""
 Piece = bytes | memoryview
 Slices = Generator[None, None, None]
 """Work on the loop; others have their turn wherever it yields."""
@@ -70,6 +72,8 @@ class Walk:
     without_key: list[int] = field(default_factory=list)
     out_of_time: list[int] = field(default_factory=list)
     """Of both the first BLAMED_LIMIT."""
+    needs_keys: bool = True
+    """Whether to look for records without a key."""
 
     @property
     def is_over(self) -> bool:
@@ -83,7 +87,7 @@ class Walk:
             self.newest = delta
         if not self.earliest <= delta <= self.latest:
             self.blame_time(self.seen, delta)
-        if key_bytes < 0:
+        if key_bytes < 0 and self.needs_keys:
             self.blame_key(self.seen)
         self.seen += 1
 
@@ -96,64 +100,98 @@ class Walk:
             self.without_key.append(index)
 
     def some(self, plain: Piece, at: int, most: int) -> int:
-        """Short varints are taken apart in place: calls would cost more than all the rest."""
-        earliest, latest, newest, total = self.earliest, self.latest, self.newest, len(plain)
-        last = expected = (self.seen + most) << 1
-        for expected in range(self.seen << 1, last, 2):
-            begin = at
-            if at >= total:
-                break
-            size = plain[at]
-            at += 1
-            if size > 0x7F:
-                size, at = record_size(plain, begin)
-            end = at + (size >> 1)
-            if end > total:
-                at = begin
-                break
-            delta = plain[at + 1]
-            at += 2
-            if delta > 0x7F:
-                delta = delta & 0x7F | plain[at] << 7
-                at += 1
-                if delta > 0x3FFF:
-                    delta, at = varint(plain, at - 2, LONG_BITS)
-            delta = (delta >> 1) ^ -(delta & 1)
-            if delta > newest:
-                newest = delta
-            if not earliest <= delta <= latest:
-                self.blame_time(expected >> 1, delta)
-            offset = plain[at]
-            at += 1
-            if offset > 0x7F:
-                offset = offset & 0x7F | plain[at] << 7
-                at += 1
-                if offset > 0x3FFF:
-                    offset, at = varint(plain, at - 2)
-            if offset != expected:
-                raise _not_next(expected >> 1)
-            key = plain[at]
-            at += 1
-            if key & 1:
-                self.blame_key(expected >> 1)
-            elif key > 0x7F:
-                key, at = varint(plain, at - 1)
-            at += key >> 1
-            value = plain[at]
-            at += 1
-            if value > 0x7F:
-                value = value & 0x7F | plain[at] << 7
-                at += 1
-                if value > 0x3FFF:
-                    value, at = varint(plain, at - 2)
-            at += value >> 1
-            at = _end_of_headers(plain, at, end) if plain[at] else at + 1
-            # every length moved `at` forward: ending here, no field has left its record. An odd length is negative
-            if at != end or size & 1 or (key & 1 and key != 1) or (value & 1 and value != 1):
-                raise misfit(expected >> 1)
-        else:
-            expected = last
-        self.newest, self.seen = newest, expected >> 1
+        last = self.seen + most
+        begin, alone = -1, 1
+        while True:
+            before = self.seen
+            at = self._sound(plain, at, last)
+            alone = 1 if self.seen > before else min(2 * alone, _ALONE_MOST)
+            for _ in range(min(alone, last - self.seen)):
+                begin = at
+                at = self._any(plain, begin)
+                if at == begin:
+                    return at
+            if self.seen >= last:
+                return at
+
+    def _any(self, plain: Piece, begin: int) -> int:
+        """The next record, whatever is in it; `begin` where it is not whole."""
+        size, at = record_size(plain, begin)
+        end = at + (size >> 1)
+        if end > len(plain):
+            return begin
+        delta, at = varint(plain, at + 1, LONG_BITS)
+        offset, at = varint(plain, at)
+        if offset != self.seen << 1:
+            raise _not_next(self.seen)
+        key, at = varint(plain, at)
+        value, at = varint(plain, at + (key >> 1))
+        at = _end_of_headers(plain, at + (value >> 1), end)
+        # every length moved `at` forward: ending here, no field has left its record. An odd length is negative
+        if at != end or size & 1 or (key & 1 and key != 1) or (value & 1 and value != 1):
+            raise misfit(self.seen)
+        self.note((delta >> 1) ^ -(delta & 1), offset, -1 if key & 1 else key >> 1)
+        return at
+
+    def _sound(self, plain: Piece, at: int, last: int) -> int:
+        """The next records up to index `last`, while they are whole and nothing is to be said of them.
+
+        Any other is left to `_any`. Short varints are taken apart in place: calls would cost more than all the rest.
+        """
+        earliest, latest, total, begin = self.earliest, self.latest, len(plain), at
+        before = -1  # the timestamp delta of the record before, still zigzag: many have the same
+        while (index := self.seen) < last and index < INDEXES:
+            (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
+            expected = run.start
+            try:
+                for expected in run:
+                    begin = at
+                    size = plain[at]
+                    if size < 0x80:
+                        end = at + AFTER_LENGTH[size]
+                        at += 2
+                    elif (more := plain[at + 1]) < 0x80:
+                        end = at + AFTER_LENGTH[size] + (more << 6)
+                        at += 3
+                    else:
+                        size, at = varint(plain, at)
+                        end = at + (MISFIT if size & 1 else size >> 1)
+                        at += 1
+                    delta = plain[at]
+                    at += 1
+                    if delta > 0x7F:
+                        delta = delta & 0x7F | plain[at] << 7
+                        at += 1
+                        if delta > 0x3FFF:
+                            delta, at = varint(plain, at - 2, LONG_BITS)
+                    if delta != before:
+                        before = delta
+                        delta = (delta >> 1) ^ -(delta & 1)
+                        if not earliest <= delta <= latest:
+                            break
+                        if delta > self.newest:
+                            self.newest = delta
+                    offset, offset_rest, key = unpack(plain, at)
+                    if offset != expected or offset_rest != rest:
+                        break
+                    at = at + after_key[key] if key < 0x80 else _after_length(plain, at + width)
+                    value = plain[at]
+                    if value < 0x80:
+                        at += AFTER_LENGTH[value]
+                    elif (more := plain[at + 1]) < 0x80:
+                        at += AFTER_LENGTH[value] + (more << 6)
+                    else:
+                        at = _after_length(plain, at)
+                    at = _end_of_headers(plain, at, end) if plain[at] else at + 1
+                    if at != end or at > total:
+                        break
+                else:
+                    self.seen = index + len(run)
+                    continue
+            except (IndexError, struct.error, KafkaError):
+                pass
+            self.seen = index + (expected - run.start >> 1)
+            return begin
         return at
 
 
@@ -178,7 +216,7 @@ def walk_through(found: Walking, pieces: Iterable[Piece], count: int) -> Slices:
         try:
             at = found.some(plain, at, min(SLICE_RECORDS, count - before))
         except IndexError as error:
-            raise misfit(before) from error
+            raise misfit(found.seen) from error
         if found.is_over:
             return
         if found.seen == count:
@@ -318,56 +356,23 @@ def record_size(plain: Piece, at: int) -> tuple[int, int]:
 
 def _end_of_headers(plain: Piece, at: int, end: int) -> int:
     """Where the headers of a record end that ends at `end`; only what ends there is right."""
-    count, at = varint(plain, at)
+    count = plain[at]
+    at += 1
+    if count > 0x7F:
+        count, at = varint(plain, at - 1)
     if count & 1 or count > end - at:
         return -1  # a negative number, or more than two bytes each can be
     for _ in range(count >> 1):
-        key = plain[at]
-        at += 1
-        if key > 0x7F:
-            key, at = varint(plain, at - 1)
-        at += key >> 1
+        name = plain[at]
+        at = at + AFTER_NAME[name] if name < 0x80 else _after_length(plain, at, may_be_absent=False)
         value = plain[at]
-        at += 1
-        if value > 0x7F:
-            value, at = varint(plain, at - 1)
-        at += value >> 1
-        if key & 1 or (value & 1 and value != 1):
-            return -1
+        at = at + AFTER_LENGTH[value] if value < 0x80 else _after_length(plain, at)
     return at
 
 
-def is_sole_record(view: Piece, at: int) -> bool:
-    """Whether one record without headers, at the base timestamp, fills `view` from `at` on: as most small batches are.
-
-    At least seven bytes are there. False says nothing: `walk` knows.
-    """
-    end = len(view)
-    size, more, delta, offset, key, after = _FIRST(view, at)
-    if size < 0x80:
-        at += 1
-    elif more < 0x80:
-        at += 2
-        size = size & 0x7F | more << 7
-        delta, offset, key = offset, key, after
-    else:
-        size, at = record_size(view, at)
-        delta, offset, key = view[at + 1 : at + 4]
-    if at + (size >> 1) != end or size & 1 or delta or offset:
-        return False
-    at += 4
-    if key != 1:
-        at += key >> 1
-        if key & 1 or key > 0x7F or at >= end:
-            return False
-    value = view[at]
-    at += 1
-    if value > 0x7F:
-        value = value & 0x7F | view[at] << 7
-        at += 1
-        if value > 0x3FFF:
-            value, at = record_size(view, at - 2)
-    if value & 1:
-        return value == 1 and at + 1 == end and not view[at]
-    at += value >> 1
-    return at + 1 == end and not view[at]
+def _after_length(plain: Piece, at: int, *, may_be_absent: bool = True) -> int:
+    """What is behind a length that has more than one byte, and its bytes. Raises IndexError, KafkaError."""
+    size, at = varint(plain, at)
+    if size & 1:
+        return at if size == 1 and may_be_absent else MISFIT
+    return at + (size >> 1)
