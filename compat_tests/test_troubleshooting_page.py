@@ -32,7 +32,7 @@ def test_it_is_said(name: str, client: str, cell: str, target_name: str) -> None
         return  # the brokers have other settings each
     (situation,) = (each for each in troubles.SITUATIONS if each.__name__ == name)
     said = "\n".join(troubles.distinct(situation(client)))
-    quotes = [found[2].strip() for found in QUOTED.finditer(cell)]
+    quotes = [found[2].strip().replace(r"\|", "|") for found in QUOTED.finditer(cell)]
     for quote in quotes:
-        if quote not in AROUND and not re.fullmatch(r"[a-z._]+", quote):
+        if quote not in AROUND and not re.fullmatch(r"[a-z._]+(\(\d\))?", quote):
             assert is_shown(quote, said), f"{quote}\nis not in\n{said}"

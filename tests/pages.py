@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-WAIT_S = 60
+WAIT_S = 240
 ADDRESS = "127.0.0.1:9092"
 _BLOCK = re.compile(
     r"^(?:<!-- file: (?P<file>\S+) -->\n)?(?:<!-- run by: (?P<run_by>\S+) -->\n)?"

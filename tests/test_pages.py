@@ -106,6 +106,17 @@ def test_every_command_and_option_named_is_one(page: str) -> None:
         assert not unknown_in(line), f"{line}: {unknown_in(line)}"
 
 
+def test_every_command_that_the_product_tells_of_is_one() -> None:
+    """In help texts, errors and docstrings; what is filled in is `X`."""
+    told = 0
+    for source in sorted((ROOT / "kpybroker").rglob("*.py")):
+        for text in re.findall(r"`(kpybroker (?!ready)[a-z][^`]*)`", source.read_text()):
+            joined = re.sub(r"\{[^}]*\}", "X", re.sub(r'"\s*f?"', "", text))
+            assert not unknown_in(" ".join(joined.split())), f"{source.relative_to(ROOT)}: {joined}"
+            told += 1
+    assert told > 20
+
+
 def unknown_in(line: str) -> list[str]:
     """What of a command line is no command, and no option of it; `a|b` is two."""
     unknown: list[str] = []
