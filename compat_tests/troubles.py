@@ -149,7 +149,7 @@ def said_by(
 def distinct(said: str) -> list[str]:
     """Lines without what changes from run to run (times, ports, source lines of tracebacks), each once."""
     lines = (line for line in said.splitlines() if not line.startswith((" ", "Traceback")))
-    plain = (re.sub(r"^%(\d)\|[\d.]+\|", r"%\1|…|", line) for line in lines)
+    plain = (re.sub(r"%(\d)\|[\d.]+\|", r"%\1|…|", line) for line in lines)
     plain = (
         re.sub(r"(127\.0\.0\.1(?::|', ))\d+", r"\g<1>9092", re.sub(r"after \d+ms", "after …ms", line)) for line in plain
     )

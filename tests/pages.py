@@ -136,7 +136,9 @@ def run(page: str, folder: Path, replaced: Mapping[str, str] | None = None, wait
 def is_shown(shown: str, said: str) -> bool:
     """Whether the lines that a page shows were printed, in this order; others may be between them."""
     lines = iter(said.splitlines())
-    return all(any(re.fullmatch(_pattern(line), printed.rstrip()) for printed in lines) for line in shown.splitlines())
+    return all(
+        any(re.fullmatch(pattern_of(line), printed.rstrip()) for printed in lines) for line in shown.splitlines()
+    )
 
 
 def _pattern(line: str) -> str:
