@@ -141,7 +141,8 @@ def is_shown(shown: str, said: str) -> bool:
     )
 
 
-def _pattern(line: str) -> str:
+def pattern_of(line: str) -> str:
+    """A regular expression for a line that a page shows."""
     pattern = re.escape(line.rstrip()).replace("…", ".*")
     pattern = pattern.replace(re.escape(ADDRESS), r"127\.0\.0\.1:\d+")
     pattern = re.sub(r"(data=)\S+", r"\1\\S+", pattern)
