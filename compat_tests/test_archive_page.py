@@ -14,6 +14,7 @@ NOON_MS = int(datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp() * 1000)
 TOPICS = ("orders", "payments")
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.full  # test_archive.py holds what the commands do
 def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if target_name != "kpybroker":
@@ -28,5 +29,5 @@ def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.Mo
             producer.produce(topic, b"1", timestamp=NOON_MS)
         assert producer.flush(10) == 0
         monkeypatch.setenv("KPYBROKER_BOOTSTRAP", broker.bootstrap)
-        pages.run("docs/archive.md", tmp_path, {"/data/history": str(tmp_path / "history")}, wait_s=280)
+        pages.run("docs/archive.md", tmp_path, {"/data/history": str(tmp_path / "history")}, wait_s=550)
     assert list((tmp_path / "history").rglob("*.parquet"))

@@ -47,11 +47,12 @@ def test_what_is_said_to_be_tested_is(what: str, where: str) -> None:
     assert all(option in texts for option in re.findall(r"`([\w.]+)`", what)), what
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.full  # the stream and the examples have tests of their own
 def test_the_page_works(tmp_path: Path, target_name: str) -> None:
     """Every block in order, as from a clone."""
     if target_name != "kpybroker":
         return  # it starts a broker of its own
     (tmp_path / "spark_examples").symlink_to(HERE.parent / "spark_examples")
-    said = pages.run("docs/spark.md", tmp_path, wait_s=280)
+    said = pages.run("docs/spark.md", tmp_path, wait_s=550)
     assert "three" in "".join(said)

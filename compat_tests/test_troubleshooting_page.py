@@ -17,7 +17,7 @@ CELLS = [
     if client != "client"
 ]
 QUOTED = re.compile(r"(`+)(.+?)\1")
-AROUND = ("poll", "produce", "start", "None", "{}")
+AROUND = ("poll", "produce", "start", "None", "{}", "groups describe")
 """Names and values of the client's interface, beside what it prints."""
 
 
