@@ -16,7 +16,7 @@ NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
 SPARK_TESTS := $(wildcard compat_tests/test_spark*.py compat_tests/test_example_*.py)
 ARCHIVE_TESTS := $(wildcard compat_tests/test_*archive*.py)
 
-.PHONY: run test check lint compat spark-full takeover demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
+.PHONY: run test check lint compat spark-full takeover pages demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/ready
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -44,6 +44,9 @@ spark-full: prerequisites $(NEXT_SPARK)/ready   ## every Spark test with two PyS
 
 takeover: prerequisites                   ## kpybroker and Apache Kafka in turn on the same directories, twice round
 	$(BIN)/python -m pytest compat_tests/test_takeover*.py
+
+pages: prerequisites                      ## every block of every page, and what clients say when something is wrong
+	$(BIN)/python -m pytest tests/test_pages.py $(wildcard compat_tests/test_*_page.py)
 
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
 	$(BIN)/python -m spark_examples.flights_demo

@@ -1,4 +1,4 @@
-"""The figures as a table for the terminal, as Markdown for the README, and as JSON for programs."""
+"""The figures as a table for the terminal, as Markdown for docs/benchmarks.md, and as JSON for programs."""
 
 import json
 import os

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from compat_tests.conftest import MakeTopic
 from oracle.target import Target
+from tests import pages
 
 HERE = Path(__file__).resolve().parent
 PAGE = (HERE.parent / "docs" / "spark.md").read_text()
@@ -28,7 +29,7 @@ def test_the_stream_runs(
     for value in "one", "two", "three":
         producer.produce(topic, value)
     assert producer.flush(30) == 0
-    block = re.search(r"<!-- stream -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+    block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert block
     monkeypatch.chdir(tmp_path)
     # The JVM has a working directory of its own.
@@ -44,3 +45,14 @@ def test_what_is_said_to_be_tested_is(what: str, where: str) -> None:
     files = [HERE / name for name in re.findall(r"`(test_\w+\.py)`", where)]
     texts = "".join(file.read_text() for file in files)
     assert all(option in texts for option in re.findall(r"`([\w.]+)`", what)), what
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.full  # the stream and the examples have tests of their own
+def test_the_page_works(tmp_path: Path, target_name: str) -> None:
+    """Every block in order, as from a clone."""
+    if target_name != "kpybroker":
+        return  # it starts a broker of its own
+    (tmp_path / "spark_examples").symlink_to(HERE.parent / "spark_examples")
+    said = pages.run("docs/spark.md", tmp_path, wait_s=550)
+    assert "three" in "".join(said)

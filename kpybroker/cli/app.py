@@ -53,7 +53,7 @@ app.command()(records.consume)
 @app.command()
 def api(
     as_json: options.Json = False,
-    markdown: Annotated[bool, options.flag("--markdown", "As a table for a README.")] = False,
+    markdown: Annotated[bool, options.flag("--markdown", "As a Markdown table, for docs/protocol.md.")] = False,
 ) -> None:
     """Print the APIs that are served, and their versions."""
     if as_json:

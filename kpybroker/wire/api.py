@@ -1,6 +1,6 @@
 """The APIs that are served: key, versions, first flexible version, whom it is for, where it runs. Written only here.
 
-ApiVersions, dispatch and the README's matrix are printed from this table; tests/test_table.py demands of every row its
+ApiVersions, dispatch and docs/protocol.md are printed from this table; tests/test_table.py demands of every row its
 message, handler, test and golden vectors.
 """
 

@@ -1,4 +1,4 @@
-"""What the README says between its marks is there, and is what the project itself says."""
+"""What pages say between marks is what the project itself says: tables, figures, what a program prints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import fixture
 from bench.__main__ import FAMILIES
 from bench.measure import Measure
 from bench.report import HEADINGS
@@ -18,8 +19,10 @@ from spark_examples import flights_demo
 from spark_examples.flights_table import flights, totals_of
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-SECTIONS = dict(re.findall(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", README, re.DOTALL))
+PAGES = ("README.md", "docs/benchmarks.md", "docs/protocol.md", "docs/spark.md")
+TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
+SECTIONS = dict(re.findall(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", "".join(TEXTS.values()), re.DOTALL))
+SPEED_ROWS = 8
 VERDICTS = ("goal", "held", "", "SHORT")
 ROUNDING = 0.006
 """Ratios are shown with two digits."""
@@ -38,9 +41,9 @@ def printed_by(*module: str) -> str:
 
 
 def test_every_mark_encloses_something() -> None:
-    opened = re.findall(r"<!-- (/?\w+) -->", README)
+    opened = [mark for text in TEXTS.values() for mark in re.findall(r"<!-- (/?\w+) -->", text)]
     assert opened == [mark for name in SECTIONS for mark in (name, f"/{name}")]
-    assert set(SECTIONS) == {"api", "bench", "clients", "demo"}, "a section without a test of its truth"
+    assert set(SECTIONS) == {"api", "bench", "clients", "demo", "figures", "fixtures", "speed"}, "one that has no test"
     assert all(text.strip() for text in SECTIONS.values())
 
 
@@ -76,6 +79,29 @@ def test_the_figures_are_of_todays_loads_and_judged_by_todays_floors() -> None:
         assert [floor, goal] == shown, label
         judged = ours if measure.absolute else ratio
         assert verdict in {verdict_of(measure, figure(judged) + off) for off in (-ROUNDING, 0, ROUNDING)}, label
+
+
+def test_the_readme_shows_rows_of_the_whole_table() -> None:
+    heading, *rows = table_of(SECTIONS["speed"])
+    columns = len(heading)
+    assert tuple(heading) == HEADINGS[:columns]
+    assert len(rows) == SPEED_ROWS
+    assert all(row in [whole[:columns] for whole in table_of(SECTIONS["bench"])] for row in rows)
+
+
+def test_the_readme_shows_medians_of_the_fixtures() -> None:
+    """Each figure of the README, with its unit, is the median of a row of the page."""
+    medians = {(figure.split(" ")[0], unit) for _, unit, figure in table_of(SECTIONS["fixtures"])[1:]}
+    shown = re.findall(r"([\d.]+) (s|ms|MB)\b", SECTIONS["figures"])
+    assert len(shown) > 3
+    assert set(shown) <= medians
+
+
+def test_the_fixtures_are_measured_so_today() -> None:
+    said = [(what, unit) for what, unit, _ in table_of(SECTIONS["fixtures"])[1:]]
+    assert said == fixture.rows()
+    for word in (r"\d{4}-\d\d-\d\d", r"\d+ cores", "CPython 3"):
+        assert re.search(word, SECTIONS["fixtures"]), word
 
 
 def verdict_of(measure: Measure, value: float) -> str:

@@ -1,0 +1,33 @@
+"""docs/archive.md: its blocks in order, with a folder of the test in place of the page's."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kpybroker.testing.process import BrokerProcess
+from tests import pages
+
+NOON_MS = int(datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp() * 1000)
+TOPICS = ("orders", "payments")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.full  # test_archive.py holds what the commands do
+def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if target_name != "kpybroker":
+        return  # it asks for topics by name, on a broker of its own
+    with BrokerProcess.started() as broker:
+        new = [NewTopic(topic, num_partitions=4, config={"retention.ms": "-1"}) for topic in TOPICS]
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for created in admin.create_topics(new).values():
+            created.result(10)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for topic in TOPICS:
+            producer.produce(topic, b"1", timestamp=NOON_MS)
+        assert producer.flush(10) == 0
+        monkeypatch.setenv("KPYBROKER_BOOTSTRAP", broker.bootstrap)
+        pages.run("docs/archive.md", tmp_path, {"/data/history": str(tmp_path / "history")}, wait_s=550)
+    assert list((tmp_path / "history").rglob("*.parquet"))

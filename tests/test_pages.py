@@ -1,0 +1,198 @@
+"""Every page is true: its blocks are run as they stand, and what it names is there."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from kpybroker.cli.app import app
+from kpybroker.config import BrokerConfig
+from tests import pages
+from tests.cli.shell import kpybroker_process
+
+ROOT = pages.ROOT
+ALL: Any = get_command(app)
+LONG = ("docs/developing.md", "docs/testing.md")
+RUN_HERE = ("README.md", *LONG)
+RUN_ELSEWHERE = {
+    "docs/archive.md": "compat_tests/test_archive_page.py",
+    "docs/moving-to-apache-kafka.md": "compat_tests/test_takeover_page.py",
+    "docs/runbook.md": "compat_tests/test_runbook.py",
+    "docs/spark.md": "compat_tests/test_spark_page.py",
+}
+"""Pages whose blocks need Java, and the test that runs them."""
+SCRIPTS = ("docs/moving-to-apache-kafka.md", "docs/runbook.md")
+"""Which `compat_tests/pages.py` runs, with Kafka's own tools."""
+SERVING = ("dev", "serve")
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"))
+)
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.slow) for page in LONG)])
+def test_a_page_works_as_it_stands(page: str, tmp_path: Path) -> None:
+    said = pages.run(page, tmp_path)
+    for block, printed in zip(pages.blocks_of(page), said, strict=True):
+        assert pages.is_shown(block.shown, printed), f"{page} shows\n{block.shown}\nand printed is\n{printed}"
+
+
+@each_page
+def test_every_block_is_run(page: str) -> None:
+    named = re.findall(r"^ *```(\S+)$", text_of(page), re.MULTILINE)
+    assert set(named) <= {"sh", "python", "json", "text"}, (
+        "name a shell `sh`; what is not run is `text`, or has no name"
+    )
+    fences = [language for language in named if language in ("sh", "python")]
+    if page in RUN_ELSEWHERE:
+        assert re.search(rf'pages\.run\("(?:docs/)?{Path(page).name}"', text_of(RUN_ELSEWHERE[page]))
+    elif fences:
+        assert page in RUN_HERE, "no test runs the blocks of this page"
+    blocks = pages.blocks_of(page)
+    if page not in SCRIPTS:
+        assert len(blocks) == len(fences), "a block is indented, or its marks are in another order"
+    for block in blocks:
+        if block.run_by:
+            told = set(re.findall(r"\b(?:spark|fs)\.[\w.]+", block.text))
+            assert all(option in text_of(block.run_by) for option in told), block.run_by
+
+
+@each_page
+def test_every_link_leads_somewhere(page: str) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", text_of(page)):
+        there = (ROOT / page).parent / target if target else ROOT / page
+        assert there.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, anchor
+
+
+@each_page
+def test_every_target_of_make_is_one(page: str) -> None:
+    made = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([\w-]+)", text_of(page), re.MULTILINE)) <= made
+
+
+@each_page
+def test_every_setting_on_a_command_line_is_one(page: str) -> None:
+    for setting in re.findall(r"kpybroker (?:dev|serve)\b[^`\n]* --set[ =]([a-z.]+=\w+)", text_of(page)):
+        BrokerConfig.parse(dict([setting.split("=")]))
+
+
+def command_lines(page: str) -> list[str]:
+    """What a page writes as `kpybroker ...`: between backticks, and at the begin of a line or behind a pipe."""
+    text = text_of(page)
+    lines = re.findall(r"`(kpybroker [a-z][^`]*)`", text)
+    for block in re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        lines += re.findall(r"(?:^|\| )(kpybroker [a-z].*?)(?: &| \||  #|;|\)|$)", block, re.MULTILINE)
+    return [" ".join(line.split()) for line in lines if not line.startswith("kpybroker ready")]
+
+
+@each_page
+def test_every_command_and_option_named_is_one(page: str) -> None:
+    for line in command_lines(page):
+        assert not unknown_in(line), f"{line}: {unknown_in(line)}"
+
+
+def test_every_command_that_the_product_tells_of_is_one() -> None:
+    """In help texts, errors and docstrings; what is filled in is `X`."""
+    told = 0
+    for source in sorted((ROOT / "kpybroker").rglob("*.py")):
+        for text in re.findall(r"`(kpybroker (?!ready)[a-z][^`]*)`", source.read_text()):
+            joined = re.sub(r"\{[^}]*\}", "X", re.sub(r'"\s*f?"', "", text))
+            assert not unknown_in(" ".join(joined.split())), f"{source.relative_to(ROOT)}: {joined}"
+            told += 1
+    assert told > 20
+
+
+def unknown_in(line: str) -> list[str]:
+    """What of a command line is no command, and no option of it; `a|b` is two."""
+    unknown: list[str] = []
+    for one in alternatives(line):
+        words = shlex.split(one)[1:]
+        path: list[str] = []
+        while len(path) < len(words) and words[len(path)] in getattr(command_at(*path), "commands", {}):
+            path.append(words[len(path)])
+        if path == ["archive"]:
+            path.append("copy")  # as it reads its arguments itself
+        command = command_at(*path)
+        further = words[len(path) :]
+        if not path or (getattr(command, "commands", {}) and further and not further[0].startswith("-")):
+            unknown.append(one)
+        options = {option for each in (*ALL.params, *command.params) for option in each.opts} | {"--help"}
+        if path and path[0] in SERVING:
+            options |= serving_options(path[0])
+        unknown += [word for word in words if word.startswith("--") and word.split("=")[0] not in options]
+    return unknown
+
+
+def command_at(*path: str) -> Any:
+    command = ALL
+    for name in path:
+        command = command.commands[name]
+    return command
+
+
+@functools.cache
+def serving_options(name: str) -> set[str]:
+    out, _ = kpybroker_process(name, "--help").communicate(timeout=pages.WAIT_S)
+    return set(re.findall(r"--[a-z-]+", out))
+
+
+def alternatives(line: str) -> list[str]:
+    """`topics list|create` is two command lines."""
+    found = re.search(r"(\S+\|\S+)", line)
+    if found is None:
+        return [line]
+    return [each for part in found[1].split("|") for each in alternatives(line.replace(found[1], part, 1))]
+
+
+def test_the_program_is_installed_with_the_package() -> None:
+    (script,) = entry_points(group="console_scripts", name="kpybroker")
+    assert script.value == "kpybroker.__main__:main"
+    (plugin,) = entry_points(group="pytest11", name="kpybroker")
+    assert plugin.value == "kpybroker.testing.plugin"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = text_of("docs/README.md")
+    listed = set(re.findall(r"\]\(([^)#]+)\)", index))
+    pages_of_docs = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages_of_docs <= listed
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README.md").encode()) <= 7168
+
+
+def test_what_cannot_work_is_found(tmp_path: Path) -> None:
+    """A block that fails, a line that is shown and not printed, an extra that there is not."""
+    assert pages.is_shown("a\nc…\n", "a\nb\ncd\n")
+    assert not pages.is_shown("c\na\n", "a\nb\nc\n")
+    assert not pages.is_shown("b…\n", "a\n")
+    assert unknown_in("kpybroker topics mend") == ["kpybroker topics mend"]
+    assert unknown_in("kpybroker topics list --jsn") == ["--jsn"]
+    assert unknown_in("kpybroker dev --prt 0") == ["--prt"]
+    assert not unknown_in("kpybroker topics list|create --json")
+    for words in (["install", "kpybroker"], ["install", ".[tests]"], ["install", "left-pad"]):
+        with pytest.raises(SystemExit):
+            pages.pip(words)
+    pages.pip(["install", ".[test]", "confluent-kafka"])
+    page = tmp_path / "page.md"
+    page.write_text("```sh\ntrue\n```\n\n```sh\nkpybroker topics list --bootstrap 127.0.0.1:1\ntrue\n```\n")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(AssertionError, match="nobody listens"):
+        pages.run(str(page), folder)
