@@ -108,6 +108,7 @@ def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
                 node.write()
         except OSError as error:
             raise ConfigError(f"cannot write {directory}: {error.strerror}; choose another --data-dir") from error
+        ports.let_nodes_listen()
         failure = asyncio.run(_oversee(children.fork_all(nodes, _run_child), directory, lifetime))
     world.disk.close(lock)
     _end_with(failure)

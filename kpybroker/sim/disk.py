@@ -133,9 +133,6 @@ class SimDisk:
         file.modified_ms = self._wall_ms()
         return self._storage.write(file, list(buffers), offset)
 
-    def allocate(self, handle: int, offset: int, size: int) -> None:
-        self._look()
-
     def size(self, handle: int) -> int:
         self._look()
         return len(self._file(handle).content)

@@ -68,9 +68,6 @@ class Disk(Protocol):
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all buffers at offset; returns the bytes written. Short writes are completed inside."""
 
-    def allocate(self, handle: int, offset: int, size: int) -> None:
-        """Reserve blocks without changing the size."""
-
     def size(self, handle: int) -> int: ...
 
     def truncate(self, handle: int, size: int) -> None: ...
@@ -107,7 +104,7 @@ class Disk(Protocol):
         """Take an exclusive lock on a file, made when absent; BlockingIOError when another process has it."""
 
     async def sync(self, handle: int) -> None:
-        """fdatasync, off the loop."""
+        """fdatasync, off the loop; on macOS F_FULLFSYNC."""
 
     async def sync_directory(self, path: str) -> None:
         """fsync of a directory, off the loop."""
