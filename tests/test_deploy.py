@@ -12,8 +12,9 @@ import pytest
 import yaml
 from compose_spec import ComposeSpecification, Service
 
-from kpybroker.cli.environment import read_environment
+from kpybroker.cli.environment import read_environment, setting_name
 from kpybroker.config import BrokerConfig, parse_setting
+from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.server.observing import PATHS
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -216,6 +217,30 @@ def test_the_compose_service_alone_is_reached_from_the_host_and_from_containers(
     assert ports[str(outside.port)] == str(outside.port)
     assert str(inside.port) not in ports, "what is told to containers is for them alone"
     assert service["volumes"] == [f"kafka:{config.log_dirs[0]}"]
+
+
+# ---- what the page about it says
+
+
+PAGE = (DEPLOY.parent / "docs" / "containers.md").read_text()
+
+
+def test_the_page_names_files_and_settings_that_there_are() -> None:
+    for file in re.findall(r"deploy/[\w./-]+", PAGE):
+        assert (DEPLOY.parent / file).exists(), file
+    pairs = re.findall(r"`(KAFKA_\w+)` is `([\w.]+)`", PAGE)
+    assert len(pairs) == 2
+    for variable, name in pairs:
+        assert setting_name(variable) == name
+        assert name in BROKER_KEYS
+
+
+def test_the_page_explains_the_listeners_that_the_compose_file_has() -> None:
+    (service,) = ALONE["services"].values()
+    explained = set(re.findall(r"`(\w+://\w+:\d+)`", PAGE))
+    assert explained == set(service["environment"]["KAFKA_ADVERTISED_LISTENERS"].split(","))
+    (lines,) = re.findall(r"^(1\. .*\n(?:\d+\. .*\n)+)", PAGE, re.MULTILINE)
+    assert len(lines.splitlines()) == 10
 
 
 # ---- the image
