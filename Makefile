@@ -33,7 +33,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kafka
