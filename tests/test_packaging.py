@@ -103,25 +103,23 @@ def message_version(names: list[str]) -> str:
     return version
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+def imports(node: ast.AST, *, at_load: bool = True) -> Iterator[tuple[str, bool]]:
     """Foreign top-level names that a module imports, and whether it does so as it is loaded."""
-    inside = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module or ""]
-        for name in names:
-            top = name.partition(".")[0]
-            if top != "kpybroker" and top not in sys.stdlib_module_names:
-                yield top, id(node) not in inside
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        names = [node.module or ""]
+    for name in names:
+        top = name.partition(".")[0]
+        if top != "kpybroker" and top not in sys.stdlib_module_names:
+            yield top, at_load
+    is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    if is_for_types or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        at_load = False
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.stmt | ast.excepthandler):
+            yield from imports(inner, at_load=at_load)
 
 
 def test_modules_load_with_what_is_installed() -> None:
