@@ -11,6 +11,7 @@ REPLICAS ?= 3
 JOBS ?= 1
 MINUTES ?= 20
 TARGET ?= kpybroker
+RUNTIME = $(BIN)/pip install --quiet --constraint deploy/constraints.txt --editable
 NEXT_PYSPARK := 4.3.0
 NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
 SPARK_TESTS := $(wildcard compat_tests/test_spark*.py compat_tests/test_example_*.py)
@@ -18,7 +19,7 @@ ARCHIVE_TESTS := $(wildcard compat_tests/test_*archive*.py)
 
 .PHONY: run test check lint compat spark-full takeover pages demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
-run: $(VENV)/ready
+run: $(VENV)/runtime
 	$(BIN)/python -m kpybroker dev --port $(PORT)
 
 test: prerequisites lint                  ## everything, on kpybroker
@@ -32,6 +33,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kafka
@@ -72,9 +74,14 @@ mutants: $(VENV)/ready                    ## broken brokers, on purpose: does a 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh
 
-$(VENV)/ready: pyproject.toml
+# What a broker needs, without what only the tests need. RE2 has no wheel for musl: there it is left out.
+$(VENV)/runtime: pyproject.toml deploy/constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kpybroker needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
+	$(RUNTIME) '.[regex]' --only-binary google-re2 || $(RUNTIME) .
+	touch $@
+
+$(VENV)/ready: $(VENV)/runtime
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 

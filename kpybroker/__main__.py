@@ -5,10 +5,17 @@ from __future__ import annotations
 import sys
 
 SERVING = ("dev", "serve")
+WINDOWS = (
+    "kpybroker: it does not run on Windows itself, whose files lack what a log is kept by; install WSL2 "
+    "(`wsl --install`) and start kpybroker there: clients on Windows reach it at localhost"
+)
 
 
 def main() -> None:
     """Run the command line: exit code 0, 1 for what could not be done, 2 for arguments and settings; one line each."""
+    if sys.platform == "win32":
+        print(WINDOWS, file=sys.stderr)
+        sys.exit(2)
     arguments = sys.argv[1:]
     is_serving = bool(arguments) and arguments[0] in SERVING
     if is_serving:

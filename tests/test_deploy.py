@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import yaml
 from compose_spec import ComposeSpecification, Service
 
+from kpybroker.cli.environment import read_environment, setting_name
 from kpybroker.config import BrokerConfig, parse_setting
+from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.server.observing import PATHS
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -21,6 +24,8 @@ MANIFESTS = [
     for manifest in yaml.safe_load_all(file.read_text())
 ]
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+ALONE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose-one.yaml").read_text())
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 NAMESPACE = "streams"
 DOMAIN = "svc.cluster.local"
 KUBERNETES = "1.28"
@@ -36,6 +41,17 @@ def config_of(arguments: list[str]) -> BrokerConfig:
     assert arguments[0] == "serve"
     assert all(argument.startswith("--set=") for argument in arguments[1:]), arguments
     return BrokerConfig.parse(dict(parse_setting(argument.removeprefix("--set=")) for argument in arguments[1:]))
+
+
+def image_environment() -> dict[str, str]:
+    """What the image sets."""
+    return dict(re.findall(r"(KAFKA_\w+)=(\S+)", DOCKERFILE))
+
+
+def config_in(service: dict[str, Any]) -> BrokerConfig:
+    """What the image's own command makes of a service's environment."""
+    environment = {name: str(value) for name, value in service["environment"].items()}
+    return BrokerConfig.parse(read_environment({**image_environment(), **environment}))
 
 
 def check_is_one_cluster(configs: list[BrokerConfig]) -> None:
@@ -154,8 +170,8 @@ def _keys(model: Any) -> set[str]:
     return {field.alias or name for name, field in model.model_fields.items()}
 
 
-def test_the_compose_file_is_valid() -> None:
-    assert unknown_to_compose(COMPOSE) == set()
+def test_the_compose_files_are_valid() -> None:
+    assert unknown_to_compose(COMPOSE) == unknown_to_compose(ALONE) == set()
     one = COMPOSE["services"]["kpybroker-1"]
     assert unknown_to_compose({**COMPOSE, "services": {"a": {**one, "restrat": "no"}}}) == {"restrat"}
     with pytest.raises(ValueError, match="ports"):
@@ -164,7 +180,7 @@ def test_the_compose_file_is_valid() -> None:
 
 def test_the_compose_services_are_one_cluster() -> None:
     services = COMPOSE["services"]
-    configs = {name: config_of(service["command"]) for name, service in services.items()}
+    configs = {name: config_in(service) for name, service in services.items()}
     check_is_one_cluster(list(configs.values()))
     published = []
     for name, config in configs.items():
@@ -183,8 +199,48 @@ def test_the_compose_services_are_one_cluster() -> None:
         (volume,) = service["volumes"]
         assert volume == f"{name}:{config.log_dirs[0]}"
         assert name in COMPOSE["volumes"]
-        assert f":{config.http_port}/healthz" in service["healthcheck"]["test"][-1]
     assert len(set(published)) == len(published)
+
+
+def test_the_compose_service_alone_is_reached_from_the_host_and_from_containers() -> None:
+    (name,) = ALONE["services"]
+    service = ALONE["services"][name]
+    config = config_in(service)
+    (voter,) = config.controller_quorum_voters
+    assert (voter.node_id, voter.host, voter.port) == (config.node_id, name, config.controller_listeners[0].port)
+    listening = {endpoint.name: (endpoint.host, endpoint.port) for endpoint in config.listeners}
+    outside, inside = config.advertised_listeners
+    assert (outside.host, inside.host) == ("localhost", name)
+    ports = dict(text.split(":") for text in service["ports"])
+    for one in (outside, inside):
+        assert listening[one.name] == ("", one.port), "on all addresses of the container"
+    assert ports[str(outside.port)] == str(outside.port)
+    assert str(inside.port) not in ports, "what is told to containers is for them alone"
+    assert service["volumes"] == [f"kafka:{config.log_dirs[0]}"]
+
+
+# ---- what the page about it says
+
+
+PAGE = (DEPLOY.parent / "docs" / "containers.md").read_text()
+
+
+def test_the_page_names_files_and_settings_that_there_are() -> None:
+    for file in re.findall(r"deploy/[\w./-]+", PAGE):
+        assert (DEPLOY.parent / file).exists(), file
+    pairs = re.findall(r"`(KAFKA_\w+)` is `([\w.]+)`", PAGE)
+    assert len(pairs) == 2
+    for variable, name in pairs:
+        assert setting_name(variable) == name
+        assert name in BROKER_KEYS
+
+
+def test_the_page_explains_the_listeners_that_the_compose_file_has() -> None:
+    (service,) = ALONE["services"].values()
+    explained = set(re.findall(r"`(\w+://\w+:\d+)`", PAGE))
+    assert explained == set(service["environment"]["KAFKA_ADVERTISED_LISTENERS"].split(","))
+    (lines,) = re.findall(r"^(1\. .*\n(?:\d+\. .*\n)+)", PAGE, re.MULTILINE)
+    assert len(lines.splitlines()) == 10
 
 
 # ---- the image
@@ -192,14 +248,29 @@ def test_the_compose_services_are_one_cluster() -> None:
 
 def test_the_image_starts_a_broker() -> None:
     """What it copies is there, and its command is one that kpybroker reads."""
-    text = (DEPLOY / "Dockerfile").read_text()
-    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
+    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         assert all((DEPLOY.parent / name).exists() for name in line.split())
-    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
-    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
-    assert yaml.safe_load(entry) == ["kpybroker"]
-    first, *rest = yaml.safe_load(command)
-    assert rest[::2] == ["--set"] * (len(rest) // 2)
-    config = config_of([first, *(f"--set={setting}" for setting in rest[1::2])])
-    exposed = {int(port) for port in re.findall(r"\d+", re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE)[0])}
-    assert {config.listeners[0].port, config.http_port} <= exposed
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    (command,) = re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    assert (yaml.safe_load(entry), yaml.safe_load(command)) == (["kpybroker"], ["serve", "--from-env"])
+    config = BrokerConfig.parse(read_environment(image_environment()))
+    exposed = {int(port) for port in re.findall(r"\d+", re.findall(r"^EXPOSE (.+)$", DOCKERFILE, re.MULTILINE)[0])}
+    assert exposed == {config.listeners[0].port, config.controller_listeners[0].port, config.http_port}
+    assert config.log_dirs == (re.findall(r"^VOLUME (\S+)$", DOCKERFILE, re.MULTILINE)[0],)
+    assert re.search(r"^USER (?!0|root)", DOCKERFILE, re.MULTILINE)
+
+
+def test_the_image_asks_whether_it_serves() -> None:
+    (command,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    python, flag, module, path = yaml.safe_load(command)
+    assert (python, flag) == ("python", "-m")
+    assert find_spec(module) is not None
+    assert path in PATHS
+
+
+def test_the_context_of_the_build_has_what_it_copies_and_not_the_rest() -> None:
+    first, *rest = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert first == "*"
+    let_in = {line.removeprefix("!") for line in rest if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert let_in == {name for line in copied for name in line.split()}

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from kpybroker.cli.client import CommandFailed
 from kpybroker.errors import ConfigError
+from kpybroker.world.real import sync_to_device
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +111,7 @@ class LocalStore:
             with written.open("xb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                sync_to_device(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(written, final)
                 _sync_folder(final.parent)
@@ -130,7 +131,7 @@ class LocalStore:
         for directory, _, files in os.walk(self._root / folder):
             for name in files:
                 with (Path(directory) / name).open("rb") as file:
-                    os.fsync(file.fileno())
+                    sync_to_device(file.fileno())
             _sync_folder(Path(directory))
             _sync_folder(Path(directory).parent)
 
@@ -142,7 +143,7 @@ class LocalStore:
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_to_device(descriptor, os.fsync)
     finally:
         os.close(descriptor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import NoReturn
 
@@ -57,6 +58,11 @@ def run_serving(arguments: list[str]) -> None:
     where.add_argument("--ephemeral", action="store_true", help="a temporary directory, removed on exit")
     serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
     serve.add_argument("--config", type=Path, metavar="FILE", help="a server.properties as Apache Kafka reads it")
+    serve.add_argument(
+        "--from-env",
+        action="store_true",
+        help="settings from KAFKA_* variables and CLUSTER_ID, as the image apache/kafka reads them; they win over FILE",
+    )
     for command in (dev, serve):
         command.add_argument(
             "--set",
@@ -89,4 +95,5 @@ def run_serving(arguments: list[str]) -> None:
         wanted = local_cluster.Wanted(given.brokers, given.port, given.http_port, settings)
         serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, lifetime=lifetime)
     else:
-        serving.serve(given.config, settings=given.settings, http_port=given.http_port, lifetime=lifetime)
+        environment = os.environ if given.from_env else None
+        serving.serve(given.config, environment, given.settings, http_port=given.http_port, lifetime=lifetime)

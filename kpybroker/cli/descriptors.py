@@ -25,6 +25,8 @@ DIRECTORY = 2
 FILES, FILES_MIN = "kpybroker.max.open.files", 16
 CONNECTIONS = "max.connections"
 NO_LIMIT = 2147483647
+OPEN_MAX = 10_240
+"""What macOS allows a process at most, whose hard limit says that there is none."""
 FEW = 1000
 """Fewer connections than this are worth a warning."""
 
@@ -88,7 +90,11 @@ def _take_all() -> int | None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS has a lower one of its own
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    return None if soft == resource.RLIM_INFINITY else soft
+    unlimited = resource.RLIM_INFINITY
+    for wanted in (hard, OPEN_MAX):
+        if soft == unlimited or (wanted != unlimited and wanted <= soft):
+            break
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return None if soft == unlimited else soft

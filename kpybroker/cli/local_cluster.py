@@ -59,7 +59,8 @@ class Ports:
     """Ports that are held for the nodes: bound and not listened on, so that the nodes can and nobody else does.
 
     Linux lets a socket listen where another is merely bound, if both allow the address to be used again, and gives a
-    bound port to nobody who asks for any. A node that ends keeps its port, as long as the others run.
+    bound port to nobody who asks for any. A node that ends keeps its port, as long as the others run. macOS does not:
+    there they are let go just before the nodes start.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,17 @@ class Ports:
         self._held.append(holding)
         found: int = holding.getsockname()[1]
         return found
+
+    def let_nodes_listen(self) -> None:
+        """Let go what keeps the nodes from listening: where one node could not, none can."""
+        if not self._held:
+            return
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
+            trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trying.bind(self._held[0].getsockname())
+            except OSError:
+                self.close()
 
     def close(self) -> None:
         """Give them back."""

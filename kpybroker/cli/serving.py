@@ -13,11 +13,13 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kpybroker.cli import children, early
 from kpybroker.cli.descriptors import keep_some_back
+from kpybroker.cli.environment import read_environment
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
 from kpybroker.cli.properties import read_properties
 from kpybroker.config import BrokerConfig, parse_setting
@@ -108,6 +110,7 @@ def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
                 node.write()
         except OSError as error:
             raise ConfigError(f"cannot write {directory}: {error.strerror}; choose another --data-dir") from error
+        ports.let_nodes_listen()
         failure = asyncio.run(_oversee(children.fork_all(nodes, _run_child), directory, lifetime))
     world.disk.close(lock)
     _end_with(failure)
@@ -138,13 +141,29 @@ async def _oversee(forked: list[tuple[LocalNode, int, int, int]], directory: Pat
         _untell(lifetime.ready_file)
 
 
-def serve(config: Path | None, *, settings: list[str], http_port: int | None, lifetime: Lifetime) -> None:
-    """One node from a properties file; --set wins over the file. Raises ConfigError."""
+def serve(
+    config: Path | None,
+    environment: Mapping[str, str] | None,
+    settings: list[str],
+    *,
+    http_port: int | None,
+    lifetime: Lifetime,
+) -> None:
+    """One node from a properties file; variables win over the file, --set over both. Raises ConfigError."""
     properties: dict[str, str] = {}
-    if config is not None:
+    if environment is not None:
+        _prepare(lifetime)  # it may log
+        properties = read_environment(environment, config)
+    elif config is not None:
         properties = read_properties(config)
     properties.update({**_http(http_port), **parse_settings(settings)})
-    _run(BrokerConfig.parse(properties, str(config) if config is not None else "--set"), lifetime)
+    _run(BrokerConfig.parse(properties, _source(config, environment)), lifetime)
+
+
+def _source(config: Path | None, environment: Mapping[str, str] | None) -> str:
+    if environment is not None:
+        return "the environment"
+    return str(config) if config is not None else "--set"
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from kpybroker.controller.machine import ControllerMachine
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import StateLog, Stored
 from kpybroker.runner import Runner
+from kpybroker.storage.directory import folds_case
 from kpybroker.world import World
 
 
@@ -67,6 +68,7 @@ class Controller:
         self._applied = applied
         self._world = world
         self._config = config
+        self._directories = {config.metadata_log_dir, *config.log_dirs}
         self._quorum = quorum
         self._on_bug = on_bug
         self._term: _Term | None = None
@@ -131,7 +133,13 @@ class Controller:
         self._term = _Term(self._quorum)
         world = self._world
         self._runner = Runner(
-            ControllerMachine(self._config, world.random, lambda: self._quorum.end, self._applied),
+            ControllerMachine(
+                self._config,
+                world.random,
+                lambda: self._quorum.end,
+                self._applied,
+                folds_case=any(folds_case(world, path) for path in self._directories),
+            ),
             self._term,
             world,
             loading_code=ErrorCode.NOT_CONTROLLER,

@@ -54,7 +54,8 @@ class ControllerMachine:
     """`next_offset` gives the offset that the next record will have: broker epochs are made of it.
 
     `random` draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the node that
-    the controller runs on: an earlier incarnation of its broker is certainly gone. `applied` as of `Sessions`.
+    the controller runs on: an earlier incarnation of its broker is certainly gone. `applied` as of `Sessions`,
+    `folds_case` as of `ControllerState`.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class ControllerMachine:
         random: Random,
         next_offset: Callable[[], int],
         applied: Callable[[int], int] | None = None,
+        *,
+        folds_case: bool = False,
     ) -> None:
         self.config = config
-        self.state = ControllerState()
+        self.state = ControllerState(folds_case=folds_case)
         self.sessions = Sessions(config.broker_session_timeout_ms, applied)
         self._random = random
         self._next_offset = next_offset

@@ -77,11 +77,6 @@ class BrokerRegistration:
     in_controlled_shutdown: bool
 
 
-def normal_name(topic: str) -> str:
-    """Names that differ only in `.` and `_` collide, for metric names are made of them."""
-    return topic.replace(".", "_")
-
-
 @dataclass(slots=True)
 class ControllerState:
     """Everything the controller decides by. Equal after replaying equal records."""
@@ -90,7 +85,9 @@ class ControllerState:
     names: dict[bytes, str] = field(default_factory=dict)
     """Topic id -> name."""
     normal_names: dict[str, str] = field(default_factory=dict)
-    """Name with `.` as `_` -> one topic of that normal name, for names that have either."""
+    """Normal name -> one topic that has it; where names are kept apart by case, for names with `.` or `_` alone."""
+    folds_case: bool = False
+    """Names that differ in case only collide: they would be one directory in the file system of log.dirs."""
     brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
@@ -116,6 +113,11 @@ class ControllerState:
         elif kind in CHANGES:
             CHANGES[kind](self, record)
 
+    def normal_name(self, topic: str) -> str:
+        """Names that have it in common collide: metric names are made of them, with `_` for `.`."""
+        normal = topic.replace(".", "_")
+        return normal.lower() if self.folds_case else normal
+
     def settings(self, resource_type: int, name: str) -> Mapping[str, str]:
         """The settings a resource has of its own."""
         return self.configs.get((resource_type, name), {})
@@ -129,8 +131,8 @@ class ControllerState:
 def _topic(state: ControllerState, record: stored.TopicRecord) -> None:
     state.topics[record.name] = TopicState(record.name, record.topic_id)
     state.names[record.topic_id] = record.name
-    if "." in record.name or "_" in record.name:
-        state.normal_names.setdefault(normal_name(record.name), record.name)
+    if state.folds_case or "." in record.name or "_" in record.name:
+        state.normal_names.setdefault(state.normal_name(record.name), record.name)
 
 
 def _remove_topic(state: ControllerState, record: stored.RemoveTopicRecord) -> None:
@@ -138,8 +140,8 @@ def _remove_topic(state: ControllerState, record: stored.RemoveTopicRecord) -> N
     topic = state.topics.pop(name)
     state.partition_count -= len(topic.partitions)
     state.configs.pop((ResourceType.TOPIC, name), None)
-    if state.normal_names.get(normal_name(name)) == name:
-        del state.normal_names[normal_name(name)]
+    if state.normal_names.get(state.normal_name(name)) == name:
+        del state.normal_names[state.normal_name(name)]
 
 
 def _partition(state: ControllerState, record: stored.PartitionRecord) -> None:

@@ -21,11 +21,14 @@ from kpybroker.controller.commands import (
 from kpybroker.controller.configs import check_topic_configs
 from kpybroker.controller.internal_topics import COORDINATORS_TOPICS, METADATA_TOPIC, POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
-from kpybroker.controller.state import ControllerState, normal_name
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.stored import metadata as stored
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
+INTERNAL_NAMES = frozenset({METADATA_TOPIC, *COORDINATORS_TOPICS})
+INTERNAL_NAMES_FOLDED = {name.lower(): name for name in INTERNAL_NAMES}
+"""Where the case of names does not count, these are taken before there are such topics."""
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ def _create(
     charge(count)
     topic_id = random_uuid(random)
     made.partitions += count
-    made.normal_names[normal_name(topic.name)] = topic.name
+    made.normal_names[state.normal_name(topic.name)] = topic.name
     made.records.append(stored.TopicRecord(name=topic.name, topic_id=topic_id))
     for name, value in settings.items():
         made.records.append(
@@ -116,10 +119,15 @@ def _check_name(state: ControllerState, name: str, made: _Made) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
     if name in state.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    normal = normal_name(name)
+    normal = state.normal_name(name)
     other = state.normal_names.get(normal) or made.normal_names.get(normal)
+    if state.folds_case and name not in INTERNAL_NAMES:
+        other = other or INTERNAL_NAMES_FOLDED.get(name.lower())
     if other is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+        message = f"Topic '{name}' collides with existing topic: {other}"
+        if other.lower() == name.lower():
+            message += " (they differ in case only, and would be one directory in the file system of log.dirs)"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
 def _settings(config: BrokerConfig, topic: NewTopic) -> dict[str, str]:

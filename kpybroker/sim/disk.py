@@ -209,9 +209,6 @@ class SimDisk:
     def now_s(self) -> float:
         return self._loop.time()
 
-    def allocate(self, handle: int, offset: int, size: int) -> None:
-        self._look()
-
     def size(self, handle: int) -> int:
         self._look()
         return len(self._file(handle).content)

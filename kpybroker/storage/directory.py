@@ -30,6 +30,7 @@ __all__ = [
     "Format",
     "decode_id",
     "encode_id",
+    "folds_case",
     "open_directories",
     "random_id",
     "read_properties",
@@ -88,6 +89,11 @@ def open_directories(
         if not opened:
             for lock in locks.values():
                 world.disk.close(lock)
+
+
+def folds_case(world: World, path: str) -> bool:
+    """Whether names that differ in case only are one file in an opened directory, as by default on macOS."""
+    return world.disk.exists(f"{path}/{LOCK.upper()}") and LOCK.upper() not in world.disk.list(path)
 
 
 def _open_all(

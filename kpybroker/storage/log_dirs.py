@@ -14,7 +14,7 @@ from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.storage.checkpoint_files import read_topic_id
 from kpybroker.storage.cleaner import Cleaner
-from kpybroker.storage.directory import Directory, Format, open_directories
+from kpybroker.storage.directory import Directory, Format, folds_case, open_directories
 from kpybroker.storage.files import FilePool
 from kpybroker.storage.futures import discard_future, finish_replacements
 from kpybroker.storage.log import Log
@@ -80,6 +80,7 @@ class LogDirectories:
         """What is in several directories, and under which topic ids: the topic was made again while one was out of
         reach, or a loss of power took its deletion back. The metadata will say which one is meant."""
         self._counts: dict[str, int] = {}
+        self._folds_case = any(folds_case(world, directory.path) for directory in directories)
         self.preferred: dict[Key, str] = {}
         """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
@@ -173,9 +174,20 @@ class LogDirectories:
         key = topic, partition
         directory = self._place.get(key)
         if directory is None:
+            if self._folds_case:
+                self._check_case(topic, partition)
             directory = self._place[key] = self._for_new(key, assigned)
             self._counts[directory.path] += 1
         return directory.open_log(topic, topic_id, partition, settings)
+
+    def _check_case(self, topic: str, partition: int) -> None:
+        """Raises Damage where the directory would be that of another topic's partition."""
+        for other, index in self._place:
+            if index == partition and other != topic and other.lower() == topic.lower():
+                raise Damage(
+                    f"{topic}-{partition} would be in the directory of {other}-{index}, as the file system of log.dirs "
+                    "does not tell upper from lower case; put log.dirs on one that does, or delete one of the topics"
+                )
 
     def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
         """Its log would be made anew, though the metadata names a directory: one that is not there any more."""

@@ -89,9 +89,6 @@ class Disk(Protocol):
     def device(self, path: str) -> Device:
         """What is known of the device that `path` is on."""
 
-    def allocate(self, handle: int, offset: int, size: int) -> None:
-        """Reserve blocks without changing the size."""
-
     def size(self, handle: int) -> int: ...
 
     def truncate(self, handle: int, size: int) -> None: ...
@@ -128,7 +125,7 @@ class Disk(Protocol):
         """Take an exclusive lock on a file, made when absent; BlockingIOError when another process has it."""
 
     async def sync(self, handle: int) -> None:
-        """fdatasync, off the loop."""
+        """fdatasync, off the loop; on macOS F_FULLFSYNC."""
 
     async def sync_directory(self, path: str) -> None:
         """fsync of a directory, off the loop."""

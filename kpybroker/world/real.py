@@ -24,12 +24,31 @@ _THREADS = 16
 LARGE_READ_BYTES = 32 << 10
 """Reads from here on use memory again."""
 _READ_CHUNK_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+"""macOS: its fsync leaves what was written in the device's cache, and this flushes that, too (fcntl(2))."""
+_FULL_SYNC_UNKNOWN = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL})
+_SYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _NOWAIT_UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 _locked: dict[int, tuple[int, int]] = {}
 """Handle and identity of every file that this process has locked."""
+
+
+def sync_to_device(handle: int, sync: Callable[[int], None] = _SYNC) -> None:
+    """What was written to the file, and what is needed to read it again, is on the device when this returns.
+
+    Directories want `os.fsync`: their file systems need not know fdatasync.
+    """
+    if _FULL_SYNC is not None:
+        try:
+            fcntl.fcntl(handle, _FULL_SYNC)
+            return
+        except OSError as error:
+            if error.errno not in _FULL_SYNC_UNKNOWN:  # a failed write is told once: a second sync would succeed
+                raise
+    sync(handle)
 
 
 def _identity(of: os.stat_result) -> tuple[int, int]:
@@ -236,9 +255,6 @@ class RealDisk:
             rest = rest[count:]
         return left
 
-    def allocate(self, handle: int, offset: int, size: int) -> None:
-        os.posix_fallocate(handle, offset, size)
-
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
@@ -304,19 +320,19 @@ class RealDisk:
 
     async def sync(self, handle: int) -> None:
         pool = self._pool(self._by_handle[handle])
-        await asyncio.get_running_loop().run_in_executor(pool, os.fdatasync, handle)
+        await asyncio.get_running_loop().run_in_executor(pool, sync_to_device, handle)
 
     async def sync_directory(self, path: str) -> None:
         pool = self._pool(self._devices.at(path))
         await asyncio.get_running_loop().run_in_executor(pool, self.sync_directory_blocking, path)
 
     def sync_blocking(self, handle: int) -> None:
-        os.fdatasync(handle)
+        sync_to_device(handle)
 
     def sync_directory_blocking(self, path: str) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(handle)
+            sync_to_device(handle, os.fsync)
         finally:
             os.close(handle)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from kpybroker.cli.descriptors import kept_back, shares
+from kpybroker.cli.descriptors import OPEN_MAX, keep_some_back, kept_back, shares
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 
@@ -78,3 +79,16 @@ def test_more_than_there_are_is_refused_with_the_numbers(settings: tuple[str, ..
         assert number in str(refused.value)
     files, connections = shares(needed, config_of(*settings))
     assert files + connections == needed - 128
+
+
+def test_a_hard_limit_that_cannot_be_had_leaves_what_macos_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the hard limit says that there is none, the soft one is 256, and the system takes no more than OPEN_MAX."""
+
+    def as_on_a_mac(which: int, limits: tuple[int, int]) -> None:
+        if limits[0] == resource.RLIM_INFINITY or limits[0] > OPEN_MAX:
+            raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", as_on_a_mac)
+    found = keep_some_back(config_of())
+    assert (found.max_connections, found.max_open_files) == (OPEN_MAX - 512 - 128, 512)

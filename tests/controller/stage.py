@@ -21,11 +21,11 @@ NOW_MS = 1_700_000_000_000
 class Stage:
     """One controller and its log. `ask` gives the answer or raises the refusal."""
 
-    def __init__(self, brokers: int = 1, **settings: str) -> None:
+    def __init__(self, brokers: int = 1, *, folds_case: bool = False, **settings: str) -> None:
         self.now_ms = NOW_MS
         self.log: list[Stored] = []
         config = BrokerConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
-        self.machine = ControllerMachine(config, Random(7), lambda: len(self.log))
+        self.machine = ControllerMachine(config, Random(7), lambda: len(self.log), folds_case=folds_case)
         self.epochs: dict[int, int] = {}
         for node_id in range(1, brokers + 1):
             self.join(node_id)
@@ -86,7 +86,9 @@ class Stage:
 
     def replayed(self) -> ControllerState:
         """The state that a new controller gets from the log."""
-        fresh = ControllerMachine(self.machine.config, Random(8), lambda: len(self.log))
+        fresh = ControllerMachine(
+            self.machine.config, Random(8), lambda: len(self.log), folds_case=self.state.folds_case
+        )
         for offset, record in enumerate(self.records()):
             fresh.apply(Stored(None, None, NOW_MS, offset, record))
         return fresh.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import pytest
@@ -74,3 +75,18 @@ def test_many_expressions_are_compiled_in_steps() -> None:
     assert steps > len(regexes) * COMPILING_IN_NAMES / NAMES_A_STEP / 2
     assert found["t1|a"] == {"t1", "a"}
     assert found["t2|a"] == {"a"}
+
+
+def test_without_re2_expressions_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own `re` must not stand in for it: the broker would hang where RE2 takes linear time."""
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(KafkaError, match=r"INVALID_REGULAR_EXPRESSION.*pip install 'kpybroker\[regex\]'"):
+        compiled("without-re2.*")
+
+
+def test_an_expression_that_others_accepted_does_not_hold_up_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log that Apache Kafka wrote, or of a broker that had RE2: what is known of it is left alone."""
+    names = [f"t{number}" for number in range(2 * NAMES_A_STEP)]
+    assert resolved([r"a\C", "t1"], names)[0] == {"t1": {"t1"}}
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert resolved(["never-seen-1.*", "never-seen-2.*"], names)[0] == {}

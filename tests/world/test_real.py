@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.world import World
-from kpybroker.world.real import RealDisk, RealWorld, real_world
+from kpybroker.world import World, real
+from kpybroker.world.real import RealDisk, RealWorld, real_world, sync_to_device
 
 
 def test_it_is_a_world() -> None:
@@ -107,3 +108,28 @@ def test_a_port_in_use_is_an_error() -> None:
         listener.close()
 
     asyncio.run(scenario())
+
+
+def test_where_a_file_system_knows_no_full_sync_a_plain_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F_FULLFSYNC of macOS has a number that this kernel does not know either."""
+    monkeypatch.setattr(real, "_FULL_SYNC", 51)
+    synced: list[int] = []
+    with (tmp_path / "f").open("wb") as file:
+        sync_to_device(file.fileno(), synced.append)
+        assert synced == [file.fileno()]
+
+
+def test_a_full_sync_that_fails_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells a lost write once: the fsync after it would find nothing wrong."""
+
+    def lost(handle: int, command: int) -> int:
+        raise OSError(errno.EIO, "lost")
+
+    monkeypatch.setattr(real, "_FULL_SYNC", 51)
+    monkeypatch.setattr(fcntl, "fcntl", lost)
+    synced: list[int] = []
+    with (tmp_path / "f").open("wb") as file, pytest.raises(OSError, match="lost"):
+        sync_to_device(file.fileno(), synced.append)
+    assert synced == []
