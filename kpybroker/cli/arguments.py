@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+from kpybroker.cli.help_page import Page, Row
+
 DEV = (
     "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
     "ready bootstrap=HOST:PORT ...`, when clients may come, and stops cleanly at Ctrl-C or SIGTERM."
@@ -16,8 +18,21 @@ SERVE = (
 )
 
 
+HELP = "-h, --help"
+HELP_ROW = Row(HELP, "Show this page.")
+
+
 class _Parser(argparse.ArgumentParser):
-    """One line for what cannot be read, as everywhere; the usage is what --help is for."""
+    """Misuse is one line, and the help is a page, as for every other command."""
+
+    def format_help(self) -> str:
+        rows = [
+            Row(", ".join(each.option_strings) + (f" {each.metavar}" if each.metavar else ""), each.help or "")
+            for each in self._actions
+            if each.option_strings
+        ]
+        ours = [row for row in rows if row.name != HELP]
+        return Page(f"{self.prog} [OPTIONS]", self.description or "", (("Options", [*ours, HELP_ROW]),)).render()
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"kpybroker: {message}; see `{self.prog} --help`\n")
@@ -42,21 +57,28 @@ def run_serving(arguments: list[str]) -> None:
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
-    dev.add_argument("--port", type=port_number, default=9092, help="port on 127.0.0.1; 0 picks a free one (9092)")
+    dev.add_argument(
+        "--port", type=port_number, default=9092, metavar="PORT", help="On 127.0.0.1; 0 picks a free one (9092)."
+    )
     dev.add_argument(
         "--brokers",
         type=broker_count,
         default=1,
         metavar="N",
-        help="so many brokers, each a process, on --port and the ports behind it (1)",
+        help="So many brokers, each a process, on --port and the ports after it (1).",
     )
     where = dev.add_mutually_exclusive_group()
     where.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="where the data is kept, made if need be (./kpybroker-data)"
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="Where the data is kept; it is created if it does not exist (./kpybroker-data).",
     )
-    where.add_argument("--ephemeral", action="store_true", help="a temporary directory, removed on exit")
+    where.add_argument(
+        "--ephemeral", action="store_true", help="Keep the data in a temporary directory that is removed on exit."
+    )
     serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
-    serve.add_argument("--config", type=Path, metavar="FILE", help="a server.properties as Apache Kafka reads it")
+    serve.add_argument("--config", type=Path, metavar="FILE", help="A server.properties as Apache Kafka reads it.")
     for command in (dev, serve):
         command.add_argument(
             "--set",
@@ -64,19 +86,21 @@ def run_serving(arguments: list[str]) -> None:
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="a setting by Kafka's name, such as num.partitions=3; may be repeated",
+            help="A setting by Kafka's name, such as num.partitions=3; may be repeated.",
         )
         command.add_argument(
             "--http-port",
             type=port_number,
             metavar="PORT",
-            help="serve /metrics, /healthz and /readyz here, with --brokers from here on; 0 picks a free one",
+            help="Serve /metrics, /healthz and /readyz here, with --brokers from here on; 0 picks a free one.",
         )
         command.add_argument(
-            "--ready-file", type=Path, metavar="PATH", help="when serving, write the ready line's facts here as JSON"
+            "--ready-file", type=Path, metavar="PATH", help="When serving, write the ready line's facts here as JSON."
         )
         command.add_argument(
-            "--until-stdin-closes", action="store_true", help="stop when standard input ends: with whoever started it"
+            "--until-stdin-closes",
+            action="store_true",
+            help="Stop when standard input ends: with the process that started it.",
         )
     given, unknown = parser.parse_known_args(arguments)
     if unknown:

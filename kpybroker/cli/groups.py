@@ -8,11 +8,14 @@ import typer
 
 from kpybroker.cli import group_facts, options, resetting
 from kpybroker.cli.client import Client, CommandFailed
+from kpybroker.cli.command_help import Family
 from kpybroker.cli.consuming import parse_time
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import ConfigError
 
-app = typer.Typer(name="groups", help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+app = typer.Typer(
+    name="groups", cls=Family, help="List, describe, reset and delete consumer groups.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Its name: a consumer's group.id.")]
 
 

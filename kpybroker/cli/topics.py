@@ -10,6 +10,7 @@ import typer
 
 from kpybroker.cli import options
 from kpybroker.cli.client import EARLIEST, LATEST, Client, check
+from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.wire.rpc import (
@@ -28,7 +29,9 @@ SET, DELETE = 0, 1
 PARTITIONS_MAX = 100_000
 REPLICATION_MAX = 1000
 
-app = typer.Typer(name="topics", help="Create, list, describe, delete and alter topics.", no_args_is_help=True)
+app = typer.Typer(
+    name="topics", cls=Family, help="Create, list, describe, delete and alter topics.", no_args_is_help=True
+)
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One name or several.")]
 Settings = Annotated[
     list[str] | None,
