@@ -19,6 +19,12 @@ COMMANDS = {
         "records:consume",
         "Print records: from a start on (--from-beginning, --offset, --time) those stored, else those that arrive.",
     ),
+    "status": (
+        "status:status",
+        "Show the cluster on one screen: nodes, controller, partitions that lack replicas, disks, groups with lag.",
+    ),
+    "cluster": ("status:cluster", "Show the cluster's id, controller, voters, features and partitions."),
+    "brokers": ("status:brokers_app", "List the brokers of the cluster."),
     "topics": ("topics:app", "Create, list, describe, delete and alter topics."),
     "groups": ("groups:app", "List, describe, reset and delete consumer groups."),
     "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),
