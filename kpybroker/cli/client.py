@@ -143,8 +143,12 @@ class Client:
         version = peer.best_version(by_name[name])
         if at_most is not None:
             version = min(version, at_most)
-        async with asyncio.timeout(self.timeout_ms / 1000):
-            return await peer.ask(name, request, version=version)
+        try:
+            async with asyncio.timeout(self.timeout_ms / 1000):
+                return await peer.ask(name, request, version=version)
+        except TimeoutError:
+            peer.close()  # replies come in order: the next request would wait for this one's as well
+            raise
 
     async def send(self, name: str, request: Any, *, node: int) -> None:
         """Send what is not answered (a Produce with acks=0), at the pace of the socket. Raises OSError."""

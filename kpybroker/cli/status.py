@@ -58,7 +58,6 @@ async def look(client: Client, *, with_groups: bool) -> Screen:
     client.timeout_ms = min(client.timeout_ms, int(1000 * PATIENCE_S_MAX))
     screen.nodes = await screen.part("nodes", cluster_facts.nodes(client))
     screen.cluster = client.cluster_id
-    screen.quorum = await screen.part("controller", cluster_facts.quorum(client))
     screen.features = await screen.part("features", cluster_facts.features(client))
     topics = await screen.part("partitions", client.metadata())
     if topics is not None:
@@ -68,6 +67,7 @@ async def look(client: Client, *, with_groups: bool) -> Screen:
             await cluster_facts.learn_of(client, node)
     if with_groups:
         screen.groups = await screen.part("groups", overviews(client))
+    screen.quorum = await screen.part("controller", cluster_facts.quorum(client))
     return screen
 
 
