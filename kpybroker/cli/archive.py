@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kpybroker.cli import options
 from kpybroker.cli.client import CommandFailed
 from kpybroker.cli.command_help import Family
-from kpybroker.cli.consuming import parse_time
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.cli.times import parse_time
 from kpybroker.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -54,6 +54,19 @@ def broker_count(text: str) -> int:
 
 def run_serving(arguments: list[str]) -> None:
     """Run `dev` or `serve`. Exits with 2 and one line for arguments that cannot be read. Raises ConfigError."""
+    given = _read(arguments)
+    from kpybroker.cli import local_cluster, serving
+
+    lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
+    if given.command == "dev":
+        settings = serving.parse_settings(given.settings)
+        wanted = local_cluster.Wanted(given.brokers, given.port, given.http_port, settings)
+        serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, lifetime=lifetime)
+    else:
+        serving.serve(given.config, settings=given.settings, http_port=given.http_port, lifetime=lifetime)
+
+
+def _read(arguments: list[str]) -> argparse.Namespace:
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
@@ -105,12 +118,4 @@ def run_serving(arguments: list[str]) -> None:
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
-    from kpybroker.cli import local_cluster, serving
-
-    lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
-    if given.command == "dev":
-        settings = serving.parse_settings(given.settings)
-        wanted = local_cluster.Wanted(given.brokers, given.port, given.http_port, settings)
-        serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, lifetime=lifetime)
-    else:
-        serving.serve(given.config, settings=given.settings, http_port=given.http_port, lifetime=lifetime)
+    return given

@@ -14,10 +14,10 @@ from kpybroker.cli.command_help import Command, Family
 COMMANDS = {
     "dev": ("serving_commands:dev", "Start a broker for this laptop: on 127.0.0.1:9092, its data in ./kpybroker-data."),
     "serve": ("serving_commands:serve", "Start a broker from a properties file."),
-    "produce": ("records:produce", "Send lines of a file or of standard input, one record each."),
+    "produce": ("produce:produce", "Send lines of a file or of standard input, one record each."),
     "consume": (
-        "records:consume",
-        "Print records: from a start on (--from-beginning, --offset, --time) those stored, else those that arrive.",
+        "consume:consume",
+        "Print records: from a start on (--from-beginning, --tail, --offset, --time) those stored, else what arrives.",
     ),
     "status": (
         "status:status",

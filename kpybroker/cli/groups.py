@@ -11,9 +11,9 @@ import typer
 from kpybroker.cli import group_facts, options, resetting
 from kpybroker.cli.client import Client, CommandFailed
 from kpybroker.cli.command_help import Family
-from kpybroker.cli.consuming import parse_time
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.cli.times import TIME_HELP, parse_time
 from kpybroker.errors import ConfigError
 
 WATCH_S = 2.0
@@ -43,7 +43,7 @@ def list_(
             _show_groups(found, as_json=as_json)
 
     try:
-        options.run(show)
+        options.run(show, ends_with_reader=watch)
     except KeyboardInterrupt:
         if not watch:
             raise
@@ -142,7 +142,7 @@ def reset(
         typer.Option(
             "--to-time",
             metavar="TIME",
-            help="To the first record of this time or later: 2026-07-01T12:00, or milliseconds since the epoch.",
+            help=f"To the first record of this time or later: {TIME_HELP}.",
         ),
     ] = None,
     shift_by: Annotated[

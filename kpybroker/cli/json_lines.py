@@ -16,12 +16,13 @@ FIELDS = frozenset(
 )
 HEADER_FIELDS = frozenset(("key", "value", "value_base64"))
 TIMESTAMP_MAX = 2**63 - 1
+NO_TIMESTAMP = -1
 PARTITION_MAX = 2**31 - 1
 HEADERS_MAX = 1000
 
 
 class Outgoing(NamedTuple):
-    """A record to send. `partition` and `timestamp` (ms) are None where the line does not say."""
+    """A record to send. `partition` and `timestamp` (ms) are None where the input does not say."""
 
     key: bytes | None
     value: bytes | None
@@ -57,7 +58,7 @@ def parse_json_line(line: bytes, number: int) -> Outgoing:
     Raises CommandFailed, which names the line.
     """
     try:
-        found = json.loads(line)
+        found = _parsed(line)
         if not isinstance(found, dict):
             raise ValueError("it is no JSON object")
         return _outgoing(found)
@@ -66,6 +67,13 @@ def parse_json_line(line: bytes, number: int) -> Outgoing:
             f"line {number} cannot be sent: {error}; write lines as `kpybroker consume --json` does. The lines before "
             "it were sent"
         ) from None
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON ({error})") from None
 
 
 def _outgoing(found: Mapping[str, Any]) -> Outgoing:
@@ -77,8 +85,8 @@ def _outgoing(found: Mapping[str, Any]) -> Outgoing:
         _bytes(found, "key"),
         _bytes(found, "value"),
         tuple(_headers([] if headers is None else headers)),
-        _number(found, "partition", PARTITION_MAX),
-        _number(found, "timestamp", TIMESTAMP_MAX),
+        _number(found, "partition", 0, PARTITION_MAX),
+        _number(found, "timestamp", NO_TIMESTAMP, TIMESTAMP_MAX),
     )
 
 
@@ -116,10 +124,10 @@ def _headers(found: Any) -> Iterator[tuple[str, bytes | None]]:
         yield header["key"], _bytes(header, "value")
 
 
-def _number(found: Mapping[str, Any], name: str, largest: int) -> int | None:
+def _number(found: Mapping[str, Any], name: str, smallest: int, largest: int) -> int | None:
     value = found.get(name)
-    if value is None or (name == "timestamp" and value == -1):
+    if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-        raise ValueError(f"{name} is not a number from 0 to {largest}")
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+        raise ValueError(f"{name} is not a number from {smallest} to {largest}")
     return value
