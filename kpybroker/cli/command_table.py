@@ -25,8 +25,11 @@ COMMANDS = {
     ),
     "cluster": ("status:cluster", "Show the cluster's id, controller, voters, features and partitions."),
     "brokers": ("status:brokers_app", "List the brokers of the cluster."),
-    "topics": ("topics:app", "Create, list, describe, delete and alter topics."),
+    "topics": ("topics:app", "Create, list, describe, delete, alter and trim topics."),
     "groups": ("groups:app", "List, describe, reset and delete consumer groups."),
+    "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
+    "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
+    "transactions": ("transactions:app", "List, describe and abort transactions."),
     "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),
     "archive": (
         "archive:app",
