@@ -30,6 +30,7 @@ COMMANDS = {
     "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
     "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
     "transactions": ("transactions:app", "List, describe and abort transactions."),
+    "reassign": ("reassign:app", "Move replicas to other brokers."),
     "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),
     "archive": (
         "archive:app",
