@@ -57,6 +57,11 @@ def run_serving(arguments: list[str]) -> None:
     given = _read(arguments)
     from kpybroker.cli import local_cluster, serving
 
+    if given.command == "dev" and given.detach:
+        from kpybroker.cli import detaching
+
+        detaching.start([each for each in arguments if each != "--detach"], given.data_dir or serving.DEV_DATA_DIR)
+        return
     lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
     if given.command == "dev":
         settings = serving.parse_settings(given.settings)
@@ -66,7 +71,14 @@ def run_serving(arguments: list[str]) -> None:
         serving.serve(given.config, settings=given.settings, http_port=given.http_port, lifetime=lifetime)
 
 
-def _read(arguments: list[str]) -> argparse.Namespace:
+def help_of(command: str) -> str:
+    """The help page of `dev` or `serve`."""
+    _, dev, serve = _parsers()
+    return (dev if command == "dev" else serve).format_help()
+
+
+def _parsers() -> tuple[_Parser, _Parser, _Parser]:
+    """Of the program, `dev` and `serve`."""
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
@@ -89,6 +101,11 @@ def _read(arguments: list[str]) -> argparse.Namespace:
     )
     where.add_argument(
         "--ephemeral", action="store_true", help="Keep the data in a temporary directory that is removed on exit."
+    )
+    dev.add_argument(
+        "--detach",
+        action="store_true",
+        help="Return when clients may come, and let it run on; `kpybroker stop` ends it. It logs to DIR.log.",
     )
     serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
     serve.add_argument("--config", type=Path, metavar="FILE", help="A server.properties as Apache Kafka reads it.")
@@ -115,7 +132,16 @@ def _read(arguments: list[str]) -> argparse.Namespace:
             action="store_true",
             help="Stop when standard input ends: with the process that started it.",
         )
+    return parser, dev, serve
+
+
+def _read(arguments: list[str]) -> argparse.Namespace:
+    parser, dev, serve = _parsers()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
+    if given.command == "dev" and given.detach:
+        for name in ("ephemeral", "ready_file", "until_stdin_closes"):
+            if getattr(given, name):
+                dev.error(f"--detach and --{name.replace('_', '-')} exclude each other")
     return given

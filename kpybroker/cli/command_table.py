@@ -14,6 +14,11 @@ from kpybroker.cli.command_help import Command, Family
 COMMANDS = {
     "dev": ("serving_commands:dev", "Start a broker for this laptop: on 127.0.0.1:9092, its data in ./kpybroker-data."),
     "serve": ("serving_commands:serve", "Start a broker from a properties file."),
+    "wait": (
+        "awaiting:wait",
+        "Wait until brokers are up, for --timeout at most; exit code 1 and the reason where they are not.",
+    ),
+    "stop": ("awaiting:stop", "Stop a broker that was started with `kpybroker dev --detach`, and wait for its end."),
     "produce": ("produce:produce", "Send lines of a file or of standard input, one record each."),
     "consume": (
         "consume:consume",
@@ -24,7 +29,7 @@ COMMANDS = {
         "Show the cluster on one screen: nodes, controller, partitions that lack replicas, disks, groups with lag.",
     ),
     "cluster": ("status:cluster", "Show the cluster's id, controller, voters, features and partitions."),
-    "brokers": ("status:brokers_app", "List the brokers of the cluster."),
+    "brokers": ("status:brokers_app", "List the brokers of the cluster, and forget one."),
     "topics": ("topics:app", "Create, list, describe, delete, alter and trim topics."),
     "groups": ("groups:app", "List, describe, reset and delete consumer groups."),
     "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
@@ -36,6 +41,7 @@ COMMANDS = {
         "archive:app",
         "Copy topics to Parquet files with Spark, verify the copy, write it back. `archive TOPIC... --to URI` copies.",
     ),
+    "completion": ("completion:completion", "Print the completion script of a shell."),
     "api": ("api_table:api", "Print the APIs that are served, and their versions."),
     "version": ("api_table:version", "Print the version."),
 }

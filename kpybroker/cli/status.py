@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from kpybroker.cli import cluster_facts, options
-from kpybroker.cli.client import Client, CommandFailed, TopicPartition
+from kpybroker.cli.client import Client, CommandFailed, TopicPartition, check
 from kpybroker.cli.cluster_facts import Node, Partitions, Quorum
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import show_json, show_line, show_size, show_table
 from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.wire.rpc import unregister_broker
 
 PARTITIONS_SHOWN = 8
 GROUPS_SHOWN = 12
@@ -22,7 +23,9 @@ PATIENCE_S_MAX = 5.0
 """Of each part of the screen: what does not answer is named, and the rest is shown."""
 
 T = TypeVar("T")
-brokers_app = typer.Typer(name="brokers", cls=Family, help="List the brokers of the cluster.", no_args_is_help=True)
+brokers_app = typer.Typer(
+    name="brokers", cls=Family, help="List the brokers of the cluster, and forget one.", no_args_is_help=True
+)
 
 
 @dataclass(slots=True)
@@ -121,9 +124,35 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
     options.run(show)
 
 
-@brokers_app.callback()
-def _family() -> None:
-    """List the brokers of the cluster."""
+@brokers_app.command()
+def unregister(
+    broker: Annotated[int, typer.Argument(metavar="ID", min=0, help="Its node.id.")],
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Have the cluster forget a broker that is stopped for good. Move its replicas away before."""
+
+    async def forget(client: Client) -> None:
+        nodes = {node.node_id: node for node in await cluster_facts.nodes(client)}
+        if broker not in nodes:
+            raise CommandFailed(f"there is no broker {broker}; there are {', '.join(map(str, nodes))}")
+        facts = await client.metadata()
+        held = cluster_facts.count_partitions(facts.values(), [nodes[broker]])
+        if nodes[broker].replicas:
+            others = ",".join(str(each) for each in nodes if each != broker)
+            raise CommandFailed(
+                f"broker {broker} has {nodes[broker].replicas} of {held.count} partitions' replicas; move them with "
+                f"`kpybroker reassign start --all-topics --brokers {others} --execute --wait`"
+            )
+        told = await client.ask("UnregisterBroker", unregister_broker.Request(broker_id=broker))
+        check(told.error_code, told.error_message)
+        if as_json:
+            show_json({"broker": broker, "unregistered": True})
+        else:
+            show_line(f"unregistered broker {broker}")
+
+    options.run(forget)
 
 
 def _show_cluster(screen: Screen) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -95,7 +96,7 @@ def test_every_help_page_explains_every_option(path: tuple[str, ...], offline: S
         code, out, err = offline(*path, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: {' '.join(('kpybroker', *path))} [OPTIONS]"), "one style for all pages"
-    assert not set("│╭<>") & set(out), out
+    assert not re.search(r"[│╭]|<[a-z]+>|<=", out), out
     shown = " ".join(out.split())
     for option in (option for parameter in command.params for option in parameter.opts if option.startswith("--")):
         assert option in shown

@@ -72,6 +72,14 @@ def test_groups_are_watched_until_the_reader_has_seen_enough(kpybroker: BrokerPr
     assert process.returncode == 0
 
 
+def test_a_broker_that_holds_replicas_is_not_forgotten(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    (node,) = shell("brokers", "list", "--json").json
+    refused = shell("brokers", "unregister", str(node["node_id"]))
+    assert (refused.code, "kpybroker reassign start" in refused.err) == (1, True)
+    assert "no broker 99" in shell("brokers", "unregister", "99").err
+
+
 @pytest.mark.slow
 def test_what_is_lost_is_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three brokers is killed, then the quorum is gone: the screen says so each time, with exit code 0."""
