@@ -190,8 +190,13 @@ class Client:
         """
         topics = None if names is None else [asking.MetadataRequestTopic(name=name) for name in names]
         request = asking.Request(topics=topics, allow_auto_topic_creation=create)
-        told = await self.patiently(lambda: self.ask("Metadata", request))
-        check(told.error_code)
+
+        async def attempt() -> asking.Response:
+            told: asking.Response = await self.ask("Metadata", request)
+            check(told.error_code)
+            return told
+
+        told = await self.patiently(attempt)
         self.cluster_id = told.cluster_id
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
         return {topic.name: topic for topic in told.topics if topic.name is not None}

@@ -122,11 +122,15 @@ class Sender:
             raise CommandFailed(f"{self._topic} has no partition {chosen}: there are 0 to {self._count - 1}")
         self._keyless = time.time_ns() // 1000 % self._count
         if self._how.acks == -1:
-            request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
-            told = await self._client.patiently(lambda: self._client.ask("InitProducerId", request, at_most=5))
-            check(told.error_code)
-            self._producer = told.producer_id, told.producer_epoch
+            self._producer = await self._client.patiently(self._begin)
         return created
+
+    async def _begin(self) -> tuple[int, int]:
+        """A producer id and its epoch. Apache Kafka has none ready just after it started, and is asked again."""
+        request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
+        told = await self._client.ask("InitProducerId", request, at_most=5)
+        check(told.error_code)
+        return told.producer_id, told.producer_epoch
 
     async def add(self, records: Iterable[Outgoing]) -> None:
         """Take records; full batches are sent on the way."""

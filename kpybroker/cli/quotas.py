@@ -43,7 +43,7 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
             show_json([{"entity": dict(entity), "quota": quota, "value": value} for entity, quota, value in rows])
         elif rows:
             show_table(
-                ("OF", "QUOTA", "VALUE"), [(_named(entity), quota, f"{value:g}") for entity, quota, value in rows]
+                ("OF", "QUOTA", "VALUE"), [(_named(entity), quota, _shown(value)) for entity, quota, value in rows]
             )
         else:
             remark("no quotas; set one with `kpybroker quotas set`")
@@ -53,6 +53,10 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
 
 def _named(entity: Entity) -> str:
     return ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in sorted(entity, reverse=True))
+
+
+def _shown(value: float) -> str:
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 @app.command("set")
