@@ -64,7 +64,7 @@ def stop(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Stop a broker that was started with `kpybroker dev --detach`, and wait for its end."""
+    """Stop a broker that dev --detach started, and wait for its end."""
     from kpybroker.cli import detaching
 
     failure = detaching.stop(data_dir, options.timeout_ms() / 1000)

@@ -18,7 +18,7 @@ COMMANDS = {
         "awaiting:wait",
         "Wait until brokers are up, for --timeout at most; exit code 1 and the reason where they are not.",
     ),
-    "stop": ("awaiting:stop", "Stop a broker that was started with `kpybroker dev --detach`, and wait for its end."),
+    "stop": ("awaiting:stop", "Stop a broker that dev --detach started, and wait for its end."),
     "produce": ("produce:produce", "Send lines of a file or of standard input, one record each."),
     "consume": (
         "consume:consume",
