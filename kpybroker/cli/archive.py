@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from typer.core import TyperGroup
 
 from kpybroker.cli import options
 from kpybroker.cli.client import CommandFailed
-from kpybroker.cli.consuming import parse_time
+from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.cli.times import parse_time
 from kpybroker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
-class CopyByDefault(TyperGroup):
+class CopyByDefault(Family):
     """`archive TOPIC...` is `archive copy TOPIC...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+from kpybroker.cli.help_page import Page, Row
+
 DEV = (
     "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
     "ready bootstrap=HOST:PORT ...`, when clients may come, and stops cleanly at Ctrl-C or SIGTERM."
@@ -17,8 +19,21 @@ SERVE = (
 )
 
 
+HELP = "-h, --help"
+HELP_ROW = Row(HELP, "Show this page.")
+
+
 class _Parser(argparse.ArgumentParser):
-    """One line for what cannot be read, as everywhere; the usage is what --help is for."""
+    """Misuse is one line, and the help is a page, as for every other command."""
+
+    def format_help(self) -> str:
+        rows = [
+            Row(", ".join(each.option_strings) + (f" {each.metavar}" if each.metavar else ""), each.help or "")
+            for each in self._actions
+            if each.option_strings
+        ]
+        ours = [row for row in rows if row.name != HELP]
+        return Page(f"{self.prog} [OPTIONS]", self.description or "", (("Options", [*ours, HELP_ROW]),)).render()
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"kpybroker: {message}; see `{self.prog} --help`\n")
@@ -40,55 +55,14 @@ def broker_count(text: str) -> int:
 
 def run_serving(arguments: list[str]) -> None:
     """Run `dev` or `serve`. Exits with 2 and one line for arguments that cannot be read. Raises ConfigError."""
-    parser = _Parser(prog="kpybroker", allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True)
-    dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
-    dev.add_argument("--port", type=port_number, default=9092, help="port on 127.0.0.1; 0 picks a free one (9092)")
-    dev.add_argument(
-        "--brokers",
-        type=broker_count,
-        default=1,
-        metavar="N",
-        help="so many brokers, each a process, on --port and the ports behind it (1)",
-    )
-    where = dev.add_mutually_exclusive_group()
-    where.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="where the data is kept, made if need be (./kpybroker-data)"
-    )
-    where.add_argument("--ephemeral", action="store_true", help="a temporary directory, removed on exit")
-    serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
-    serve.add_argument("--config", type=Path, metavar="FILE", help="a server.properties as Apache Kafka reads it")
-    serve.add_argument(
-        "--from-env",
-        action="store_true",
-        help="settings from KAFKA_* variables and CLUSTER_ID, as the image apache/kafka reads them; they win over FILE",
-    )
-    for command in (dev, serve):
-        command.add_argument(
-            "--set",
-            dest="settings",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="a setting by Kafka's name, such as num.partitions=3; may be repeated",
-        )
-        command.add_argument(
-            "--http-port",
-            type=port_number,
-            metavar="PORT",
-            help="serve /metrics, /healthz and /readyz here, with --brokers from here on; 0 picks a free one",
-        )
-        command.add_argument(
-            "--ready-file", type=Path, metavar="PATH", help="when serving, write the ready line's facts here as JSON"
-        )
-        command.add_argument(
-            "--until-stdin-closes", action="store_true", help="stop when standard input ends: with whoever started it"
-        )
-    given, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
+    given = _read(arguments)
     from kpybroker.cli import local_cluster, serving
 
+    if given.command == "dev" and given.detach:
+        from kpybroker.cli import detaching
+
+        detaching.start([each for each in arguments if each != "--detach"], given.data_dir or serving.DEV_DATA_DIR)
+        return
     lifetime = serving.Lifetime(given.ready_file, until_stdin_closes=given.until_stdin_closes)
     if given.command == "dev":
         settings = serving.parse_settings(given.settings)
@@ -97,3 +71,84 @@ def run_serving(arguments: list[str]) -> None:
     else:
         environment = os.environ if given.from_env else None
         serving.serve(given.config, environment, given.settings, http_port=given.http_port, lifetime=lifetime)
+
+
+def help_of(command: str) -> str:
+    """The help page of `dev` or `serve`."""
+    _, dev, serve = _parsers()
+    return (dev if command == "dev" else serve).format_help()
+
+
+def _parsers() -> tuple[_Parser, _Parser, _Parser]:
+    """Of the program, `dev` and `serve`."""
+    parser = _Parser(prog="kpybroker", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
+    dev.add_argument(
+        "--port", type=port_number, default=9092, metavar="PORT", help="On 127.0.0.1; 0 picks a free one (9092)."
+    )
+    dev.add_argument(
+        "--brokers",
+        type=broker_count,
+        default=1,
+        metavar="N",
+        help="So many brokers, each a process, on --port and the ports after it (1).",
+    )
+    where = dev.add_mutually_exclusive_group()
+    where.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="Where the data is kept; it is created if it does not exist (./kpybroker-data).",
+    )
+    where.add_argument(
+        "--ephemeral", action="store_true", help="Keep the data in a temporary directory that is removed on exit."
+    )
+    dev.add_argument(
+        "--detach",
+        action="store_true",
+        help="Return when clients may come, and let it run on; `kpybroker stop` ends it. It logs to DIR.log.",
+    )
+    serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
+    serve.add_argument("--config", type=Path, metavar="FILE", help="A server.properties as Apache Kafka reads it.")
+    serve.add_argument(
+        "--from-env",
+        action="store_true",
+        help="Read KAFKA_* variables and CLUSTER_ID as the image apache/kafka does; they win over FILE.",
+    )
+    for command in (dev, serve):
+        command.add_argument(
+            "--set",
+            dest="settings",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="A setting by Kafka's name, such as num.partitions=3; may be repeated.",
+        )
+        command.add_argument(
+            "--http-port",
+            type=port_number,
+            metavar="PORT",
+            help="Serve /metrics, /healthz and /readyz here, with --brokers from here on; 0 picks a free one.",
+        )
+        command.add_argument(
+            "--ready-file", type=Path, metavar="PATH", help="When serving, write the ready line's facts here as JSON."
+        )
+        command.add_argument(
+            "--until-stdin-closes",
+            action="store_true",
+            help="Stop when standard input ends: with the process that started it.",
+        )
+    return parser, dev, serve
+
+
+def _read(arguments: list[str]) -> argparse.Namespace:
+    parser, dev, serve = _parsers()
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
+    if given.command == "dev" and given.detach:
+        for name in ("ephemeral", "ready_file", "until_stdin_closes"):
+            if getattr(given, name):
+                dev.error(f"--detach and --{name.replace('_', '-')} exclude each other")
+    return given

@@ -143,8 +143,12 @@ class Client:
         version = peer.best_version(by_name[name])
         if at_most is not None:
             version = min(version, at_most)
-        async with asyncio.timeout(self.timeout_ms / 1000):
-            return await peer.ask(name, request, version=version)
+        try:
+            async with asyncio.timeout(self.timeout_ms / 1000):
+                return await peer.ask(name, request, version=version)
+        except TimeoutError:
+            peer.close()  # replies come in order: the next request would wait for this one's as well
+            raise
 
     async def send(self, name: str, request: Any, *, node: int) -> None:
         """Send what is not answered (a Produce with acks=0), at the pace of the socket. Raises OSError."""
@@ -186,8 +190,13 @@ class Client:
         """
         topics = None if names is None else [asking.MetadataRequestTopic(name=name) for name in names]
         request = asking.Request(topics=topics, allow_auto_topic_creation=create)
-        told = await self.patiently(lambda: self.ask("Metadata", request))
-        check(told.error_code)
+
+        async def attempt() -> asking.Response:
+            told: asking.Response = await self.ask("Metadata", request)
+            check(told.error_code)
+            return told
+
+        told = await self.patiently(attempt)
         self.cluster_id = told.cluster_id
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
         return {topic.name: topic for topic in told.topics if topic.name is not None}

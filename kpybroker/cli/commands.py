@@ -22,7 +22,7 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code. Raises ConfigError for settings that cannot be used."""
     options.forget()
     try:
-        ended = _tree()(list(arguments), prog_name="kpybroker", standalone_mode=False)
+        ended = tree()(list(arguments), prog_name="kpybroker", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as misuse:
         return _say_misuse(misuse)
@@ -47,8 +47,8 @@ def _reader_has_seen_enough() -> int:
 
 
 @cache
-def _tree() -> Callable[..., Any]:
-    """The commands as typer lays them out from their signatures, which takes longer than most of them do."""
+def tree() -> Callable[..., Any]:
+    """The program as typer lays it out; each command is made when it is first looked up."""
     return typer.main.get_command(app)
 
 

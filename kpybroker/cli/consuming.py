@@ -1,17 +1,14 @@
-"""Reading records: from where, up to where, and how they are shown."""
+"""Reading records: from where, and up to where."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import functools
-import json
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
-from typing import Any
+from collections import deque
+from collections.abc import AsyncIterator
 
 from kpybroker.cli.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
-from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.batch import PREFIX_BYTES, Batch, Record, header_at, read_records, split
 from kpybroker.wire.rpc import fetch
 
@@ -19,21 +16,9 @@ FETCH_BYTES = 1 << 20
 """Per partition and request; a larger batch comes whole all the same."""
 REPLY_BYTES = 16 << 20
 WAIT_MS = 500
-TIMESTAMP_MAX = 2**63 - 1
-
-
-def parse_time(text: str) -> int:
-    """Milliseconds since the epoch, written as such or as ISO 8601 (local time where no zone is given)."""
-    if text.isascii() and text.isdigit():
-        if len(text) > 19 or int(text) > TIMESTAMP_MAX:
-            raise ConfigError(f"{text} is too late for a timestamp in milliseconds")
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"cannot read the time {text!r}: write ISO 8601 such as 2026-07-01T12:00 or milliseconds since the epoch"
-        ) from None
+TAIL_MAX = 10_000
+"""The last records of a topic are held in memory before they are printed."""
+TAIL_STEP = 4
 
 
 async def find_start(
@@ -168,46 +153,29 @@ class Reader:
         return found
 
 
-Show = Callable[[int, Record], str | bytes]
+async def last_records(
+    client: Client, topic: str, partitions: list[int], count: int
+) -> tuple[list[tuple[int, Record]], dict[int, int]]:
+    """The last `count` records of all partitions together, by timestamp, and the positions after them.
 
-
-def json_of(topic: str) -> Show:
-    """One JSON object per record; bytes that are not UTF-8 come as `..._base64`."""
-
-    def show(partition: int, record: Record) -> str:
-        shown: dict[str, Any] = {
-            "topic": topic,
-            "partition": partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            **_text("key", record.key),
-            **_text("value", record.value),
-            "headers": [{"key": name, **_text("value", content)} for name, content in record.headers],
-        }
-        return json.dumps(shown, ensure_ascii=False)
-
-    return show
-
-
-def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
-
-
-def plain(separator: bytes) -> Show:
-    """The value, behind its key and the separator where it has one; the bytes as they are, `null` for none."""
-
-    def show(_: int, record: Record) -> bytes:
-        value = b"null" if record.value is None else record.value
-        return value if record.key is None else record.key + separator + value
-
-    return show
-
-
-def when(timestamp_ms: int) -> str:
-    """A record's time for people, in UTC; `-` where it has none."""
-    if timestamp_ms < 0:
-        return "-"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    Offsets may have gaps (compaction, markers of transactions): where too few were found, it looks further back.
+    """
+    ends = await find_ends(client, topic, partitions)
+    starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+    found: dict[int, deque[Record]] = {}
+    back = dict.fromkeys(partitions, count)
+    todo = list(partitions)
+    while todo:
+        positions = {each: max(starts[topic, each], ends[each] - back[each]) for each in todo}
+        for each in todo:
+            found[each] = deque(maxlen=count)
+        begun = dict(positions)
+        async for page in Reader(client, topic, positions, {each: ends[each] for each in todo}).pages():
+            for partition, record in page:
+                found[partition].append(record)
+        todo = [each for each in todo if len(found[each]) < count and begun[each] > starts[topic, each]]
+        for each in todo:
+            back[each] *= TAIL_STEP
+    every = [(partition, record) for partition in partitions for record in found[partition]]
+    every.sort(key=lambda each: each[1].timestamp)  # stable: in order within a partition, as far as timestamps are
+    return every[-count:], ends

@@ -20,6 +20,8 @@ from kpybroker.wire.rpc import (
 
 NAMES_NOT_IDS = 9
 """The last version of OffsetFetch and OffsetCommit with topic names, which offsets of deleted topics still have."""
+OF_GROUPS, OF_TRANSACTIONS = 0, 1
+"""Kinds of coordinators."""
 WITHOUT_MEMBERS = ("Empty", "Dead")
 _COUNT = Struct(">i")
 _LENGTH = Struct(">h")
@@ -52,14 +54,14 @@ class Standing:
         return max(0, self.end - self.committed)
 
 
-async def coordinator(client: Client, group: str) -> int:
-    """The node that keeps a group; its address is then known to the client. Raises KafkaError."""
+async def coordinator(client: Client, name: str, kind: int = OF_GROUPS) -> int:
+    """The node that keeps a group or a transactional id; its address is then known to the client. Raises KafkaError."""
 
     async def attempt() -> int:
-        request = find_coordinator.Request(key=group, key_type=0, coordinator_keys=[group])
+        request = find_coordinator.Request(key=name, key_type=kind, coordinator_keys=[name])
         told = await client.ask("FindCoordinator", request)
         found = told.coordinators[0] if told.coordinators else told
-        check(found.error_code, found.error_message or f"the coordinator of {group}")
+        check(found.error_code, found.error_message or f"the coordinator of {name}")
         client.brokers[found.node_id] = (found.host, found.port)
         return int(found.node_id)
 

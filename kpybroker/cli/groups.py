@@ -2,35 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from kpybroker.cli import group_facts, options, resetting
 from kpybroker.cli.client import Client, CommandFailed
-from kpybroker.cli.consuming import parse_time
+from kpybroker.cli.command_help import Family
+from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.cli.times import TIME_HELP, parse_time
 from kpybroker.errors import ConfigError
 
-app = typer.Typer(name="groups", help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+WATCH_S = 2.0
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+app = typer.Typer(
+    name="groups", cls=Family, help="List, describe, reset and delete consumer groups.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Its name: a consumer's group.id.")]
 
 
 @app.command("list")
-def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
-    """List groups with their states."""
+def list_(
+    watch: Annotated[bool, options.flag("--watch", "Show it again every two seconds, until Ctrl-C.")] = False,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """List groups with their states, members and lag."""
 
     async def show(client: Client) -> None:
-        found = await group_facts.list_all(client)
-        rows = [(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in found]
-        if as_json:
-            show_json([dict(zip(("group", "state", "type", "protocol"), row, strict=True)) for row in rows])
-        elif rows:
-            show_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows)
-        else:
-            remark("no groups; one appears when its first consumer joins or commits")
+        _show_groups(await overviews(client), as_json=as_json)
+        while watch:
+            await asyncio.sleep(WATCH_S)
+            found = await overviews(client)
+            if not as_json and sys.stdout.isatty():
+                sys.stdout.write(CLEAR_SCREEN)
+            _show_groups(found, as_json=as_json)
 
-    options.run(show)
+    try:
+        options.run(show, ends_with_reader=watch)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+        # the usual end of watching
+
+
+def _show_groups(found: list[Overview], *, as_json: bool) -> None:
+    if as_json:
+        show_json([row.facts for row in found])
+    elif found:
+        show_table(
+            ("GROUP", "STATE", "TYPE", "PROTOCOL", "MEMBERS", "LAG"), [tuple(row.facts.values()) for row in found]
+        )
+    else:
+        remark("no groups; one appears when its first consumer joins or commits")
 
 
 @app.command()
@@ -114,7 +142,7 @@ def reset(
         typer.Option(
             "--to-time",
             metavar="TIME",
-            help="To the first record of this time or later: 2026-07-01T12:00, or milliseconds since the epoch.",
+            help=f"To the first record of this time or later: {TIME_HELP}.",
         ),
     ] = None,
     shift_by: Annotated[

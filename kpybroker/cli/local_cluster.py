@@ -68,6 +68,11 @@ class Ports:
 
     def hold(self, port: int) -> int:
         """A port of this machine, 0 for a free one. Raises ConfigError: somebody listens there."""
+        if port and port in {each.getsockname()[1] for each in self._held}:
+            raise ConfigError(
+                f"port {port} is needed twice: brokers listen from --port on, controllers {CONTROLLERS_FROM} above, "
+                "HTTP from --http-port on; choose another --port or --http-port"
+            )
         holding = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+import stat
+import sys
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -89,18 +91,22 @@ def bootstrap() -> str:
     return _given.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
 
 
-def run(scenario: Callable[[Client], Awaitable[None]], where: str | None = None) -> None:
+def run(
+    scenario: Callable[[Client], Awaitable[None]], where: str | None = None, *, ends_with_reader: bool = False
+) -> None:
     """Connect, run the scenario, disconnect. Refusals and lost connections become CommandFailed: one line.
 
-    `where`: another bootstrap than the one that was named.
+    `where`: another bootstrap than the one that was named. `ends_with_reader`: stop when nobody reads stdout any more,
+    with BrokenPipeError, and not only when something is printed next.
     """
     addresses = parse_bootstrap(where or bootstrap())
     client = Client(real_world().network, addresses, timeout_ms())
 
     async def whole() -> None:
-        await client.start()
-        with contextlib.closing(client):
-            await scenario(client)
+        with _reader_of_stdout() if ends_with_reader else contextlib.nullcontext():
+            await client.start()
+            with contextlib.closing(client):
+                await scenario(client)
 
     try:
         asyncio.run(whole())
@@ -118,6 +124,37 @@ def run(scenario: Callable[[Client], Awaitable[None]], where: str | None = None)
         raise CommandFailed(f"cannot go on: {error.strerror or error}") from error
     except MalformedFrame as error:
         raise CommandFailed(f"the broker's answer cannot be read: {error}") from error
+
+
+@contextlib.contextmanager
+def _reader_of_stdout() -> Iterator[None]:
+    """Cancel the task when the other end of stdout, a pipe, is closed; that becomes BrokenPipeError."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    has_gone = False
+
+    def on_closed() -> None:
+        nonlocal has_gone
+        has_gone = True
+        loop.remove_reader(stdout)
+        task.cancel()
+
+    try:
+        stdout = sys.stdout.fileno()
+        is_pipe = stat.S_ISFIFO(os.fstat(stdout).st_mode)
+    except (OSError, ValueError):  # closed, or not a file
+        is_pipe = False
+    if is_pipe:
+        loop.add_reader(stdout, on_closed)  # the writing end of a pipe is "readable" only when its reader is gone
+    try:
+        yield
+    except asyncio.CancelledError:
+        if has_gone:
+            raise BrokenPipeError from None
+        raise
+    finally:
+        if is_pipe:
+            loop.remove_reader(stdout)
 
 
 def told(refusal: KafkaError) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kpybroker.cli.client import Client, CommandFailed, check
+from kpybroker.cli.json_lines import Outgoing, parse_json_line
 from kpybroker.cli.murmur2 import partition_of
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import Headers, encode_batch
+from kpybroker.wire.batch import Headers, Keyed, Record, encode_batch
 from kpybroker.wire.compression import Codec
 from kpybroker.wire.rpc import init_producer_id, metadata, produce
 
-Pair = tuple[bytes | None, bytes | None]
 BATCH_BYTES = 256 * 1024
 """A batch is closed at this size; a single record may be larger."""
 BATCH_RECORDS_MAX = 20_000
@@ -25,7 +25,10 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class HowToSend:
-    """What the command's options say. `separator` parts key and value; a value equal to `null_marker` is null."""
+    """What the command's options say. `separator` parts key and value; a value equal to `null_marker` is null.
+
+    `is_json`: each line is a JSON object instead.
+    """
 
     partition: int | None = None
     acks: int = -1
@@ -33,25 +36,26 @@ class HowToSend:
     separator: bytes | None = None
     null_marker: bytes | None = None
     headers: Headers = ()
+    is_json: bool = False
 
 
 @dataclass(slots=True)
 class Open:
     """What waits for its partition's next batch."""
 
-    records: list[tuple[bytes | None, bytes | None, Headers]] = field(default_factory=list)
+    records: list[Record | Keyed] = field(default_factory=list)
     size_bytes: int = 0
 
 
 class Lines:
-    """Bytes in, whole lines out, as (key, value). A last line without its newline counts."""
+    """Bytes in, the record of each whole line out. A last line without its newline counts."""
 
     def __init__(self, how: HowToSend) -> None:
         self._how = how
         self._rest = b""
         self._count = 0
 
-    def feed(self, data: bytes) -> Iterator[Pair]:
+    def feed(self, data: bytes) -> Iterator[Outgoing]:
         """The lines that are whole now; those before a bad one come out before CommandFailed is raised."""
         whole, newline, rest = data.rpartition(b"\n")
         if not newline:
@@ -64,15 +68,17 @@ class Lines:
             raise CommandFailed(f"line {self._count + 1} is longer than {LINE_BYTES_MAX} bytes; is the input text?")
         return map(self._parse, lines)
 
-    def end(self) -> Iterator[Pair]:
+    def end(self) -> Iterator[Outgoing]:
         """What came after the last newline."""
         rest, self._rest = self._rest, b""
         return map(self._parse, [rest] if rest else [])
 
-    def _parse(self, line: bytes) -> Pair:
+    def _parse(self, line: bytes) -> Outgoing:
         self._count += 1
         if line.endswith(b"\r"):
             line = line[:-1]
+        if self._how.is_json:
+            return parse_json_line(line, self._count)
         key: bytes | None = None
         value: bytes | None = line
         if self._how.separator is not None:
@@ -82,7 +88,7 @@ class Lines:
                 raise CommandFailed(
                     f"line {self._count} has no {separator!r} between key and value; those before were sent"
                 )
-        return key, None if value == self._how.null_marker and value is not None else value
+        return Outgoing(key, None if value == self._how.null_marker and value is not None else value)
 
 
 class Sender:
@@ -116,35 +122,50 @@ class Sender:
             raise CommandFailed(f"{self._topic} has no partition {chosen}: there are 0 to {self._count - 1}")
         self._keyless = time.time_ns() // 1000 % self._count
         if self._how.acks == -1:
-            request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
-            told = await self._client.patiently(lambda: self._client.ask("InitProducerId", request, at_most=5))
-            check(told.error_code)
-            self._producer = told.producer_id, told.producer_epoch
+            self._producer = await self._client.patiently(self._begin)
         return created
 
-    async def add(self, pairs: Iterable[Pair]) -> None:
+    async def _begin(self) -> tuple[int, int]:
+        """A producer id and its epoch. Apache Kafka has none ready just after it started, and is asked again."""
+        request = init_producer_id.Request(transactional_id=None, transaction_timeout_ms=60_000)
+        told = await self._client.ask("InitProducerId", request, at_most=5)
+        check(told.error_code)
+        return told.producer_id, told.producer_epoch
+
+    async def add(self, records: Iterable[Outgoing]) -> None:
         """Take records; full batches are sent on the way."""
-        headers = self._how.headers
-        for key, value in pairs:
-            partition = self._partition(key)
+        for record in records:
+            headers = record.headers + self._how.headers
+            partition = self._partition(record)
             waiting = self._open.get(partition)
             if waiting is None:
                 waiting = self._open[partition] = Open()
-            size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+            size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+            size += sum(len(name) + len(content or b"") for name, content in record.headers)
             if waiting.records and waiting.size_bytes + size > BATCH_BYTES:
                 await self.flush()
                 waiting = self._open[partition] = Open()
-            waiting.records.append((key, value, headers))
+            if record.timestamp is None:
+                waiting.records.append((record.key, record.value, headers))
+            else:
+                waiting.records.append(Record(0, record.timestamp, record.key, record.value, headers))
             waiting.size_bytes += size
             self._open_bytes += size
             is_full = waiting.size_bytes >= BATCH_BYTES or len(waiting.records) >= BATCH_RECORDS_MAX
             if is_full or self._open_bytes >= OPEN_BYTES_MAX:
                 await self.flush()
 
-    def _partition(self, key: bytes | None) -> int:
+    def _partition(self, record: Outgoing) -> int:
         if self._how.partition is not None:
             return self._how.partition
-        return self._keyless if key is None else partition_of(key, self._count)
+        if record.partition is not None:
+            if record.partition >= self._count:
+                raise CommandFailed(
+                    f"{self._topic} has no partition {record.partition}, which a line names: there are 0 to "
+                    f"{self._count - 1}; give it more, or send all to one with --partition"
+                )
+            return record.partition
+        return self._keyless if record.key is None else partition_of(record.key, self._count)
 
     async def flush(self) -> None:
         """Send everything that waits, one batch per partition. Raises CommandFailed, KafkaError, OSError."""

@@ -44,6 +44,18 @@ def show_table(
     console.print(table)
 
 
+def show_size(size_bytes: int) -> str:
+    """Bytes for people, in powers of 1,000; `-` for a size that is not known."""
+    if size_bytes < 0:
+        return "-"
+    amount = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:,.1f} TB"
+
+
 def show_line(text: str) -> None:
     """A plain line on stdout."""
     sys.stdout.write(text + "\n")

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from kpybroker.cli import checking
+from kpybroker.cli.command_help import Family
 from kpybroker.cli.formatting import Wishes, describe, format_directories
 from kpybroker.cli.options import Json, flag
 from kpybroker.cli.properties import read_properties
@@ -20,6 +21,7 @@ from kpybroker.storage.formatting import encode_id, random_id
 
 app = typer.Typer(
     name="storage",
+    cls=Family,
     help="Format, look at, check and repair the data directories of a stopped broker.",
     no_args_is_help=True,
 )

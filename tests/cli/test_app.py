@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from typer.main import get_command
 
 from kpybroker import __version__
 from kpybroker.cli.app import app
+from kpybroker.cli.command_table import COMMANDS
 from kpybroker.testing.process import BrokerProcess
 from kpybroker.wire.api import API
 from tests.cli.shell import Shell, kpybroker_process
@@ -36,6 +40,30 @@ def test_the_table_of_apis_is_the_one_that_is_served(offline: Shell) -> None:
 
 def test_the_version_is_told(offline: Shell) -> None:
     assert offline("version") == (0, f"{__version__}\n", "")
+
+
+def test_the_version_and_the_help_have_their_usual_options(offline: Shell) -> None:
+    assert offline("--version") == (0, f"kpybroker {__version__}\n", "")
+    for path in commands():
+        if path not in (("dev",), ("serve",)):  # as above: not read by typer
+            assert offline(*path, "-h") == offline(*path, "--help")
+
+
+def test_the_list_of_commands_says_what_each_page_says() -> None:
+    program: Any = get_command(app)
+    for name, (_, summary) in COMMANDS.items():
+        assert " ".join(program.commands[name].help.split("\n\n")[0].split()) == summary
+
+
+def test_a_command_imports_no_other_ones_modules() -> None:
+    """The time until a command begins is mostly imports."""
+    code = (
+        "import sys\nfrom kpybroker.cli.commands import run_command\nassert run_command(['version']) == 0\n"
+        "print([name for name in sys.modules if name.startswith(('kpybroker.storage', 'kpybroker.controller', "
+        "'kpybroker.cli.topics', 'kpybroker.archive'))])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [__version__, "[]"]
 
 
 def commands() -> list[tuple[str, ...]]:
@@ -67,6 +95,8 @@ def test_every_help_page_explains_every_option(path: tuple[str, ...], offline: S
     else:
         code, out, err = offline(*path, "--help")
     assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: {' '.join(('kpybroker', *path))} [OPTIONS]"), "one style for all pages"
+    assert not re.search(r"[│╭]|<[a-z]+>|<=", out), out
     shown = " ".join(out.split())
     for option in (option for parameter in command.params for option in parameter.opts if option.startswith("--")):
         assert option in shown

@@ -148,6 +148,15 @@ def test_a_property_file_says_what_was_planned(tmp_path: Path, ports: Ports) -> 
         assert parse_properties(text, "") == node.properties
 
 
+def test_no_port_is_planned_twice(tmp_path: Path, ports: Ports) -> None:
+    """The controllers of three brokers listen 100 above --port, which is where people like to have HTTP."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1] % 20_000 + 20_000
+    with pytest.raises(ConfigError, match="choose another --port or --http-port"):
+        plan(tmp_path, Wanted(3, port, port + 102, {}), {}, ports)
+
+
 def test_held_ports_are_for_the_nodes(ports: Ports) -> None:
     """Nobody is given one, and who names one can listen; a port in use cannot be held."""
     held = [ports.hold(0) for _ in range(50)]

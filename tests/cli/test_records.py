@@ -8,13 +8,13 @@ import os
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from pathlib import Path
 
 import pytest
 
-from kpybroker.cli.consuming import parse_time
 from kpybroker.cli.murmur2 import partition_of
+from kpybroker.cli.times import parse_time
 from kpybroker.errors import ConfigError
 from kpybroker.testing.process import BrokerProcess
 from tests.cli.shell import Answer, Shell, kpybroker_process
@@ -112,9 +112,33 @@ def test_times_are_read_as_written() -> None:
     assert parse_time("2026-07-01T12:00:00.250Z") % 1000 == 250
     local = datetime(2026, 7, 1, 12).astimezone(UTC)
     assert parse_time("2026-07-01T12:00") == round(local.timestamp() * 1000)
-    for wrong in ("", "yesterday", "-1", "99999999999999999999", "2026-13-01"):
+    for wrong in (
+        "",
+        "tomorrow",
+        "m",
+        "5y",
+        "5m ",
+        "-5m",
+        "-1",
+        "99999999999999999999",
+        "2026-13-01",
+        "9" * 12 + "w" * 2,
+    ):
         with pytest.raises(ConfigError):
             parse_time(wrong)
+
+
+def test_times_are_read_relative_to_now() -> None:
+    now = 1_782_900_000_123
+    assert parse_time("now", now) == now
+    assert parse_time("5m", now) == now - 5 * 60_000
+    assert parse_time("1d2h3m4s5ms", now) == now - (86_400_000 + 2 * 3_600_000 + 3 * 60_000 + 4_005)
+    assert parse_time("2w", now) == now - 14 * 86_400_000
+    assert parse_time("999999999999w", now) == 0, "nothing is older than the epoch"
+    today, yesterday = parse_time("today", now), parse_time("yesterday", now)
+    assert yesterday < today <= now
+    assert datetime.fromtimestamp(today / 1000).time() == datetime.fromtimestamp(yesterday / 1000).time() == time.min
+    assert abs(parse_time("now") - parse_time("0s")) < 60_000
 
 
 def test_lines_before_a_bad_one_are_sent(shell: Shell, topic: str) -> None:
@@ -150,6 +174,16 @@ def test_offsets_outside_a_log_are_refused(shell: Shell, topic: str) -> None:
         (("consume", "t", "--max", "0"), 2, "'--max'"),
         (("consume", "t", "--time", "noon"), 2, "noon"),
         (("consume", "t", "--time", "0", "--from-beginning"), 2, "--time"),
+        (("consume", "t", "--tail", "0"), 2, "'--tail'"),
+        (("consume", "t", "--tail", "10001"), 2, "'--tail'"),
+        (("consume", "t", "--tail", "1", "--offset", "1"), 2, "--tail and --offset"),
+        (("consume", "t", "--group", "g", "--tail", "1"), 2, "groups reset"),
+        (("consume", "t", "--grep", "("), 2, "--grep"),
+        (("consume", "t", "--format", "{nothing}"), 2, "{nothing}"),
+        (("consume", "t", "--format", "{key:5}"), 2, "--format"),
+        (("consume", "t", "--format", "{"), 2, "--format"),
+        (("consume", "t", "--format", "{key}", "--json"), 2, "--json"),
+        (("produce", "t", "--json-lines", "--key-separator", "="), 2, "--key-separator"),
         (("produce", "t", "--acks", "2"), 2, "--acks"),
         (("produce", "t", "--compression", "rar"), 2, "rar"),
         (("produce", "t", "--header", "x"), 2, "NAME=VALUE"),

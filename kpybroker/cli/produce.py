@@ -1,4 +1,4 @@
-"""`kpybroker produce` and `kpybroker consume`: lines in, records out."""
+"""`kpybroker produce`: lines in."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from kpybroker.cli import consuming, options
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed
+from kpybroker.cli import options
+from kpybroker.cli.client import Client, CommandFailed
 from kpybroker.cli.producing import HowToSend, Lines, Sender
 from kpybroker.cli.show import remark, show_json
 from kpybroker.errors import ConfigError
@@ -27,43 +27,58 @@ LINGER_S = 0.005
 """What has been read is sent when the input pauses for so long, or a batch is full."""
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 HEADERS_MAX = 1000
+TYPE_HERE = "type records, one a line; Ctrl-D ends"
 TOPIC_HELP = "Its name."
+
+File = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="Read lines from here, not from standard input.")
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator", metavar="TEXT", help="Parts the key of a line from its value; without it, no keys."
+    ),
+]
+Partition = Annotated[
+    int | None, typer.Option("--partition", metavar="N", min=0, help="Send all there, whatever the keys.")
+]
+Acks = Annotated[
+    str,
+    typer.Option(
+        "--acks", metavar="all|1|0", help="Who must have a record: all in-sync replicas, the leader, or nobody."
+    ),
+]
+Compression = Annotated[str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")]
+Header = Annotated[
+    list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="For every record; may be repeated.")
+]
+NullMarker = Annotated[str | None, typer.Option("--null-marker", metavar="TEXT", help="A value equal to this is null.")]
+JsonLines = Annotated[
+    bool,
+    options.flag(
+        "--json-lines",
+        "Each line is a record as `kpybroker consume --json` prints it: key, value, headers, partition, timestamp.",
+    ),
+]
 
 
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help=TOPIC_HELP)],
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Read lines from here, not from standard input.")
-    ] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator", metavar="TEXT", help="Parts the key of a line from its value; without it, no keys."
-        ),
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", min=0, help="Send all there, whatever the keys.")
-    ] = None,
-    acks: Annotated[
-        str,
-        typer.Option(
-            "--acks", metavar="all|1|0", help="Who must have a record: all in-sync replicas, the leader, or nobody."
-        ),
-    ] = "all",
-    compression: Annotated[
-        str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
-    header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="For every record; may be repeated.")
-    ] = None,
-    null_marker: Annotated[
-        str | None, typer.Option("--null-marker", metavar="TEXT", help="A value equal to this is null.")
-    ] = None,
+    file: File = None,
+    key_separator: KeySeparator = None,
+    partition: Partition = None,
+    acks: Acks = "all",
+    compression: Compression = "none",
+    header: Header = None,
+    null_marker: NullMarker = None,
+    json_lines: JsonLines = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
     """Send lines of a file or of standard input, one record each."""
+    if json_lines and (key_separator is not None or null_marker is not None):
+        raise ConfigError("--json-lines says key and null itself; leave out --key-separator and --null-marker")
     if acks not in ACKS:
         raise ConfigError(f"--acks {acks!r}: write all, 1 or 0")
     if compression not in CODEC_BY_NAME:
@@ -77,8 +92,11 @@ def produce(
         separator=None if key_separator is None else os.fsencode(key_separator),
         null_marker=None if null_marker is None else os.fsencode(null_marker),
         headers=_headers(header or []),
+        is_json=json_lines,
     )
     source, size = _open(file)
+    if source.isatty():
+        remark(TYPE_HERE)
 
     async def send(client: Client) -> None:
         sender = Sender(client, topic, how)
@@ -173,94 +191,3 @@ def _report(sender: Sender, topic: str, took_s: float, *, as_json: bool) -> None
         return
     records = "1 record" if count == 1 else f"{count:,} records"
     remark(f"sent {records} ({sender.sent_bytes:,} bytes) to {topic} in {took_s:.2f} s")
-
-
-def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help=TOPIC_HELP)],
-    from_beginning: Annotated[bool, options.flag("--from-beginning", "From the first record stored.")] = False,
-    offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", min=0, help="From this offset of one partition.")
-    ] = None,
-    time_: Annotated[
-        str | None,
-        typer.Option(
-            "--time", metavar="TIME", help="From this time on: 2026-07-01T12:00, or milliseconds since the epoch."
-        ),
-    ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this one.")] = None,
-    count_max: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")] = None,
-    follow: Annotated[bool, options.flag("--follow", "Go on with what arrives, until Ctrl-C.")] = False,
-    key_separator: Annotated[
-        str,
-        typer.Option(
-            "--key-separator", metavar="TEXT", show_default=False, help="Between a key and its value (a tab)."
-        ),
-    ] = "\t",
-    bootstrap: options.Bootstrap = None,
-    timeout: options.Timeout = None,
-    as_json: options.Json = False,
-) -> None:
-    """Print records: from a start on (--from-beginning, --offset, --time) those stored, else those that arrive."""
-    options.check_offset("--offset", offset)
-    starts = [from_beginning, offset is not None, time_ is not None]
-    if sum(starts) > 1:
-        raise ConfigError("--from-beginning, --offset and --time exclude each other; give one of them")
-    time_ms = EARLIEST if from_beginning else LATEST if time_ is None else consuming.parse_time(time_)
-    show = consuming.json_of(topic) if as_json else consuming.plain(os.fsencode(key_separator))
-
-    async def tail(client: Client) -> None:
-        goes_on = follow or not any(starts)
-        waited = await client.wait_until_created(topic, remark, patient=goes_on)
-        partitions = await _partitions(client, topic, partition, needs_one=offset is not None)
-        # what was sent since the topic was created is not passed over
-        begin_ms = EARLIEST if waited and time_ms == LATEST else time_ms
-        positions = await consuming.find_start(client, topic, partitions, offset, begin_ms)
-        ends = None if goes_on else await consuming.find_ends(client, topic, partitions, until_some=waited)
-        reader = consuming.Reader(client, topic, positions, ends)
-        await _print_records(reader, show, count_max)
-
-    try:
-        options.run(tail)
-    except KeyboardInterrupt:
-        if any(starts) and not follow:
-            raise
-        # the usual end of following
-
-
-async def _partitions(client: Client, topic: str, chosen: int | None, *, needs_one: bool) -> list[int]:
-    found = sorted(partition.partition_index for partition in (await client.topic(topic)).partitions)
-    if chosen is not None:
-        if chosen not in found:
-            raise CommandFailed(f"{topic} has no partition {chosen}: there are {found[0]} to {found[-1]}")
-        return [chosen]
-    if needs_one and len(found) > 1:
-        raise ConfigError(
-            f"--offset counts within one partition; say which with --partition ({found[0]} to {found[-1]})"
-        )
-    return found
-
-
-async def _print_records(reader: consuming.Reader, show: consuming.Show, count_max: int | None) -> None:
-    out = sys.stdout.buffer
-    is_terminal = sys.stdout.isatty()
-    count = 0
-    async for page in reader.pages():
-        lines: list[bytes] = []
-        for partition, record in page if count_max is None else page[: count_max - count]:
-            line = show(partition, record)
-            if isinstance(line, str):
-                line = line.encode()
-            elif is_terminal:
-                line = _visible(line)
-            lines += line, b"\n"
-        out.write(b"".join(lines))
-        out.flush()
-        count += len(lines) // 2
-        if count == count_max:
-            return
-
-
-def _visible(line: bytes) -> bytes:
-    """What a terminal may be given: bytes that mean something to it are for pipes only."""
-    text = line.decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text).encode()

@@ -1,0 +1,63 @@
+"""The help pages of commands that typer reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from kpybroker.cli.help_page import Page, Row
+
+
+def page_of(command: Any, path: str) -> Page:
+    """The page of a command or a family of commands, called by `path`."""
+    arguments = [(_metavar(each), each) for each in command.params if each.param_type_name == "argument"]
+    options = [Row(_option_name(each), each.help or "") for each in command.params if each.param_type_name == "option"]
+    options.append(Row("-h, --help", "Show this page."))
+    commands = getattr(command, "commands", {})
+    usage = " ".join([path, "[OPTIONS]", *(name for name, _ in arguments)] + ["COMMAND ..."] * bool(commands))
+    return Page(
+        usage,
+        command.help or "",
+        (
+            ("Arguments", [Row(name, each.help or "") for name, each in arguments]),
+            ("Commands", command_rows(commands)),
+            ("Options", options),
+        ),
+        command.epilog or "",
+    )
+
+
+def command_rows(commands: Any) -> list[Row]:
+    """The commands of a family, with the first paragraph of their help."""
+    summaries: dict[str, str] | None = getattr(commands, "summaries", None)
+    if summaries is None:
+        summaries = {name: command.help or "" for name, command in commands.items()}
+    return [Row(name, told.split("\n\n")[0]) for name, told in summaries.items()]
+
+
+def _metavar(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    shown = f"{name}..." if argument.nargs == -1 else name
+    return shown if argument.required else f"[{shown}]"
+
+
+def _option_name(option: Any) -> str:
+    takes = "" if option.is_flag or not option.metavar else f" {option.metavar}"
+    return ", ".join(sorted(option.opts, key=len)) + takes
+
+
+class Command(TyperCommand):
+    """A command whose help is a Page."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(page_of(self, ctx.command_path).render())
+
+
+class Family(TyperGroup):
+    """Commands of one family, whose help is a Page."""
+
+    command_class = Command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(page_of(self, ctx.command_path).render())

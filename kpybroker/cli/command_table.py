@@ -1,0 +1,93 @@
+"""All commands by name. A command's module is imported when that command runs, not when another does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import typer
+import typer.main
+
+from kpybroker.cli.command_help import Command, Family
+
+COMMANDS = {
+    "dev": ("serving_commands:dev", "Start a broker for this laptop: on 127.0.0.1:9092, its data in ./kpybroker-data."),
+    "serve": ("serving_commands:serve", "Start a broker from a properties file."),
+    "wait": (
+        "awaiting:wait",
+        "Wait until brokers are up, for --timeout at most; exit code 1 and the reason where they are not.",
+    ),
+    "stop": ("awaiting:stop", "Stop a broker that dev --detach started, and wait for its end."),
+    "produce": ("produce:produce", "Send lines of a file or of standard input, one record each."),
+    "consume": (
+        "consume:consume",
+        "Print records: from a start on (--from-beginning, --tail, --offset, --time) those stored, else what arrives.",
+    ),
+    "status": (
+        "status:status",
+        "Show the cluster on one screen: nodes, controller, partitions that lack replicas, disks, groups with lag.",
+    ),
+    "cluster": ("status:cluster", "Show the cluster's id, controller, voters, features and partitions."),
+    "brokers": ("status:brokers_app", "List the brokers of the cluster, and forget one."),
+    "topics": ("topics:app", "Create, list, describe, delete, alter and trim topics."),
+    "groups": ("groups:app", "List, describe, reset and delete consumer groups."),
+    "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
+    "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
+    "transactions": ("transactions:app", "List, describe and abort transactions."),
+    "reassign": ("reassign:app", "Move replicas to other brokers."),
+    "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),
+    "archive": (
+        "archive:app",
+        "Copy topics to Parquet files with Spark, verify the copy, write it back. `archive TOPIC... --to URI` copies.",
+    ),
+    "completion": ("completion:completion", "Print the completion script of a shell."),
+    "api": ("api_table:api", "Print the APIs that are served, and their versions."),
+    "version": ("api_table:version", "Print the version."),
+}
+"""`module:attribute` within this package, and the first paragraph of the command's own help."""
+
+
+class Commands(MutableMapping[str, Any]):
+    """The commands as typer wants them, each made when it is first looked up."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+        self.summaries = {name: told for name, (_, told) in COMMANDS.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            module, _, attribute = COMMANDS[name][0].partition(":")
+            self._made[name] = _built(name, getattr(import_module(f"kpybroker.cli.{module}"), attribute))
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+def _built(name: str, declared: Any) -> Any:
+    """A function becomes a Command, a typer app a Family."""
+    if isinstance(declared, typer.Typer):
+        for info in declared.registered_commands:
+            info.cls = Command
+        return typer.main.get_group(declared)
+    single = typer.Typer(add_completion=False)
+    single.command(name, cls=Command, context_settings=getattr(declared, "context_settings", None))(declared)
+    return typer.main.get_command(single)
+
+
+class Program(Family):
+    """`kpybroker` itself."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = Commands()

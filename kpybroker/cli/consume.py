@@ -1,0 +1,213 @@
+"""`kpybroker consume`: records out."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Annotated, NamedTuple
+
+import typer
+
+from kpybroker.cli import consuming, group_facts, options, record_format
+from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed
+from kpybroker.cli.show import remark
+from kpybroker.cli.times import TIME_HELP, parse_time
+from kpybroker.errors import ConfigError
+from kpybroker.wire.batch import Record
+
+
+class _Printer:
+    """Writes the records that match, `count_max` of them at most."""
+
+    def __init__(self, show: record_format.Show, grep: re.Pattern[bytes] | None, count_max: int | None) -> None:
+        self._show = show
+        self._grep = grep
+        self._left = count_max
+        self._is_terminal = sys.stdout.isatty()
+
+    def write(self, page: list[tuple[int, Record]]) -> int:
+        """Print a page; how many of its records were looked at before the maximum was reached."""
+        out = sys.stdout.buffer
+        lines: list[bytes] = []
+        looked_at = 0
+        for partition, record in page:
+            if self.is_done:
+                break
+            looked_at += 1
+            if self._grep is not None and not self._matches(record):
+                continue
+            line = self._show(partition, record)
+            if isinstance(line, str):
+                line = line.encode()
+            elif self._is_terminal:
+                line = _visible(line)
+            lines += line, b"\n"
+            if self._left is not None:
+                self._left -= 1
+        out.write(b"".join(lines))
+        out.flush()
+        return looked_at
+
+    @property
+    def is_done(self) -> bool:
+        return self._left == 0
+
+    def _matches(self, record: Record) -> bool:
+        assert self._grep is not None
+        return any(part is not None and self._grep.search(part) for part in (record.key, record.value))
+
+
+class _Wish(NamedTuple):
+    """Where to begin and when to stop. `offset` and `tail` are None where they were not asked for."""
+
+    time_ms: int
+    offset: int | None
+    tail: int | None
+    partition: int | None
+    group: str | None
+    goes_on: bool
+
+
+Tail = Annotated[
+    int | None,
+    typer.Option("--tail", metavar="N", min=1, max=consuming.TAIL_MAX, help="From the last N records on."),
+]
+Offset = Annotated[int | None, typer.Option("--offset", metavar="N", min=0, help="From this offset of one partition.")]
+Time = Annotated[str | None, typer.Option("--time", metavar="TIME", help=f"From this time on: {TIME_HELP}.")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="Go on where this group has committed, and commit what was printed. The group must have no members.",
+    ),
+]
+Partition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this one.")]
+Grep = Annotated[
+    str | None,
+    typer.Option("--grep", metavar="REGEX", help="Only records whose key or value has a match (Python's re)."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="TEXT",
+        help=f"Print each record so: '{{offset}} {{value}}'. Fields: {', '.join(record_format.FIELDS)}.",
+    ),
+]
+KeySeparator = Annotated[
+    str, typer.Option("--key-separator", metavar="TEXT", show_default=False, help="Between key and value (a tab).")
+]
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
+    from_beginning: Annotated[bool, options.flag("--from-beginning", "From the first record stored.")] = False,
+    tail: Tail = None,
+    offset: Offset = None,
+    time_: Time = None,
+    group: Group = None,
+    partition: Partition = None,
+    count_max: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")] = None,
+    follow: Annotated[bool, options.flag("--follow", "Go on with what arrives, until Ctrl-C.")] = False,
+    grep: Grep = None,
+    format_: Format = None,
+    key_separator: KeySeparator = "\t",
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print records: from a start on (--from-beginning, --tail, --offset, --time) those stored, else what arrives."""
+    options.check_offset("--offset", offset)
+    starts = {"--from-beginning": from_beginning, "--tail": tail, "--offset": offset, "--time": time_}
+    chosen = [name for name, given in starts.items() if given not in (None, False)]
+    _check(chosen, has_group=group is not None, has_two_forms=as_json and format_ is not None)
+    time_ms = EARLIEST if from_beginning else LATEST if time_ is None else parse_time(time_)
+    show = record_format.json_of(topic) if as_json else record_format.plain(os.fsencode(key_separator))
+    if format_ is not None:
+        show = record_format.template(topic, format_)
+    printer = _Printer(show, None if grep is None else _pattern(grep), count_max)
+    wish = _Wish(time_ms, offset, tail, partition, group, follow or not chosen)
+
+    async def read(client: Client) -> None:
+        await _consume(client, topic, wish, printer)
+
+    try:
+        options.run(read, ends_with_reader=True)
+    except KeyboardInterrupt:
+        if not wish.goes_on:
+            raise
+        # the usual end of following
+
+
+def _check(starts: list[str], *, has_group: bool, has_two_forms: bool) -> None:
+    """Raises ConfigError for options that exclude each other."""
+    if len(starts) > 1:
+        raise ConfigError(f"{' and '.join(starts)} exclude each other; give one of them")
+    if has_group and starts not in ([], ["--from-beginning"]):
+        raise ConfigError(f"--group goes on where the group is; leave out {starts[0]}, or use `kpybroker groups reset`")
+    if has_two_forms:
+        raise ConfigError("--json and --format exclude each other; give one of them")
+
+
+def _pattern(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(os.fsencode(text))
+    except re.error as error:
+        raise ConfigError(f"--grep {text!r} is no regular expression: {error}") from None
+
+
+async def _consume(client: Client, topic: str, wish: _Wish, printer: _Printer) -> None:
+    waited = await client.wait_until_created(topic, remark, patient=wish.goes_on)
+    partitions = await _partitions(client, topic, wish.partition, needs_one=wish.offset is not None)
+    # what was sent since the topic was created is not passed over
+    begin_ms = EARLIEST if waited and wish.time_ms == LATEST else wish.time_ms
+    ends = None if wish.goes_on else await consuming.find_ends(client, topic, partitions, until_some=waited)
+    if wish.tail is not None:
+        found, positions = await consuming.last_records(client, topic, partitions, wish.tail)
+        printer.write(found)
+        if ends is not None:
+            return
+    else:
+        positions = await consuming.find_start(client, topic, partitions, wish.offset, begin_ms)
+    if wish.group is not None:
+        positions |= await _committed(client, wish.group, topic, positions)
+    reader = consuming.Reader(client, topic, dict(positions), ends)
+    if printer.is_done:
+        return
+    async for page in reader.pages():
+        looked_at = printer.write(page)
+        if wish.group is not None and reader.positions != positions:
+            positions = dict(reader.positions)
+            for at, record in page[looked_at:][::-1]:
+                positions[at] = record.offset  # not printed: the first such record of its partition
+            await group_facts.commit(client, wish.group, {(topic, at): offset for at, offset in positions.items()})
+        if printer.is_done:
+            return
+
+
+async def _committed(client: Client, group: str, topic: str, positions: dict[int, int]) -> dict[int, int]:
+    """Where the group is in those partitions that it has committed. Raises CommandFailed where it has members."""
+    group_facts.must_be_idle(await group_facts.find(client, group))
+    offsets = await group_facts.committed(client, group)
+    return {index: at for (name, index), at in offsets.items() if name == topic and index in positions}
+
+
+async def _partitions(client: Client, topic: str, chosen: int | None, *, needs_one: bool) -> list[int]:
+    found = sorted(partition.partition_index for partition in (await client.topic(topic)).partitions)
+    if chosen is not None:
+        if chosen not in found:
+            raise CommandFailed(f"{topic} has no partition {chosen}: there are {found[0]} to {found[-1]}")
+        return [chosen]
+    if needs_one and len(found) > 1:
+        raise ConfigError(
+            f"--offset counts within one partition; say which with --partition ({found[0]} to {found[-1]})"
+        )
+    return found
+
+
+def _visible(line: bytes) -> bytes:
+    """What a terminal may be given: bytes that mean something to it are for pipes only."""
+    text = line.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text).encode()

@@ -1,0 +1,123 @@
+"""The lag and the members of many groups, with a few requests to each coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kpybroker.cli.client import LATEST, Client, TopicPartition, check
+from kpybroker.cli.group_facts import NAMES_NOT_IDS
+from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.wire.rpc import consumer_group_describe, describe_groups, list_groups, offset_fetch
+
+GROUPS_PER_REQUEST = 100
+
+
+@dataclass(slots=True)
+class Overview:
+    """A group as a list shows it. `members` and `lag` are None where they are not known."""
+
+    group: str
+    state: str
+    kind: str
+    protocol: str
+    members: int | None = None
+    lag: int | None = None
+
+    @property
+    def facts(self) -> dict[str, str | int | None]:
+        """As JSON shows it."""
+        return {
+            "group": self.group,
+            "state": self.state,
+            "type": self.kind,
+            "protocol": self.protocol,
+            "members": self.members,
+            "lag": self.lag,
+        }
+
+
+async def overviews(client: Client) -> list[Overview]:
+    """All groups by name. Raises KafkaError, OSError."""
+    await client.metadata([])
+    found: list[Overview] = []
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+
+    async def attempt(node: int) -> list[Overview]:
+        told = await client.ask("ListGroups", list_groups.Request(), node=node)
+        check(told.error_code)
+        return [Overview(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in told.groups]
+
+    for node in sorted(client.brokers):
+        here = await client.patiently(lambda node=node: attempt(node))  # type: ignore[misc]
+        found += here
+        for some in _in_parts(here):
+            await _count_members(client, node, some)
+            offsets |= await _committed(client, node, [each.group for each in some])
+    ends = await _ends(client, {place for places in offsets.values() for place in places})
+    for each in found:
+        places = offsets.get(each.group)
+        if places is not None:
+            each.lag = sum(max(0, ends[place] - at) for place, at in places.items() if place in ends)
+    return sorted(found, key=lambda each: each.group)
+
+
+def _in_parts(groups: Sequence[Overview]) -> Iterator[Sequence[Overview]]:
+    for at in range(0, len(groups), GROUPS_PER_REQUEST):
+        yield groups[at : at + GROUPS_PER_REQUEST]
+
+
+async def _count_members(client: Client, node: int, groups: Sequence[Overview]) -> None:
+    """A group that came, went or moved since it was listed keeps None."""
+    by_name = {each.group: each for each in groups}
+    modern = [each.group for each in groups if each.kind.lower() == "consumer"]
+    classic = [each.group for each in groups if each.group not in modern]
+    if classic:
+        told = await client.ask("DescribeGroups", describe_groups.Request(groups=classic), node=node)
+        for row in told.groups:
+            if not row.error_code:
+                by_name[row.group_id].members = len(row.members)
+    if modern:
+        try:
+            told = await client.ask(
+                "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=modern), node=node
+            )
+        except MalformedFrame:  # a broker that does not serve it
+            return
+        for row in told.groups:
+            if not row.error_code:
+                by_name[row.group_id].members = len(row.members)
+
+
+async def _committed(client: Client, node: int, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
+    request = offset_fetch.Request(
+        groups=[offset_fetch.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
+    )
+    told = await client.ask("OffsetFetch", request, node=node, at_most=NAMES_NOT_IDS)
+    return {
+        group.group_id: {
+            (topic.name, row.partition_index): row.committed_offset
+            for topic in group.topics
+            for row in topic.partitions
+            if not row.error_code and row.committed_offset >= 0
+        }
+        for group in told.groups
+        if not group.error_code
+    }
+
+
+async def _ends(client: Client, places: set[TopicPartition]) -> dict[TopicPartition, int]:
+    """The ends of the partitions that have a leader to ask."""
+    if not places:
+        return {}
+    known = await client.metadata(sorted({topic for topic, _ in places}))
+    alive = {
+        (name, row.partition_index)
+        for name, topic in known.items()
+        for row in topic.partitions
+        if not topic.error_code and not row.error_code
+    }
+    try:
+        return await client.list_offsets({place: LATEST for place in places if place in alive})
+    except KafkaError:  # a leader that has changed meanwhile: the next look finds the new one
+        return {}

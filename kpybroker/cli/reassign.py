@@ -1,0 +1,280 @@
+"""`kpybroker reassign`: move replicas to other brokers (KIP-455), with a plan, a throttle and progress."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+
+import typer
+
+from kpybroker.cli import cluster_facts, options
+from kpybroker.cli.client import Client, CommandFailed, TopicPartition, check
+from kpybroker.cli.command_help import Family
+from kpybroker.cli.configs import BROKER, DELETE, OWN, SET, TOPIC, Resource, alter, described
+from kpybroker.cli.placement import place
+from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.wire.rpc import alter_partition_reassignments, list_partition_reassignments
+from kpybroker.wire.rpc.incremental_alter_configs import AlterableConfig
+
+LOOK_EVERY_S = 0.5
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+ROWS_SHOWN = 100
+
+app = typer.Typer(name="reassign", cls=Family, help="Move replicas to other brokers.", no_args_is_help=True)
+WaitFor = Annotated[bool, options.flag("--wait", "Show the progress until all is moved.")]
+
+
+class Move(NamedTuple):
+    """One partition that is to be on other brokers, or is on its way."""
+
+    topic: str
+    partition: int
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+@app.command()
+def start(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="One name or several.")] = None,
+    brokers: Annotated[
+        str,
+        typer.Option("--brokers", metavar="ID,ID...", help="Where the replicas go, evenly; nothing stays elsewhere."),
+    ] = "",
+    all_topics: Annotated[bool, options.flag("--all-topics", "All topics, internal ones too.")] = False,
+    replication: Annotated[
+        int | None,
+        typer.Option("--replication", metavar="N", min=1, max=1000, help="Replicas of each partition; else as now."),
+    ] = None,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            "--throttle", metavar="BYTES", min=1, help="Bytes a second that each broker copies; ends with the move."
+        ),
+    ] = None,
+    execute: Annotated[bool, options.flag("--execute", "Do it; without this the plan is only shown.")] = False,
+    wait_for: WaitFor = False,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Spread topics over brokers, with as few moves as possible. Without --execute only the plan is shown."""
+    if bool(topics) == all_topics:
+        raise ConfigError("say which topics: names, or --all-topics")
+    wanted = _broker_ids(brokers)
+
+    async def move(client: Client) -> None:
+        moves = await _plan(client, topics or [], wanted, replication)
+        if execute and moves:
+            await _begin(client, moves, throttle)
+        _show_moves(moves, executed=execute, as_json=as_json)
+        if execute and wait_for:
+            await _wait(client, as_json=as_json)
+        elif execute and throttle is not None:
+            remark("the throttle stays until `kpybroker reassign wait` has seen the end")
+
+    options.run(move)
+
+
+async def _begin(client: Client, moves: list[Move], throttle: int | None) -> None:
+    if throttle is not None:
+        await _throttle(client, moves, throttle)
+    try:
+        await _change(client, {(each.topic, each.partition): list(each.new) for each in moves})
+    except KafkaError:
+        if throttle is not None and not await _ongoing(client):
+            await _remove_throttles(client)
+        raise
+
+
+def _broker_ids(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise ConfigError(f"--brokers {text!r}: write the ids of brokers, such as 1,2,3")
+    return sorted({int(part) for part in parts})
+
+
+async def _plan(client: Client, topics: list[str], brokers: list[int], replication: int | None) -> list[Move]:
+    """Raises CommandFailed, KafkaError."""
+    nodes = {node.node_id: node for node in await cluster_facts.nodes(client)}
+    for broker in brokers:
+        if broker not in nodes or nodes[broker].is_fenced:
+            there = ", ".join(str(node.node_id) for node in nodes.values() if not node.is_fenced)
+            raise CommandFailed(f"broker {broker} is not up, and can be given nothing; there are {there}")
+    found = await (client.existing(topics) if topics else client.metadata())
+    moves: list[Move] = []
+    for name, topic in sorted(found.items()):
+        current = {row.partition_index: row.replica_nodes for row in topic.partitions}
+        try:
+            new = place(current, brokers, replication, {broker: nodes[broker].rack for broker in brokers})
+        except ValueError as error:
+            raise CommandFailed(
+                f"topic {name}: {error}; name more with --brokers, or less with --replication"
+            ) from None
+        moves += [Move(name, at, tuple(current[at]), tuple(new[at])) for at in sorted(new) if new[at] != current[at]]
+    return moves
+
+
+def _show_moves(moves: list[Move], *, executed: bool, as_json: bool) -> None:
+    if as_json:
+        show_json({"executed": executed, "moves": [move._asdict() for move in moves]})
+        return
+    if not moves:
+        remark("all replicas are where they should be")
+        return
+    rows = [(move.topic, move.partition, _listed(move.old), _listed(move.new)) for move in moves]
+    show_table(("TOPIC", "PARTITION", "REPLICAS", "NEW REPLICAS"), rows[:ROWS_SHOWN])
+    if len(rows) > ROWS_SHOWN:
+        show_line(f"... and {len(rows) - ROWS_SHOWN:,} more")
+    if not executed:
+        remark("nothing was changed; add --execute to do it")
+
+
+def _listed(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers))
+
+
+@app.command("list")
+def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
+    """List the partitions that are being moved."""
+
+    async def show(client: Client) -> None:
+        moves = await _ongoing(client)
+        if as_json:
+            show_json([move._asdict() for move in moves])
+        elif moves:
+            rows = [(move.topic, move.partition, _listed(move.old), _listed(move.new)) for move in moves]
+            show_table(("TOPIC", "PARTITION", "REPLICAS", "NEW REPLICAS"), rows)
+        else:
+            remark("nothing is being moved")
+
+    options.run(show)
+
+
+@app.command()
+def wait(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
+    """Show the progress until nothing is being moved, and then take throttles away."""
+
+    async def watch(client: Client) -> None:
+        await _wait(client, as_json=as_json)
+
+    options.run(watch)
+
+
+@app.command()
+def cancel(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Else all that are being moved.")] = None,
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Call moves off: partitions stay where they were."""
+
+    async def end(client: Client) -> None:
+        if topics:
+            await client.existing(topics)
+        moves = [move for move in await _ongoing(client) if not topics or move.topic in topics]
+        if moves:
+            await _change(client, {(move.topic, move.partition): None for move in moves})
+        if not await _ongoing(client):
+            await _remove_throttles(client)
+        if as_json:
+            show_json([{"topic": move.topic, "partition": move.partition} for move in moves])
+        else:
+            show_line(f"called off {len(moves)} move{'' if len(moves) == 1 else 's'}")
+
+    options.run(end)
+
+
+async def _change(client: Client, wanted: Mapping[TopicPartition, list[int] | None]) -> None:
+    """Begin moves, or call them off (None). Raises KafkaError."""
+    topics: dict[str, list[alter_partition_reassignments.ReassignablePartition]] = {}
+    for (name, index), replicas in wanted.items():
+        row = alter_partition_reassignments.ReassignablePartition(partition_index=index, replicas=replicas)
+        topics.setdefault(name, []).append(row)
+    request = alter_partition_reassignments.Request(
+        timeout_ms=client.timeout_ms,
+        topics=[
+            alter_partition_reassignments.ReassignableTopic(name=name, partitions=rows) for name, rows in topics.items()
+        ],
+    )
+
+    async def attempt() -> None:
+        told = await client.ask("AlterPartitionReassignments", request)
+        check(told.error_code, told.error_message)
+        for topic in told.responses:
+            for row in topic.partitions:
+                if row.error_code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # it has just ended
+                    check(row.error_code, row.error_message or f"{topic.name}-{row.partition_index}")
+
+    await client.patiently(attempt)
+
+
+async def _ongoing(client: Client) -> list[Move]:
+    async def attempt() -> list[Move]:
+        request = list_partition_reassignments.Request(timeout_ms=client.timeout_ms, topics=None)
+        told = await client.ask("ListPartitionReassignments", request)
+        check(told.error_code, told.error_message)
+        moves = []
+        for topic in told.topics:
+            for row in topic.partitions:
+                old = tuple(each for each in row.replicas if each not in row.adding_replicas)
+                new = tuple(each for each in row.replicas if each not in row.removing_replicas)
+                moves.append(Move(topic.name, row.partition_index, old, new))
+        return sorted(moves)
+
+    return await client.patiently(attempt)
+
+
+async def _wait(client: Client, *, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        total = 0
+        bar = progress.add_task("moving partitions", total=None)
+        while moves := await _ongoing(client):
+            total = max(total, len(moves))
+            progress.update(bar, total=total, completed=total - len(moves))
+            await asyncio.sleep(LOOK_EVERY_S)
+    await _remove_throttles(client)
+    if as_json:
+        show_json({"moving": 0})
+    else:
+        remark("nothing is being moved any more")
+
+
+async def _throttle(client: Client, moves: list[Move], rate: int) -> None:
+    """Limit what these moves copy: who is copied from and to is named for each partition (KIP-73)."""
+    await client.metadata([])
+    for broker in sorted(client.brokers):
+        changes = [AlterableConfig(name=name, config_operation=SET, value=str(rate)) for name in RATES]
+        await alter(client, Resource(BROKER, str(broker)), changes)
+    for topic in sorted({move.topic for move in moves}):
+        mine = [move for move in moves if move.topic == topic]
+        sides = (
+            ",".join(f"{move.partition}:{broker}" for move in mine for broker in move.old),
+            ",".join(f"{move.partition}:{broker}" for move in mine for broker in move.new if broker not in move.old),
+        )
+        changes = [
+            AlterableConfig(name=name, config_operation=SET, value=value)
+            for name, value in zip(THROTTLED, sides, strict=True)
+        ]
+        await alter(client, Resource(TOPIC, topic), changes)
+
+
+async def _remove_throttles(client: Client) -> None:
+    """Of all brokers and topics, as `kafka-reassign-partitions --verify` does. Only where there are any."""
+    topics = await client.metadata()
+    resources = [Resource(BROKER, str(broker)) for broker in sorted(client.brokers)]
+    for resource in [*resources, *(Resource(TOPIC, name) for name in sorted(topics))]:
+        names = RATES if resource.kind == BROKER else THROTTLED
+        rows = await described(client, resource, names)
+        given = [row.name for row in rows if row.config_source in OWN[resource.kind] and row.value]
+        if given:
+            changes = [AlterableConfig(name=name, config_operation=DELETE, value=None) for name in given]
+            await alter(client, resource, changes)

@@ -1,0 +1,62 @@
+"""How a record is printed: as it is, as JSON, or by a template."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable
+
+from kpybroker.cli.json_lines import json_line
+from kpybroker.cli.times import when
+from kpybroker.errors import ConfigError
+from kpybroker.wire.batch import Record
+
+Show = Callable[[int, Record], str | bytes]
+FIELDS: dict[str, Callable[[str, int, Record], bytes]] = {
+    "topic": lambda topic, _, __: topic.encode(),
+    "partition": lambda _, partition, __: b"%d" % partition,
+    "offset": lambda _, __, record: b"%d" % record.offset,
+    "timestamp": lambda _, __, record: b"%d" % record.timestamp,
+    "time": lambda _, __, record: when(record.timestamp).encode(),
+    "key": lambda _, __, record: b"null" if record.key is None else record.key,
+    "value": lambda _, __, record: b"null" if record.value is None else record.value,
+    "headers": lambda _, __, record: b",".join(
+        name.encode() + b"=" + (b"null" if content is None else content) for name, content in record.headers
+    ),
+}
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\0": "\0", r"\\": "\\"}
+
+
+def json_of(topic: str) -> Show:
+    """One JSON object per record; bytes that are not UTF-8 come as `..._base64`."""
+    return lambda partition, record: json_line(topic, partition, record)
+
+
+def plain(separator: bytes) -> Show:
+    """The value, behind its key and the separator where it has one; the bytes as they are, `null` for none."""
+
+    def show(_: int, record: Record) -> bytes:
+        value = b"null" if record.value is None else record.value
+        return value if record.key is None else record.key + separator + value
+
+    return show
+
+
+def template(topic: str, text: str) -> Show:
+    r"""By FIELDS in braces, `{offset} {key}={value}`, with `\n`, `\t` and `{{` for a brace. Raises ConfigError."""
+    parts: list[bytes | Callable[[str, int, Record], bytes]] = []
+    try:
+        for literal, name, spec, conversion in string.Formatter().parse(text):
+            parts.append(re.sub(r"\\[nt0\\]", lambda found: ESCAPES[found[0]], literal).encode())
+            if name is None:
+                continue
+            if name not in FIELDS or spec or conversion:
+                raise ConfigError(f"--format has no field {{{name}}}; there are {', '.join(FIELDS)}")
+            parts.append(FIELDS[name])
+    except ValueError as error:
+        raise ConfigError(f"cannot read --format {text!r}: {error}") from None
+
+    def show(partition: int, record: Record) -> bytes:
+        return b"".join(part if isinstance(part, bytes) else part(topic, partition, record) for part in parts)
+
+    return show

@@ -1,0 +1,241 @@
+"""`kpybroker status`, `cluster` and `brokers list`: the cluster on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from kpybroker.cli import cluster_facts, options
+from kpybroker.cli.client import Client, CommandFailed, TopicPartition, check
+from kpybroker.cli.cluster_facts import Node, Partitions, Quorum
+from kpybroker.cli.command_help import Family
+from kpybroker.cli.group_lag import Overview, overviews
+from kpybroker.cli.show import show_json, show_line, show_size, show_table
+from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.wire.rpc import unregister_broker
+
+PARTITIONS_SHOWN = 8
+GROUPS_SHOWN = 12
+PATIENCE_S_MAX = 5.0
+"""Of each part of the screen: what does not answer is named, and the rest is shown."""
+
+T = TypeVar("T")
+brokers_app = typer.Typer(
+    name="brokers", cls=Family, help="List the brokers of the cluster, and forget one.", no_args_is_help=True
+)
+
+
+@dataclass(slots=True)
+class Screen:
+    """What could be found out; None for what could not, and the reason in `unknown`."""
+
+    cluster: str | None = None
+    nodes: list[Node] | None = None
+    quorum: Quorum | None = None
+    features: dict[str, int] | None = None
+    partitions: Partitions | None = None
+    groups: list[Overview] | None = None
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    async def part(self, name: str, asking: Awaitable[T]) -> T | None:
+        """What `asking` finds, or None with a reason."""
+        try:
+            return await asking
+        except KafkaError as refusal:
+            self.unknown[name] = options.told(refusal)
+        except TimeoutError:
+            self.unknown[name] = "no answer in time"
+        except (OSError, MalformedFrame) as error:
+            self.unknown[name] = str(error) or type(error).__name__
+        except CommandFailed as failure:
+            self.unknown[name] = str(failure)
+        return None
+
+
+async def look(client: Client, *, with_groups: bool) -> Screen:
+    """Ask for everything, one part after the other."""
+    screen = Screen()
+    client.timeout_ms = min(client.timeout_ms, int(1000 * PATIENCE_S_MAX))
+    screen.nodes = await screen.part("nodes", cluster_facts.nodes(client))
+    screen.cluster = client.cluster_id
+    screen.features = await screen.part("features", cluster_facts.features(client))
+    topics = await screen.part("partitions", client.metadata())
+    if topics is not None:
+        screen.partitions = cluster_facts.count_partitions(topics.values(), screen.nodes or [])
+    for node in screen.nodes or []:
+        if not node.is_fenced:
+            await cluster_facts.learn_of(client, node)
+    if with_groups:
+        screen.groups = await screen.part("groups", overviews(client))
+    screen.quorum = await screen.part("controller", cluster_facts.quorum(client))
+    return screen
+
+
+def status(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
+    """Show the cluster on one screen: nodes, controller, partitions that lack replicas, disks, groups with lag."""
+
+    async def show(client: Client) -> None:
+        screen = await look(client, with_groups=True)
+        if as_json:
+            show_json(_as_json(screen))
+            return
+        _show_cluster(screen)
+        show_line("")
+        _show_nodes(screen.nodes or [])
+        if screen.groups:
+            show_line("")
+            _show_groups(screen.groups)
+
+    options.run(show)
+
+
+def cluster(
+    bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False
+) -> None:
+    """Show the cluster's id, controller, voters, features and partitions."""
+
+    async def show(client: Client) -> None:
+        screen = await look(client, with_groups=False)
+        if as_json:
+            facts = _as_json(screen)
+            show_json({name: facts[name] for name in ("cluster", "controller", "features", "partitions", "unknown")})
+        else:
+            _show_cluster(screen)
+
+    options.run(show)
+
+
+@brokers_app.command("list")
+def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
+    """List the brokers: address, state, what they lead and hold, disk, HTTP address."""
+
+    async def show(client: Client) -> None:
+        screen = await look(client, with_groups=False)
+        if screen.nodes is None:
+            raise CommandFailed(f"the brokers cannot be listed: {screen.unknown['nodes']}")
+        if as_json:
+            show_json([asdict(node) for node in screen.nodes])
+        else:
+            _show_nodes(screen.nodes)
+
+    options.run(show)
+
+
+@brokers_app.command()
+def unregister(
+    broker: Annotated[int, typer.Argument(metavar="ID", min=0, help="Its node.id.")],
+    bootstrap: options.Bootstrap = None,
+    timeout: options.Timeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Have the cluster forget a broker that is stopped for good. Move its replicas away before."""
+
+    async def forget(client: Client) -> None:
+        nodes = {node.node_id: node for node in await cluster_facts.nodes(client)}
+        if broker not in nodes:
+            raise CommandFailed(f"there is no broker {broker}; there are {', '.join(map(str, nodes))}")
+        facts = await client.metadata()
+        held = cluster_facts.count_partitions(facts.values(), [nodes[broker]])
+        if nodes[broker].replicas:
+            others = ",".join(str(each) for each in nodes if each != broker)
+            raise CommandFailed(
+                f"broker {broker} has {nodes[broker].replicas} of {held.count} partitions' replicas; move them with "
+                f"`kpybroker reassign start --all-topics --brokers {others} --execute --wait`"
+            )
+        told = await client.ask("UnregisterBroker", unregister_broker.Request(broker_id=broker))
+        check(told.error_code, told.error_message)
+        if as_json:
+            show_json({"broker": broker, "unregistered": True})
+        else:
+            show_line(f"unregistered broker {broker}")
+
+    options.run(forget)
+
+
+def _show_cluster(screen: Screen) -> None:
+    facts = [("cluster", screen.cluster or "-")]
+    if screen.quorum is not None:
+        facts.append(("controller", _controller(screen.quorum)))
+    if screen.partitions is not None:
+        facts.append(("partitions", _partitions(screen.partitions)))
+    if screen.features is not None:
+        facts.append(("features", ", ".join(f"{name}={level}" for name, level in screen.features.items()) or "none"))
+    facts += [(name, f"unknown: {why}") for name, why in screen.unknown.items()]
+    width = max(len(name) for name, _ in facts)
+    for name, told in facts:
+        show_line(f"{name:<{width}}  {told}")
+
+
+def _controller(quorum: Quorum) -> str:
+    if quorum.leader < 0:
+        return f"none is elected; voters {', '.join(map(str, quorum.behind))}"
+    shown = [f"{voter} ({behind:,} behind)" if behind else str(voter) for voter, behind in quorum.behind.items()]
+    return f"node {quorum.leader} in epoch {quorum.epoch}; voters {', '.join(shown)}"
+
+
+def _partitions(partitions: Partitions) -> str:
+    shown = f"{partitions.count:,} in {partitions.topics:,} topics"
+    lacking = [
+        f"{len(places):,} {what} ({_some(places)})"
+        for what, places in (("under-replicated", partitions.under_replicated), ("offline", partitions.offline))
+        if places
+    ]
+    return f"{shown}; {', '.join(lacking) or 'all replicas in sync'}"
+
+
+def _some(places: Sequence[TopicPartition]) -> str:
+    shown = ", ".join(f"{topic}-{index}" for topic, index in places[:PARTITIONS_SHOWN])
+    return shown + (", ..." if len(places) > PARTITIONS_SHOWN else "")
+
+
+def _show_nodes(nodes: Sequence[Node]) -> None:
+    columns = ("NODE", "ADDRESS", "STATE", "LEADS", "REPLICAS", "DATA", "FREE", "HTTP")
+    rows = []
+    for node in nodes:
+        disks = [disk for disk in node.disks or [] if not disk.has_failed]
+        failed = len(node.disks or []) - len(disks)
+        state = "fenced" if node.is_fenced else "no answer" if node.disks is None else "up"
+        used = show_size(sum(disk.used_bytes for disk in disks)) if disks else None
+        free = show_size(min(disk.free_bytes for disk in disks)) if disks else None
+        state += f", {failed} failed disk{'' if failed == 1 else 's'}" if failed else ""
+        rows.append((node.node_id, f"{node.host}:{node.port}", state, node.leads, node.replicas, used, free, node.http))
+    show_table(columns, rows)
+
+
+def _show_groups(groups: Sequence[Overview]) -> None:
+    """Those with the most lag first."""
+    ordered = sorted(groups, key=lambda each: (-(each.lag or 0), each.group))
+    rows = [(each.group, each.state, each.members, each.lag) for each in ordered[:GROUPS_SHOWN]]
+    show_table(("GROUP", "STATE", "MEMBERS", "LAG"), rows)
+    if len(ordered) > GROUPS_SHOWN:
+        show_line(f"... and {len(ordered) - GROUPS_SHOWN} more: `kpybroker groups list`")
+
+
+def _as_json(screen: Screen) -> dict[str, Any]:
+    quorum, partitions = screen.quorum, screen.partitions
+    return {
+        "cluster": screen.cluster,
+        "controller": None
+        if quorum is None
+        else {
+            "node": quorum.leader if quorum.leader >= 0 else None,
+            "epoch": quorum.epoch,
+            "voters": [{"node": voter, "behind": behind} for voter, behind in quorum.behind.items()],
+            "observers": quorum.observers,
+        },
+        "features": screen.features,
+        "partitions": None
+        if partitions is None
+        else {
+            "topics": partitions.topics,
+            "partitions": partitions.count,
+            "under_replicated": [f"{topic}-{index}" for topic, index in partitions.under_replicated],
+            "offline": [f"{topic}-{index}" for topic, index in partitions.offline],
+        },
+        "nodes": None if screen.nodes is None else [asdict(node) for node in screen.nodes],
+        "groups": None if screen.groups is None else [each.facts for each in screen.groups],
+        "unknown": screen.unknown,
+    }

@@ -1,0 +1,107 @@
+"""consume: its ways to begin, to choose and to print, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kpybroker.testing.process import BrokerProcess
+from tests.cli.shell import Shell, kpybroker_process
+
+WAIT_S = 60
+
+
+def test_the_last_records(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic, "--partitions", "2")
+    lines = "".join(f'{{"value": "{n}", "partition": {n % 2}, "timestamp": {1000 + n}}}\n' for n in range(20))
+    assert shell("produce", topic, "--json-lines", stdin=lines.encode()).code == 0
+    assert shell("consume", topic, "--tail", "3").out == "17\n18\n19\n"
+    assert shell("consume", topic, "--tail", "1").out == "19\n"
+    assert shell("consume", topic, "--tail", "100").out == "".join(f"{n}\n" for n in range(20))
+    assert shell("consume", topic, "--tail", "2", "--partition", "0").out == "16\n18\n"
+    assert shell("consume", topic, "--tail", "5", "--max", "2").out == "15\n16\n"
+    assert shell("consume", topic, "--tail", "2", "--follow", "--max", "2").out == "18\n19\n"
+
+
+def test_the_last_records_before_markers_of_transactions(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
+    """Markers take offsets too, so that the last offsets are not the last records."""
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    shell("produce", topic, stdin=b"a\nb\nc\n")
+    producer = confluent_kafka.Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    for value in ("d", "e"):
+        producer.begin_transaction()
+        producer.produce(topic, value=value)
+        producer.commit_transaction()
+    assert shell("consume", topic, "--tail", "4").out == "b\nc\nd\ne\n"
+
+
+def test_a_group_goes_on_where_it_was(shell: Shell, topic: str, group: str) -> None:
+    shell("produce", topic, stdin=b"a\nb\nc\nd\n")
+    first = ("consume", topic, "--group", group, "--from-beginning")
+    assert shell(*first, "--max", "3").out == "a\nb\nc\n"
+    (row,) = shell("groups", "describe", group, "--json").json["offsets"]
+    assert (row["committed"], row["lag"]) == (3, 1), "what was not printed is not committed"
+    assert shell(*first).out == "d\n"
+    assert shell(*first).out == ""
+    shell("produce", topic, stdin=b"e\n")
+    assert shell("consume", topic, "--group", group, "--max", "1").out == "e\n"
+
+
+def test_only_what_matches(shell: Shell, topic: str) -> None:
+    shell("produce", topic, "--key-separator", "=", stdin=b"error=one\nok=two\nok=an error\n")
+    assert shell("consume", topic, "--from-beginning", "--grep", "err.r").out == "error\tone\nok\tan error\n"
+    assert shell("consume", topic, "--from-beginning", "--grep", "^ok$", "--max", "1").out == "ok\ttwo\n"
+
+
+def test_a_format(shell: Shell, topic: str) -> None:
+    line = b'{"key": "k", "value": "v", "timestamp": 1700000000123, "headers": {"a": "1", "b": null}}'
+    assert shell("produce", topic, "--json-lines", stdin=line).code == 0
+    told = shell(
+        *("consume", topic, "--from-beginning", "--format"),
+        r"{topic} {partition}@{offset} {timestamp} {time}\t{key}={value} {{{headers}}}",
+    )
+    assert told.out == f"{topic} 0@0 1700000000123 2023-11-14T22:13:20.123Z\tk=v {{a=1,b=null}}\n"
+
+
+def test_relative_times(shell: Shell, topic: str) -> None:
+    shell("produce", topic, "--json-lines", stdin=b'{"value": "old", "timestamp": 1}\n{"value": "new"}\n')
+    assert shell("consume", topic, "--time", "1h").out == "new\n"
+    assert shell("consume", topic, "--time", "yesterday").out == "new\n"
+
+
+@pytest.mark.parametrize("command", [("consume", "TOPIC", "--tail", "1", "--follow"), ("groups", "list", "--watch")])
+def test_following_ends_when_nobody_reads(
+    kpybroker: BrokerProcess, shell: Shell, topic: str, command: tuple[str, ...]
+) -> None:
+    """As behind `| head -1`: no further record comes, and no write that would fail."""
+    shell("produce", topic, stdin=b"a\n")
+    arguments = [topic if word == "TOPIC" else word for word in command]
+    process = kpybroker_process(*arguments, "--bootstrap", kpybroker.bootstrap)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(WAIT_S) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
+def test_who_types_is_told_what_to_do(kpybroker: BrokerProcess, topic: str) -> None:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kpybroker", "produce", topic, "--bootstrap", kpybroker.bootstrap],
+        stdin=theirs,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(theirs)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "type records, one a line; Ctrl-D ends\n"
+    os.write(ours, b"hello\n\x04")
+    said = process.communicate(timeout=WAIT_S)[1]
+    os.close(ours)
+    assert process.returncode == 0
+    assert "sent 1 record (5 bytes)" in said

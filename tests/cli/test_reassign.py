@@ -1,0 +1,87 @@
+"""reassign: a plan changes nothing, a move ends where it was planned, and one that was called off leaves no trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpybroker.testing.process import BrokerProcess
+from tests.cli.shell import Shell
+
+
+@pytest.fixture
+def cluster(kpybroker_cluster: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Commands for three brokers."""
+    return Shell(kpybroker_cluster.bootstrap, monkeypatch)
+
+
+def replicas(shell: Shell, topic: str) -> list[list[int]]:
+    (described,) = shell("topics", "describe", topic, "--json").json
+    return [row["replicas"] for row in described["partitions"]]
+
+
+def settings(shell: Shell) -> list[object]:
+    """The throttles of all brokers."""
+    return [
+        row
+        for broker in ("1", "2", "3")
+        for row in shell("configs", "get", "--broker", broker, "--json").json
+        if "throttled" in row["name"]
+    ]
+
+
+def test_a_topic_moves_as_planned(cluster: Shell, topic: str) -> None:
+    cluster("topics", "create", topic, "--partitions", "4", "--replication", "1")
+    cluster("produce", topic, stdin=b"a\n" * 100)
+    before = replicas(cluster, topic)
+    start = ("reassign", "start", topic, "--brokers", "2,3", "--replication", "2")
+    plan = cluster(*start, "--json").json
+    assert plan["executed"] is False
+    assert replicas(cluster, topic) == before
+    assert "--execute" in cluster(*start).err
+    done = cluster(*start, "--throttle", "100000000", "--execute", "--wait")
+    assert done.code == 0, done.err
+    after = replicas(cluster, topic)
+    assert all(set(held) == {2, 3} for held in after)
+    for move in plan["moves"]:
+        assert after[move["partition"]] == move["new"]
+    assert cluster("consume", topic, "--from-beginning").out == "a\n" * 100
+    assert settings(cluster) == [], "the throttle ends with the move"
+    assert cluster(*start, "--json").json["moves"] == []
+
+
+def test_a_move_is_called_off(cluster: Shell, topic: str) -> None:
+    """At a byte a second it is still on its way."""
+    cluster("topics", "create", topic, "--replication", "1")
+    for _ in range(4):
+        cluster("produce", topic, stdin=b"a" * 50_000)
+    ((held,),) = replicas(cluster, topic)
+    other = str(held % 3 + 1)
+    begun = cluster("reassign", "start", topic, "--brokers", other, "--throttle", "1", "--execute")
+    assert (begun.code, "reassign wait" in begun.err) == (0, True)
+    (move,) = cluster("reassign", "list", "--json").json
+    assert (move["topic"], move["old"], move["new"]) == (topic, [held], [int(other)])
+    assert topic in cluster("reassign", "list").out
+    assert len(settings(cluster)) == 6
+    assert cluster("reassign", "cancel", topic).out == "called off 1 move\n"
+    assert replicas(cluster, topic) == [[held]]
+    assert cluster("reassign", "list", "--json").json == settings(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "cause"),
+    [
+        (("start", "t"), 2, "--brokers"),
+        (("start", "t", "--brokers", "1,x"), 2, "1,2,3"),
+        (("start", "--brokers", "1"), 2, "--all-topics"),
+        (("start", "t", "--all-topics", "--brokers", "1"), 2, "--all-topics"),
+        (("start", "--all-topics", "--brokers", "99"), 1, "broker 99"),
+        (("start", "no-such-topic", "--brokers", "1"), 1, "no-such-topic"),
+        (("cancel", "no-such-topic"), 1, "no-such-topic"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], code: int, cause: str) -> None:
+    answer = shell("reassign", *arguments)
+    assert (answer.code, answer.out) == (code, ""), answer
+    assert answer.err.count("\n") == 1
+    assert cause in answer.err
