@@ -53,6 +53,10 @@ class Directory(NamedTuple):
     lock: int
 
 
+class InUse(ConfigError):
+    """Another process has the lock of a directory."""
+
+
 class Failed(ConfigError):
     """The device under a directory does not do what it should: others may go on without it."""
 
@@ -88,6 +92,14 @@ def open_directories(
         if not opened:
             for lock in locks.values():
                 world.disk.close(lock)
+
+
+def is_formatted(world: World, path: str) -> bool:
+    """Whether somebody's directory is there already; of one that cannot be looked at, opening says more."""
+    try:
+        return world.disk.exists(f"{path}/{META_PROPERTIES}")
+    except OSError:
+        return True
 
 
 def _open_all(
@@ -155,7 +167,7 @@ def _lock(world: World, path: str) -> int:
         world.disk.mkdir(path)
         return world.disk.lock(f"{path}/{LOCK}")
     except BlockingIOError:
-        raise ConfigError(
+        raise InUse(
             f"{path} is in use by another broker; stop that one, or give this one a directory of its own (log.dirs)"
         ) from None
     except OSError as error:
