@@ -16,11 +16,9 @@ FILE_BYTES_MAX = 1 << 20
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 BLANK = " \t\f"
 SUGGESTION_CUTOFF = 0.6
-MISTAKE_CUTOFF = 0.75
-"""An unknown name that is so near to a known one is a mistake, however it begins."""
-OTHERS = frozenset({"confluent", "cruise", "io", "com", "org", "strimzi"})
-"""First words of settings of other software, and of names of its Java classes."""
-FIRST_WORDS = frozenset(name.partition(".")[0] for name in BROKER_KEYS)
+OTHERS = frozenset({"com", "confluent", "cruise", "io", "org", "rlmm", "rsm", "strimzi"})
+"""First words of settings of other software, and of its Java packages. Apache Kafka passes over any unknown name; here
+one that is not known to be another's is taken for a mistake."""
 NAME_MAX = 200
 """A longer name is compared with nothing."""
 OTHERWISE = {other: topic for topic, others in TOPIC_SYNONYMS.items() for other, _ in others} | {
@@ -72,17 +70,9 @@ def check_names(names: Iterable[str], source: str) -> None:
 
 
 def is_of_others(name: str) -> bool:
-    """Whether an unknown name is taken for a setting of other software, which Apache Kafka passes over.
-
-    Either its first word is known for that, or it begins as no setting of Kafka does and is near to none.
-    """
+    """Whether an unknown name is known to be a setting of other software, which Apache Kafka passes over."""
     first, dot, _ = name.partition(".")
-    if not dot or name in REMOVED:
-        return False
-    if first in OTHERS:
-        return True
-    is_mistake = first in FIRST_WORDS or len(name) > NAME_MAX
-    return not is_mistake and not difflib.get_close_matches(name, BROKER_KEYS, n=1, cutoff=MISTAKE_CUTOFF)
+    return bool(dot) and first in OTHERS
 
 
 def check_protection(properties: Mapping[str, str], source: str) -> None:

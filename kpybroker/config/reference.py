@@ -41,8 +41,8 @@ These are known, checked, kept and shown, so that property files and tools work.
 here: what they are about is not served, or does not exist in this broker, and nothing is less safe without it.
 One warning names all that are set.
 
-Names of other software in a property file, such as `confluent.*` or those of a plug-in, are passed over, as in Apache
-Kafka; one warning names them. Names that are near to a known one, or begin as one does, are taken for mistakes and
+Names of other software are passed over, as in Apache Kafka, and one warning names them: those that begin with `com`,
+`confluent`, `cruise`, `io`, `org`, `rlmm`, `rsm` or `strimzi`. Any other unknown name is taken for a mistake and
 refused.
 """
 

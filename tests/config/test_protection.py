@@ -99,7 +99,7 @@ def test_the_row_of_a_setting_is_found_behind_its_prefixes() -> None:
         "cruise.control.metrics.reporter.bootstrap.servers",
         "strimzi.authorization.grants.refresh.period.seconds",
         "rsm.config.bucket",
-        "my.plug.in",
+        "io.confluent.kafka.x",
     ],
 )
 def test_settings_of_other_software_are_passed_over(name: str) -> None:
@@ -113,6 +113,9 @@ def test_settings_of_other_software_are_passed_over(name: str) -> None:
         "sals.enabled.mechanisms",
         "listner.security.protocol.map",
         "nodeid",
+        "my.plug.in",
+        "confluent",
+        "confluence.x",
         "broker.confluent",
         "kpybroker.confluent",
         "listener.name.plaintext.confluent.x",

@@ -125,7 +125,7 @@ def test_settings_in_the_file_that_do_nothing_are_warned_about(caplog: pytest.Lo
         "log.preallocate": "true",
         "log.flush.interval.messages": "1",
         "confluent.license.topic.replication.factor": "1",
-        "my.plug.in": "x",
+        "strimzi.x": "x",
     }
     chronicle.tell_start(given)
     mapped, idle, others = (record.getMessage() for record in caplog.records)
@@ -133,7 +133,7 @@ def test_settings_in_the_file_that_do_nothing_are_warned_about(caplog: pytest.Lo
     assert mapped.endswith(", 1: log.flush.interval.messages")
     assert idle.endswith(", 2: log.preallocate, num.io.threads")
     assert others == (
-        "settings of other software, passed over, 2: confluent.license.topic.replication.factor, my.plug.in"
+        "settings of other software, passed over, 2: confluent.license.topic.replication.factor, strimzi.x"
     )
 
 
