@@ -134,8 +134,8 @@ class Quorum:
 
     @property
     def lacks_majority(self) -> bool:
-        """As far as this voter sees, so many others keep silent that nobody can be elected."""
-        return self._asking.lacks_majority
+        """This voter asks for votes, and so many others keep silent that nobody can be elected."""
+        return self.state.role in (raft.Role.PROSPECTIVE, raft.Role.CANDIDATE) and self._asking.lacks_majority
 
     async def settle(self) -> None:
         """Until what was appended is on disk; for a sole voter it has committed then. Raises Damage."""

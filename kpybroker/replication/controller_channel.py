@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 BACKOFF_MS = 20
 BACKOFF_MAX_MS = 500
-IN_VAIN_MS = 5000
+IN_VAIN_MS = 3000
 """So long a request waits for a controller while a majority of the voters is out of reach."""
 DIAL_TIMEOUT_MS = 1000
 """For a connection and its ApiVersions; a node of the cluster is near, or gone."""
@@ -112,17 +112,12 @@ class ControllerChannel:
                 if answer is not None and not controller_moved(answer):
                     return answer
                 why = "no node is the active controller" if answer is not None else self._why_nobody
-            if self._is_in_vain and loop.time() - begun >= IN_VAIN_MS / 1000:
+            if self._quorum.lacks_majority and loop.time() - begun >= IN_VAIN_MS / 1000:
                 why = self._why_nobody
                 break
             await self._pause(min(backoff_ms / 1000, max(end - loop.time(), 0)))
             backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the active controller did not answer {name}: {why}")
-
-    @property
-    def _is_in_vain(self) -> bool:
-        """Nobody leads, and nobody can be elected as things stand."""
-        return self._quorum.active_controller is None and self._quorum.lacks_majority
 
     @property
     def _why_nobody(self) -> str:
