@@ -319,7 +319,7 @@ class Broker:
         for index in range(len(self.image.topics[name].partitions)):
             partition = self.hosting.find(name, index)
             if partition is not None:
-                partition.log.settings = settings
+                partition.configure(settings)
 
     def _retire(self, topic: TopicImage) -> None:
         self.replicas.let_go(topic)

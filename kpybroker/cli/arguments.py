@@ -84,9 +84,8 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
     parser = _Parser(prog="kpybroker", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", description=DEV, allow_abbrev=False)
-    dev.add_argument(
-        "--port", type=port_number, default=9092, metavar="PORT", help="On 127.0.0.1; 0 picks a free one (9092)."
-    )
+    port = "On 127.0.0.1; 0 picks a free one (9092)."
+    dev.add_argument("--port", type=port_number, default=9092, metavar="PORT", help=port)
     dev.add_argument(
         "--brokers",
         type=broker_count,

@@ -160,6 +160,8 @@ def _reader_of_stdout() -> Iterator[None]:
 def told(refusal: KafkaError) -> str:
     """A refusal for people: what the broker said, and what to do where that is known."""
     said = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
+    if refusal.code is ErrorCode.REQUEST_TIMED_OUT and refusal.message:
+        return said  # it names the cause, which more patience does not mend
     hint = HINTS.get(refusal.code)
     return f"{said}; {hint}" if hint is not None else said
 

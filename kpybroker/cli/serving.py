@@ -26,10 +26,14 @@ from kpybroker.config import BrokerConfig, parse_setting
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.server.node import Node
-from kpybroker.storage.directory import LOCK
+from kpybroker.storage.directory import LOCK, InUse
 from kpybroker.world.real import real_world
 
 DEV_DATA_DIR = Path("kpybroker-data")
+IN_USE = (
+    "{} is in use by another kpybroker; stop it, or start this one with --data-dir DIRECTORY or --ephemeral, and with "
+    "--port 0 beside the other"
+)
 DEV_DEFAULTS = {
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.heartbeat.interval.ms": "200",
@@ -84,7 +88,11 @@ def _dev_one(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
         **_http(wanted.http_port),
         **wanted.settings,
     }
-    _run(BrokerConfig.parse(properties, "--set"), lifetime)
+    config = BrokerConfig.parse(properties, "--set")
+    try:
+        _run(config, lifetime)
+    except InUse as error:
+        raise ConfigError(IN_USE.format(directory)) from error
 
 
 def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
@@ -96,9 +104,7 @@ def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         lock = world.disk.lock(str(directory / LOCK))
     except BlockingIOError as error:
-        raise ConfigError(
-            f"{directory} is in use by another kpybroker; stop it, or choose another --data-dir"
-        ) from error
+        raise ConfigError(IN_USE.format(directory)) from error
     except OSError as error:
         raise ConfigError(f"cannot use {directory}: {error.strerror}; choose another --data-dir") from error
     with contextlib.closing(Ports()) as ports:

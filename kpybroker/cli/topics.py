@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from kpybroker.cli import options, trimming
-from kpybroker.cli.client import EARLIEST, LATEST, Client, check
+from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, check, nearest_name
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
@@ -243,7 +243,9 @@ def delete(
         known = await client.metadata()
         wanted = [name for name in dict.fromkeys(names) if name in known]
         if not if_exists:
-            await client.existing(names)
+            missing = [name for name in dict.fromkeys(names) if name not in known]
+            if missing:
+                raise CommandFailed(_not_there(missing, known))
         gone: list[str] = []
         request = delete_topics.Request(
             topics=[delete_topics.DeleteTopicState(name=name) for name in wanted],
@@ -261,6 +263,12 @@ def delete(
             show_line(f"deleted {name}")
 
     options.run(remove)
+
+
+def _not_there(missing: Sequence[str], known: Iterable[str]) -> str:
+    near = nearest_name(missing[0], known)
+    meant = "" if near is None else f"did you mean {near}? "
+    return f"there is no topic {', '.join(missing)}, and nothing was deleted; {meant}--if-exists makes that no error"
 
 
 @app.command()

@@ -9,7 +9,7 @@ from posixpath import normpath
 from typing import Any
 
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
-from kpybroker.config.contradictions import contradictions
+from kpybroker.config.contradictions import check_fsync, contradictions
 from kpybroker.config.dynamic import topic_text, usable
 from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
 from kpybroker.config.key import Mode
@@ -21,9 +21,10 @@ from kpybroker.config.listeners import (
     parse_listeners,
     parse_protocol_map,
 )
-from kpybroker.config.log_settings import LogSettings
-from kpybroker.config.properties import check_names, without_listener_prefix
+from kpybroker.config.log_settings import LONG_MAX, LogSettings
+from kpybroker.config.properties import check_names, check_protection
 from kpybroker.config.quorum import (
+    INITIAL,
     NO_CONTROLLERS,
     ControllerServer,
     InitialController,
@@ -198,13 +199,13 @@ class BrokerConfig:
     @classmethod
     def parse(cls, properties: Mapping[str, str] = NO_SETTINGS, source: str = "configuration") -> BrokerConfig:
         """Check and read settings given as text. Raises ConfigError naming the setting, its value, what is expected."""
-        rest, of_listeners = without_listener_prefix(properties)
-        check_names(rest, source)
-        check_names((name.split(".", 3)[-1] for name in of_listeners), source)
+        check_protection(properties, source)
+        check_names(properties, source)
         static = {**NOT_GIVEN, **properties}
         if "node.id" not in properties and "broker.id" in properties:
             static["node.id"] = properties["broker.id"]
         parsed = cls._of(static, NO_SETTINGS, NO_SETTINGS)
+        check_fsync(parsed, source)
         for contradiction in contradictions(parsed):
             raise ConfigError(f"{source}: {contradiction.reason}")
         for name in TOPIC_KEYS:
@@ -299,7 +300,8 @@ class BrokerConfig:
         if small is not None:
             values["segment_bytes"] = TOPIC_KEYS["internal.segment.bytes"].parse(small)
         values["record_validation_full"] = self.record_validation == "full"
-        settings = LogSettings(**values, fsync_always=self.fsync == "always", replayed=replayed)
+        fsync_always = self.fsync == "always" or min(values["flush_messages"], values["flush_ms"]) < LONG_MAX
+        settings = LogSettings(**values, fsync_always=fsync_always, replayed=replayed)
         if len(self._log_settings) < CACHED_LOG_SETTINGS_MAX:
             self._log_settings[asked] = settings
         return settings
@@ -361,10 +363,10 @@ def _quorum(values: dict[str, Any], endpoints: dict[str, tuple[Endpoint, ...]]) 
 def _initial(
     values: dict[str, Any], voters: tuple[Voter, ...], servers: tuple[ControllerServer, ...]
 ) -> tuple[InitialController, ...] | None:
-    text = values["initial_controllers"]
+    text, said = values["initial_controllers"], INITIAL
     if text is None and values["controller_quorum_auto_join_enable"]:
-        text = NO_CONTROLLERS
-    return parse_initial(text, values["node_id"], values["process_roles"], voters, servers)
+        text, said = NO_CONTROLLERS, "controller.quorum.auto.join.enable"
+    return parse_initial(text, values["node_id"], values["process_roles"], voters, servers, said)
 
 
 def _endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, tuple[Endpoint, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kpybroker.config.cluster_keys import CLUSTER_KEYS
 from kpybroker.config.coordinator_keys import COORDINATOR_KEYS
-from kpybroker.config.key import LONG, ConfigKey, Mode, at_least, used
+from kpybroker.config.key import LONG, ConfigKey, Mode, at_least, obeyed
 from kpybroker.config.log_keys import LOG_KEYS
 from kpybroker.config.own_keys import OWN_KEYS
 from kpybroker.config.security_keys import SECURITY_KEYS
@@ -26,9 +26,9 @@ RATE_MAX = str((1 << 63) - 1)
 DYNAMIC_KEYS: Mapping[str, ConfigKey] = {
     key.name: key
     for key in (
-        used("follower.replication.throttled.rate", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
-        used("leader.replication.throttled.rate", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
-        used("replica.alter.log.dirs.io.max.bytes.per.second", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
+        obeyed("follower.replication.throttled.rate", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
+        obeyed("leader.replication.throttled.rate", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
+        obeyed("replica.alter.log.dirs.io.max.bytes.per.second", LONG, RATE_MAX, at_least(0), Mode.CLUSTER_WIDE),
     )
 }
 """Settings that exist only while the broker runs: not in a file, and shown only where they were set."""

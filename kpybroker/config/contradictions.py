@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.effect import BROKER, newly_set
+from kpybroker.config.key import Effect
 from kpybroker.config.topic_keys import TOPIC_SYNONYMS
+from kpybroker.errors import ConfigError
 
 if TYPE_CHECKING:
     from kpybroker.config.broker_config import BrokerConfig
@@ -56,6 +59,17 @@ def contradictions(config: BrokerConfig) -> Iterator[Contradiction]:
     """Every contradiction among the settings in force, the values of each being in range."""
     for rule in (_orders, _times, _cleaner, _codecs, _connections, _directories, _lists, _listeners):
         yield from rule(config)
+
+
+def check_fsync(config: BrokerConfig, source: str) -> None:
+    """Raise ConfigError where a file asks for forced writes, and says that there are none. Kafka knows only the one."""
+    mapped = newly_set(BROKER, config.static).get(Effect.MAPPED)
+    if mapped and "kpybroker.fsync" in config.static and config.fsync != "always":
+        said = ", ".join(f"{name}={config.static[name]}" for name in mapped)
+        raise ConfigError(
+            f"{source}: {said} asks for forced writes, and kpybroker.fsync={config.fsync} says that there are none; "
+            "remove the one, or make the other always"
+        )
 
 
 def _value(config: BrokerConfig, name: str) -> Any:

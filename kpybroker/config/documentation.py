@@ -10,18 +10,29 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from kpybroker.config.key import ConfigKey
+from kpybroker.config.key import ConfigKey, Effect
 from kpybroker.config.topic_keys import GROUP_KEYS, TOPIC_SYNONYMS
 
 NO_EFFECT = "Accepted and kept; without effect on this broker."
+REFUSED = "Any value but the default is refused:"
 BOUND = re.compile(r"group\.(\w+)\.(min|max)\.(.+)")
 SMALLEST = {"min": "Smallest", "max": "Largest"}
 
 
 def documentation(key: ConfigKey) -> str:
     """What the setting is for, then what is particular about it here."""
-    here = key.doc or ("" if key.effect else NO_EFFECT)
-    return " ".join(part for part in (purpose(key.name), here) if part)
+    return " ".join(part for part in (purpose(key.name), here(key)) if part)
+
+
+def here(key: ConfigKey) -> str:
+    """What is particular about a setting on this broker."""
+    match key.effect:
+        case Effect.HARMLESS:
+            return f"{key.doc} {NO_EFFECT}" if key.doc else NO_EFFECT
+        case Effect.REFUSED:
+            return f"{REFUSED} {key.doc}."
+        case _:
+            return key.doc or ""
 
 
 def purpose(name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from kpybroker.config.effect import BROKER, KEYS, NOTHING, without_prefix
+from kpybroker.config.effect import BROKER, NOTHING, key_of
 from kpybroker.config.key import ConfigKey
 from kpybroker.config.topic_keys import TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
@@ -68,7 +68,10 @@ def topic_text(topic_setting: str, text: str, factor: int) -> str:
 
 
 def why_unusable(resource_type: int, name: str, text: str) -> str | None:
-    """Why this value cannot be applied, in Kafka's words; None where it can, or nothing here reads the setting."""
+    """Why this value cannot be applied, in Kafka's words where it has some; None where it can.
+
+    Also of a value that asks for protection which is not given here (`Effect.REFUSED`). None for unknown settings.
+    """
     if len(text) > KEPT_LENGTH_MAX:
         return _why_unusable(resource_type, name, text)
     return _kept(resource_type, name, text)
@@ -80,11 +83,14 @@ def _kept(resource_type: int, name: str, text: str) -> str | None:
 
 
 def _why_unusable(resource_type: int, name: str, text: str) -> str | None:
-    key = KEYS.get(resource_type, {}).get(without_prefix(name) if resource_type == BROKER else name)
+    key = key_of(resource_type, name)
     if key is None:
         return None
     try:
         key.parse(text)
+        unprotected = key.unprotected(text)
+        if unprotected is not None:
+            return unprotected
         if resource_type == BROKER:
             _check_topics_default(key, text)
             _check_least(key, text)

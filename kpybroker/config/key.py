@@ -1,7 +1,7 @@
 """One setting: its name, type, default, range, and who may change it while the broker runs.
 
-Type codes and update modes are Kafka's (DescribeConfigs v3+, `kafka-configs`). A row is either `used` (something in the
-broker reads it) or `idle` (known and validated, so that clients and property files work, but without effect here).
+Type codes and update modes are Kafka's (DescribeConfigs v3+, `kafka-configs`). A row is made by one of four functions,
+which say what becomes of the setting here: `obeyed`, `mapped`, `harmless` or `refused` (see `Effect`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ BLANKS = "".join(map(chr, range(33)))
 DECIMAL = re.compile(r"[+-]?(NaN|Infinity|([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
 """A number as Java reads a double, but for hexadecimal ones."""
 COUNT = re.compile(r"[0-9]{1,10}")
+SHOWN_MAX = 200
+"""Characters of a value in a message."""
 LIMITS = {"INT": (-(1 << 31), (1 << 31) - 1), "SHORT": (-(1 << 15), (1 << 15) - 1), "LONG": (-(1 << 63), (1 << 63) - 1)}
 
 
@@ -51,6 +53,23 @@ class Mode(Enum):
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
+
+
+class Effect(Enum):
+    """What becomes of a setting that somebody gives another value than its default.
+
+    Only what nobody relies on may be harmless: where a setting protects data or access, such as by encryption,
+    authentication, authorization or durability, it is obeyed, mapped or refused.
+    """
+
+    OBEYED = "obeyed"
+    """Something in the broker reads it."""
+    MAPPED = "mapped"
+    """Another setting, which promises as much or more, is used in its place."""
+    HARMLESS = "harmless"
+    """Accepted, validated, kept and shown; nothing is less safe because the broker does not read it."""
+    REFUSED = "refused"
+    """It asks for protection that this broker does not give: a start or a change with it fails."""
 
 
 class Check(Protocol):
@@ -174,21 +193,29 @@ class OffsetReset(NamedTuple):
 
 
 class ConfigKey(NamedTuple):
-    """A row of the tables. `default` is the text Kafka shows; None means no value. `doc` is our own remark."""
+    """A row of the tables. `default` is the text Kafka shows; None means no value. `doc` is our own remark.
+
+    Of a refused setting `doc` says why it is refused, and what to do instead.
+    """
 
     name: str
     kind: Kind
     default: str | None
+    effect: Effect
     check: Check | None = None
     mode: Mode = Mode.READ_ONLY
     internal: bool = False
-    effect: bool = False
     doc: str | None = None
 
     @property
     def attribute(self) -> str:
         """The name in the typed views."""
         return self.name.removeprefix("kpybroker.").replace(".", "_")
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether this broker does something else where the setting has another value."""
+        return self.effect in (Effect.OBEYED, Effect.MAPPED)
 
     @property
     def sensitive(self) -> bool:
@@ -208,6 +235,17 @@ class ConfigKey(NamedTuple):
             shown = "[hidden]" if self.sensitive else text
             raise ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}")
         return _convert(self.kind, text)
+
+    def asks(self, text: str) -> bool:
+        """Whether a valid value asks for something: it is not empty, and not what holds without it."""
+        value = _convert(self.kind, text)
+        return value not in ("", ()) and value != self.default_value
+
+    def unprotected(self, text: str) -> str | None:
+        """Why this valid value is refused: it asks for protection that this broker does not give. Else None."""
+        if self.effect is not Effect.REFUSED or not self.asks(text):
+            return None
+        return f"{self.name}={'[hidden]' if self.sensitive else text[:SHOWN_MAX]} cannot be obeyed: {self.doc}"
 
     def refusal(self, text: str) -> str | None:
         """Why this is no value of the setting, or None when it is one."""
@@ -255,20 +293,7 @@ def one_of(*words: str, any_case: bool = False) -> OneOf:
     return OneOf(words, any_case)
 
 
-def idle(
-    name: str,
-    kind: Kind,
-    default: str | None,
-    check: Check | None = None,
-    mode: Mode = Mode.READ_ONLY,
-    *,
-    internal: bool = False,
-) -> ConfigKey:
-    """A setting that is accepted, validated, kept and shown, and changes nothing here."""
-    return ConfigKey(name, kind, default, check, mode, internal)
-
-
-def used(
+def obeyed(
     name: str,
     kind: Kind,
     default: str | None,
@@ -279,4 +304,44 @@ def used(
     doc: str | None = None,
 ) -> ConfigKey:
     """A setting with a reader."""
-    return ConfigKey(name, kind, default, check, mode, internal, True, doc)
+    return ConfigKey(name, kind, default, Effect.OBEYED, check, mode, internal, doc)
+
+
+def mapped(
+    name: str,
+    kind: Kind,
+    default: str | None,
+    check: Check | None = None,
+    mode: Mode = Mode.READ_ONLY,
+    *,
+    doc: str,
+) -> ConfigKey:
+    """A setting that another one stands for; `doc` names it."""
+    return ConfigKey(name, kind, default, Effect.MAPPED, check, mode, False, doc)
+
+
+def harmless(
+    name: str,
+    kind: Kind,
+    default: str | None,
+    check: Check | None = None,
+    mode: Mode = Mode.READ_ONLY,
+    *,
+    internal: bool = False,
+    doc: str | None = None,
+) -> ConfigKey:
+    """A setting that is kept and shown, and that nothing relies on here."""
+    return ConfigKey(name, kind, default, Effect.HARMLESS, check, mode, internal, doc)
+
+
+def refused(
+    name: str,
+    kind: Kind,
+    default: str | None,
+    check: Check | None = None,
+    mode: Mode = Mode.READ_ONLY,
+    *,
+    doc: str,
+) -> ConfigKey:
+    """A setting that asks for protection which is not given here; `doc` says why, and the way out."""
+    return ConfigKey(name, kind, default, Effect.REFUSED, check, mode, False, doc)

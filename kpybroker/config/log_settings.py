@@ -46,7 +46,8 @@ class LogSettings:
     follower_replication_throttled_replicas: frozenset[str] = frozenset()
     """`partition:broker`, or `*` (KIP-73)."""
     fsync_always: bool = False
-    """The broker's `kpybroker.fsync=always`: an acknowledged record is on disk, not only in the page cache."""
+    """An acknowledged record is on disk, not only in the page cache: `kpybroker.fsync=always`, or flush.messages or
+    flush.ms is set, for which it stands."""
     record_validation_full: bool = True
     """The broker's `kpybroker.record.validation=full`: the records of a client's batch are walked over."""
     replayed: bool = False

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from kpybroker.config.key import INT, STRING, ConfigKey, at_least, between, one_of, used
+from kpybroker.config.key import INT, STRING, ConfigKey, at_least, between, obeyed, one_of
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
-    used(
+    obeyed(
         "kpybroker.cluster.id",
         STRING,
         None,
         doc="The cluster id of a new directory, 22 characters of base64. Without it, it is made of "
         "controller.quorum.voters, so that all nodes of a new cluster have the same, or drawn where there are none.",
     ),
-    used(
+    obeyed(
         "kpybroker.fsync",
         STRING,
         "page-cache",
         one_of("page-cache", "always"),
         doc="page-cache: acknowledged in the page caches of the in-sync replicas; always: acknowledged on their disks.",
     ),
-    used(
+    obeyed(
         "kpybroker.http.host",
         STRING,
         "127.0.0.1",
         doc="Where kpybroker.http.port listens; 0.0.0.0 for probes and scrapes from elsewhere.",
     ),
-    used(
+    obeyed(
         "kpybroker.http.port",
         INT,
         None,
         between(0, 65535),
         doc="Serve /metrics, /healthz and /readyz over HTTP on this port, 0 for a free one. Nothing where not given.",
     ),
-    used(
+    obeyed(
         "kpybroker.initial.controllers",
         STRING,
         None,
@@ -42,21 +42,21 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "asks those controllers first, and refuses where they have a cluster. Without it standalone, or none where "
         "controller.quorum.auto.join.enable is set.",
     ),
-    used(
+    obeyed(
         "kpybroker.max.open.files",
         INT,
         "512",
         at_least(16),
         doc="Log segments kept open at once, in all log.dirs together; the one used least recently is closed first.",
     ),
-    used(
+    obeyed(
         "kpybroker.max.partitions",
         INT,
         "100000",
         at_least(1),
         doc="Partitions of the cluster; a CreateTopics or CreatePartitions beyond it is refused.",
     ),
-    used(
+    obeyed(
         "kpybroker.record.validation",
         STRING,
         "full",

@@ -1,4 +1,4 @@
-"""Property files by Java's rules, and `--set name=value`; unknown names are refused with the nearest known one."""
+"""Property files by Java's rules, and `--set name=value`; mistaken names are refused with the nearest known one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 
 from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.effect import BROKER, key_of, without_prefix
+from kpybroker.config.key import SHOWN_MAX, Effect
+from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
 
@@ -13,6 +16,9 @@ FILE_BYTES_MAX = 1 << 20
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 BLANK = " \t\f"
 SUGGESTION_CUTOFF = 0.6
+OTHERS = frozenset({"com", "confluent", "cruise", "io", "org", "rlmm", "rsm", "strimzi"})
+"""First words of settings of other software, and of its Java packages. Apache Kafka passes over any unknown name; here
+one that is not known to be another's is taken for a mistake."""
 NAME_MAX = 200
 """A longer name is compared with nothing."""
 OTHERWISE = {other: topic for topic, others in TOPIC_SYNONYMS.items() for other, _ in others} | {
@@ -56,16 +62,32 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def check_names(names: Iterable[str], source: str) -> None:
-    """Raise ConfigError for the first name that is no broker setting."""
+    """Raise ConfigError for the first name that is a mistake: no broker setting, and no other software's either."""
     for name in names:
-        if name not in BROKER_KEYS:
-            raise ConfigError(f"{source}: unknown setting {name}{_hint(name)}")
+        setting = without_prefix(name)
+        if setting not in BROKER_KEYS and setting not in AUTHORIZER_KEYS and not is_of_others(name):
+            raise ConfigError(f"{source}: unknown setting {setting}{_hint(setting)}")
 
 
-def without_listener_prefix(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Part the settings of single listeners (`listener.name.<name>.<setting>`) from the rest: (rest, of listeners)."""
-    rest = {name: value for name, value in properties.items() if not name.startswith("listener.name.")}
-    return rest, {name: value for name, value in properties.items() if name not in rest}
+def is_of_others(name: str) -> bool:
+    """Whether an unknown name is known to be a setting of other software, which Apache Kafka passes over."""
+    first, dot, _ = name.partition(".")
+    return bool(dot) and first in OTHERS
+
+
+def check_protection(properties: Mapping[str, str], source: str) -> None:
+    """Raise ConfigError for settings that ask for protection which is not given here: all of them, with the way out."""
+    found: dict[str, list[str]] = {}
+    for name, text in properties.items():
+        key = key_of(BROKER, name)
+        if key is not None and key.effect is Effect.REFUSED:
+            key.parse(text)
+            if key.asks(text):
+                shown = "[hidden]" if key.sensitive else text[:SHOWN_MAX]
+                found.setdefault(key.doc or "", []).append(f"{name}={shown}")
+    if found:
+        said = (f"{', '.join(settings)} cannot be obeyed: {why}" for why, settings in found.items())
+        raise ConfigError(f"{source}: {'. '.join(said)}")
 
 
 def _hint(name: str) -> str:

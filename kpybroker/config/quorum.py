@@ -79,15 +79,19 @@ def parse_initial(
     roles: Sequence[str],
     voters: Sequence[Voter],
     servers: Sequence[ControllerServer],
+    said: str = INITIAL,
 ) -> tuple[InitialController, ...] | None:
-    """Who votes at first: empty where others know it, None for this node alone. Raises ConfigError."""
+    """Who votes at first: empty where others know it, None for this node alone. Raises ConfigError.
+
+    `said` is the setting that somebody wrote.
+    """
     if text is None or text == STANDALONE:
         return None
     if voters:
-        raise ConfigError(f"{INITIAL} and {VOTERS} both say who votes; set one of them")
+        raise ConfigError(f"{said} and {VOTERS} both say who votes; set one of them")
     if text == NO_CONTROLLERS:
         if not servers:
-            raise ConfigError(f"{INITIAL}={text}: name the controllers there are in {SERVERS}=host:port,...")
+            raise ConfigError(f"{said}: name the controllers there are in {SERVERS}=host:port,...")
         return ()
     found = tuple(_initial(entry.strip()) for entry in text.split(","))
     ids = [controller.node_id for controller in found]

@@ -1,6 +1,12 @@
-"""Broker settings of security: TLS, SASL, delegation tokens, authorization."""
+"""Broker settings of security: TLS, SASL, delegation tokens, authorization.
+
+What asks for a protection is refused. What only says how such a protection works is harmless, for without the other
+settings it protects nothing, in Apache Kafka neither; each such row says which ones.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from kpybroker.config.key import (
     BOOLEAN,
@@ -16,109 +22,139 @@ from kpybroker.config.key import (
     Mode,
     at_least,
     between,
-    idle,
+    harmless,
     one_of,
+    refused,
 )
 
 PER_BROKER = Mode.PER_BROKER
 
+TRUSTED = "remove the setting, and listen only on 127.0.0.1 or on a network where every client may do everything"
+NO_AUTHORIZER = f"there is no authorizer here, and no client is refused anything; {TRUSTED}"
+NO_SASL = f"SASL is not served, and clients are not authenticated; {TRUSTED}"
+NO_TLS = f"TLS is not served: nothing is encrypted, and no certificate is checked; {TRUSTED}"
+NO_PRINCIPALS = f"Java classes are not run, and every client is User:ANONYMOUS; {TRUSTED}"
+NO_PROTOCOL = f"brokers speak PLAINTEXT to each other; {TRUSTED}"
+ONLY_TLS = "Says how TLS works; a listener with TLS is refused."
+ONLY_SASL = "Says how SASL works; a listener with SASL is refused."
+NO_TOKENS = "There are no delegation tokens here: nobody can create one, or come in with one."
+NO_PROVIDERS = "Adds Java classes for cryptography; none is used here."
+
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
-    idle("authorizer.class.name", STRING, ""),
-    idle("connection.failed.authentication.delay.ms", INT, "100", at_least(0)),
-    idle("connections.max.reauth.ms", LONG, "0"),
-    idle("delegation.token.expiry.check.interval.ms", LONG, "3600000", at_least(1)),
-    idle("delegation.token.expiry.time.ms", LONG, "86400000", at_least(1)),
-    idle("delegation.token.max.lifetime.ms", LONG, "604800000", at_least(1)),
-    idle("delegation.token.secret.key", PASSWORD, None),
-    idle(
+    refused("authorizer.class.name", STRING, "", doc=NO_AUTHORIZER),
+    harmless("connection.failed.authentication.delay.ms", INT, "100", at_least(0), doc=ONLY_SASL),
+    refused("connections.max.reauth.ms", LONG, "0", doc=NO_SASL),
+    harmless("delegation.token.expiry.check.interval.ms", LONG, "3600000", at_least(1), doc=NO_TOKENS),
+    harmless("delegation.token.expiry.time.ms", LONG, "86400000", at_least(1), doc=NO_TOKENS),
+    harmless("delegation.token.max.lifetime.ms", LONG, "604800000", at_least(1), doc=NO_TOKENS),
+    harmless("delegation.token.secret.key", PASSWORD, None, doc=NO_TOKENS),
+    refused(
         "principal.builder.class",
         CLASS,
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
         None,
         PER_BROKER,
+        doc=NO_PRINCIPALS,
     ),
-    idle("sasl.client.callback.handler.class", CLASS, None),
-    idle("sasl.enabled.mechanisms", LIST, "GSSAPI", None, PER_BROKER),
-    idle("sasl.jaas.config", PASSWORD, None, None, PER_BROKER),
-    idle("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", None, PER_BROKER),
-    idle("sasl.kerberos.min.time.before.relogin", LONG, "60000", None, PER_BROKER),
-    idle("sasl.kerberos.principal.to.local.rules", LIST, "DEFAULT", None, PER_BROKER),
-    idle("sasl.kerberos.service.name", STRING, None, None, PER_BROKER),
-    idle("sasl.kerberos.ticket.renew.jitter", DOUBLE, "0.05", None, PER_BROKER),
-    idle("sasl.kerberos.ticket.renew.window.factor", DOUBLE, "0.8", None, PER_BROKER),
-    idle("sasl.login.callback.handler.class", CLASS, None),
-    idle("sasl.login.class", CLASS, None),
-    idle("sasl.login.connect.timeout.ms", INT, None),
-    idle("sasl.login.read.timeout.ms", INT, None),
-    idle("sasl.login.refresh.buffer.seconds", SHORT, "300", None, PER_BROKER),
-    idle("sasl.login.refresh.min.period.seconds", SHORT, "60", None, PER_BROKER),
-    idle("sasl.login.refresh.window.factor", DOUBLE, "0.8", None, PER_BROKER),
-    idle("sasl.login.refresh.window.jitter", DOUBLE, "0.05", None, PER_BROKER),
-    idle("sasl.login.retry.backoff.max.ms", LONG, "10000"),
-    idle("sasl.login.retry.backoff.ms", LONG, "100"),
-    idle("sasl.mechanism.controller.protocol", STRING, "GSSAPI"),
-    idle("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, PER_BROKER),
-    idle("sasl.oauthbearer.assertion.algorithm", STRING, "RS256", one_of("ES256", "RS256", any_case=True)),
-    idle("sasl.oauthbearer.assertion.claim.aud", STRING, None),
-    idle("sasl.oauthbearer.assertion.claim.exp.seconds", INT, "300", between(0, 86400)),
-    idle("sasl.oauthbearer.assertion.claim.iss", STRING, None),
-    idle("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, "false"),
-    idle("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, "60", between(0, 3600)),
-    idle("sasl.oauthbearer.assertion.claim.sub", STRING, None),
-    idle("sasl.oauthbearer.assertion.file", STRING, None),
-    idle("sasl.oauthbearer.assertion.private.key.file", STRING, None),
-    idle("sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, None),
-    idle("sasl.oauthbearer.assertion.template.file", STRING, None),
-    idle("sasl.oauthbearer.client.credentials.client.id", STRING, None),
-    idle("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None),
-    idle("sasl.oauthbearer.clock.skew.seconds", INT, "30"),
-    idle("sasl.oauthbearer.expected.audience", LIST, ""),
-    idle("sasl.oauthbearer.expected.issuer", STRING, None),
-    idle("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, "3600000"),
-    idle("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, "10000"),
-    idle("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, "100"),
-    idle("sasl.oauthbearer.jwks.endpoint.url", STRING, None),
-    idle(
+    harmless("sasl.client.callback.handler.class", CLASS, None, doc=ONLY_SASL),
+    refused("sasl.enabled.mechanisms", LIST, "GSSAPI", None, PER_BROKER, doc=NO_SASL),
+    refused("sasl.jaas.config", PASSWORD, None, None, PER_BROKER, doc=NO_SASL),
+    harmless("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.kerberos.min.time.before.relogin", LONG, "60000", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.kerberos.principal.to.local.rules", LIST, "DEFAULT", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.kerberos.service.name", STRING, None, None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.kerberos.ticket.renew.jitter", DOUBLE, "0.05", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.kerberos.ticket.renew.window.factor", DOUBLE, "0.8", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.login.callback.handler.class", CLASS, None, doc=ONLY_SASL),
+    harmless("sasl.login.class", CLASS, None, doc=ONLY_SASL),
+    harmless("sasl.login.connect.timeout.ms", INT, None, doc=ONLY_SASL),
+    harmless("sasl.login.read.timeout.ms", INT, None, doc=ONLY_SASL),
+    harmless("sasl.login.refresh.buffer.seconds", SHORT, "300", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.login.refresh.min.period.seconds", SHORT, "60", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.login.refresh.window.factor", DOUBLE, "0.8", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.login.refresh.window.jitter", DOUBLE, "0.05", None, PER_BROKER, doc=ONLY_SASL),
+    harmless("sasl.login.retry.backoff.max.ms", LONG, "10000", doc=ONLY_SASL),
+    harmless("sasl.login.retry.backoff.ms", LONG, "100", doc=ONLY_SASL),
+    refused("sasl.mechanism.controller.protocol", STRING, "GSSAPI", doc=NO_SASL),
+    refused("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, PER_BROKER, doc=NO_SASL),
+    harmless(
+        "sasl.oauthbearer.assertion.algorithm", STRING, "RS256", one_of("ES256", "RS256", any_case=True), doc=ONLY_SASL
+    ),
+    harmless("sasl.oauthbearer.assertion.claim.aud", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.claim.exp.seconds", INT, "300", between(0, 86400), doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.claim.iss", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, "false", doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, "60", between(0, 3600), doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.claim.sub", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.file", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.private.key.file", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.assertion.template.file", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.client.credentials.client.id", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.clock.skew.seconds", INT, "30", doc=ONLY_SASL),
+    refused("sasl.oauthbearer.expected.audience", LIST, "", doc=NO_SASL),
+    refused("sasl.oauthbearer.expected.issuer", STRING, None, doc=NO_SASL),
+    harmless("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, "3600000", doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, "10000", doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, "100", doc=ONLY_SASL),
+    refused("sasl.oauthbearer.jwks.endpoint.url", STRING, None, doc=NO_SASL),
+    harmless(
         "sasl.oauthbearer.jwt.retriever.class",
         CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        doc=ONLY_SASL,
     ),
-    idle(
+    refused(
         "sasl.oauthbearer.jwt.validator.class",
         CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
+        doc=NO_SASL,
     ),
-    idle("sasl.oauthbearer.scope", STRING, None),
-    idle("sasl.oauthbearer.scope.claim.name", STRING, "scope"),
-    idle("sasl.oauthbearer.sub.claim.name", STRING, "sub"),
-    idle("sasl.oauthbearer.token.endpoint.url", STRING, None),
-    idle("sasl.server.callback.handler.class", CLASS, None),
-    idle("sasl.server.max.receive.size", INT, "524288"),
-    idle(
-        "security.inter.broker.protocol", STRING, "PLAINTEXT", one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+    harmless("sasl.oauthbearer.scope", STRING, None, doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.scope.claim.name", STRING, "scope", doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.sub.claim.name", STRING, "sub", doc=ONLY_SASL),
+    harmless("sasl.oauthbearer.token.endpoint.url", STRING, None, doc=ONLY_SASL),
+    refused("sasl.server.callback.handler.class", CLASS, None, doc=NO_SASL),
+    harmless("sasl.server.max.receive.size", INT, "524288", doc=ONLY_SASL),
+    refused(
+        "security.inter.broker.protocol",
+        STRING,
+        "PLAINTEXT",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        doc=NO_PROTOCOL,
     ),
-    idle("security.providers", STRING, None),
-    idle("ssl.allow.dn.changes", BOOLEAN, "false"),
-    idle("ssl.allow.san.changes", BOOLEAN, "false"),
-    idle("ssl.cipher.suites", LIST, "", None, PER_BROKER),
-    idle("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), PER_BROKER),
-    idle("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", None, PER_BROKER),
-    idle("ssl.endpoint.identification.algorithm", STRING, "https", None, PER_BROKER),
-    idle("ssl.engine.factory.class", CLASS, None, None, PER_BROKER),
-    idle("ssl.key.password", PASSWORD, None, None, PER_BROKER),
-    idle("ssl.keymanager.algorithm", STRING, "SunX509", None, PER_BROKER),
-    idle("ssl.keystore.certificate.chain", PASSWORD, None, None, PER_BROKER),
-    idle("ssl.keystore.key", PASSWORD, None, None, PER_BROKER),
-    idle("ssl.keystore.location", STRING, None, None, PER_BROKER),
-    idle("ssl.keystore.password", PASSWORD, None, None, PER_BROKER),
-    idle("ssl.keystore.type", STRING, "JKS", None, PER_BROKER),
-    idle("ssl.principal.mapping.rules", STRING, "DEFAULT"),
-    idle("ssl.protocol", STRING, "TLSv1.3", None, PER_BROKER),
-    idle("ssl.provider", STRING, None, None, PER_BROKER),
-    idle("ssl.secure.random.implementation", STRING, None, None, PER_BROKER),
-    idle("ssl.trustmanager.algorithm", STRING, "PKIX", None, PER_BROKER),
-    idle("ssl.truststore.certificates", PASSWORD, None, None, PER_BROKER),
-    idle("ssl.truststore.location", STRING, None, None, PER_BROKER),
-    idle("ssl.truststore.password", PASSWORD, None, None, PER_BROKER),
-    idle("ssl.truststore.type", STRING, "JKS", None, PER_BROKER),
+    harmless("security.providers", STRING, None, doc=NO_PROVIDERS),
+    harmless("ssl.allow.dn.changes", BOOLEAN, "false", doc=ONLY_TLS),
+    harmless("ssl.allow.san.changes", BOOLEAN, "false", doc=ONLY_TLS),
+    harmless("ssl.cipher.suites", LIST, "", None, PER_BROKER, doc=ONLY_TLS),
+    refused("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), PER_BROKER, doc=NO_TLS),
+    harmless("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.endpoint.identification.algorithm", STRING, "https", None, PER_BROKER, doc=ONLY_TLS),
+    refused("ssl.engine.factory.class", CLASS, None, None, PER_BROKER, doc=NO_TLS),
+    harmless("ssl.key.password", PASSWORD, None, None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.keymanager.algorithm", STRING, "SunX509", None, PER_BROKER, doc=ONLY_TLS),
+    refused("ssl.keystore.certificate.chain", PASSWORD, None, None, PER_BROKER, doc=NO_TLS),
+    refused("ssl.keystore.key", PASSWORD, None, None, PER_BROKER, doc=NO_TLS),
+    refused("ssl.keystore.location", STRING, None, None, PER_BROKER, doc=NO_TLS),
+    harmless("ssl.keystore.password", PASSWORD, None, None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.keystore.type", STRING, "JKS", None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.principal.mapping.rules", STRING, "DEFAULT", doc=ONLY_TLS),
+    harmless("ssl.protocol", STRING, "TLSv1.3", None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.provider", STRING, None, None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.secure.random.implementation", STRING, None, None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.trustmanager.algorithm", STRING, "PKIX", None, PER_BROKER, doc=ONLY_TLS),
+    refused("ssl.truststore.certificates", PASSWORD, None, None, PER_BROKER, doc=NO_TLS),
+    refused("ssl.truststore.location", STRING, None, None, PER_BROKER, doc=NO_TLS),
+    harmless("ssl.truststore.password", PASSWORD, None, None, PER_BROKER, doc=ONLY_TLS),
+    harmless("ssl.truststore.type", STRING, "JKS", None, PER_BROKER, doc=ONLY_TLS),
 )
+
+AUTHORIZER_KEYS: Mapping[str, ConfigKey] = {
+    key.name: key
+    for key in (
+        refused("allow.everyone.if.no.acl.found", BOOLEAN, "true", doc=NO_AUTHORIZER),
+        refused("super.users", STRING, "", doc=NO_AUTHORIZER),
+    )
+}
+"""Settings of Kafka's StandardAuthorizer, which are not in Kafka's table. The defaults are what holds here."""

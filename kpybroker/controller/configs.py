@@ -252,14 +252,15 @@ def check_topic_configs(
     config: BrokerConfig, wanted: Mapping[str, str], current: Mapping[str, str] = NO_SETTINGS
 ) -> None:
     """Check the settings of a topic that are set anew, and how all go together. Raises INVALID_CONFIG."""
-    _parse_all(TOPIC_KEYS, _changes(wanted, current), "topic", ErrorCode.INVALID_CONFIG)
-    settings = usable(ResourceType.TOPIC, wanted)
-    if settings.get("remote.storage.enable", "false").strip().lower() == "true":
+    new = _changes(wanted, current)
+    if new.get("remote.storage.enable", "false").strip().lower() == "true":
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage.",
         )
+    _parse_all(TOPIC_KEYS, new, "topic", ErrorCode.INVALID_CONFIG)
+    settings = usable(ResourceType.TOPIC, wanted)
     shortest, longest = (
         int(settings.get(name) or config.topic_default(name) or 0)
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -350,9 +351,13 @@ def _parse_all(keys: Mapping[str, ConfigKey], settings: Mapping[str, str], what:
 
 def _parse(key: ConfigKey, text: str, code: ErrorCode) -> object:
     try:
-        return key.parse(text)
+        value = key.parse(text)
     except ConfigError as error:
         raise KafkaError(code, str(error)) from None
+    reason = key.unprotected(text)
+    if reason is not None:
+        raise KafkaError(code, reason)
+    return value
 
 
 def _none_of(names: list[str], text: str) -> None:

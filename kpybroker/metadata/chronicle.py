@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from kpybroker.config.effect import BROKER, without_effect
+from kpybroker.config.effect import BROKER, newly_set
+from kpybroker.config.key import Effect
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.parts import BrokerImage, PartitionImage
 
@@ -19,7 +20,13 @@ log = logging.getLogger(CHRONICLE)
 
 NAMED_MAX = 5
 """More partitions are counted, not named."""
-IDLE = "settings without effect on this broker (see docs/configuration.md)"
+NAMED_AT_START_MAX = 40
+TOLD: Mapping[Effect | None, str] = {
+    Effect.MAPPED: "settings kept by kpybroker.fsync=always: records are on disk before they are acknowledged",
+    Effect.HARMLESS: "settings without effect on this broker (see docs/configuration.md)",
+    None: "settings of other software, passed over",
+}
+"""What is said of settings, by what becomes of them; of those refused `DynamicConfigs` speaks, or the start fails."""
 RECOVERING = 1
 RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
@@ -41,7 +48,10 @@ def tell(old: Image, new: Image, node_id: int) -> None:
             shrunk.append(f"{name}: {_listed(before.isr)} to {_listed(now.isr)}")
         elif set(now.isr) > set(before.isr):
             grown.append(f"{name}: {_listed(before.isr)} to {_listed(now.isr)}")
-    _tell_idle(_set_in_vain(old, new, node_id))
+    for effect, said in TOLD.items():
+        settings = _set(old, new, node_id, effect)
+        if settings:
+            log.warning("%s, %d: %s", said, len(settings), _named(settings))
     for what, names in (("shrink", shrunk), ("grow", grown)):
         if names:
             log.info("in-sync sets %s, %d: %s", what, len(names), _named(names))
@@ -82,22 +92,22 @@ def _named(names: list[str]) -> str:
     return "; ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
 
 
-def _set_in_vain(old: Image, new: Image, node_id: int) -> list[str]:
+def _set(old: Image, new: Image, node_id: int, effect: Effect | None) -> list[str]:
     return [
         f"{setting} of {RESOURCES[kind]} {name or 'default'}"
         for kind, name in new.changes.configs
         if kind != BROKER or name in ("", str(node_id))
-        for setting in without_effect(kind, new.config(kind, name), old.config(kind, name))
+        for setting in newly_set(kind, new.config(kind, name), old.config(kind, name)).get(effect, ())
     ]
 
 
 def tell_start(static: Mapping[str, str]) -> None:
-    """Warn of the settings in a node's own file that do nothing here."""
-    idle = without_effect(BROKER, static)
-    if idle:
-        log.warning("%s: %s", IDLE, ", ".join(idle))
-
-
-def _tell_idle(names: list[str]) -> None:
-    if names:
-        log.warning("%s, %d: %s", IDLE, len(names), _named(names))
+    """Say of the settings in a node's own file which are kept otherwise, and which do nothing here: a line for each."""
+    found = newly_set(BROKER, static)
+    if static.get("kpybroker.fsync") == "always":
+        found.pop(Effect.MAPPED, None)
+    for effect, said in TOLD.items():
+        names = found.get(effect, [])
+        if names:
+            more = ", ..." if len(names) > NAMED_AT_START_MAX else ""
+            log.warning("%s, %d: %s%s", said, len(names), ", ".join(names[:NAMED_AT_START_MAX]), more)

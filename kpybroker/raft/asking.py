@@ -78,7 +78,14 @@ class Asking:
         if not silent:
             return None
         listed = ", ".join(f"{voter} at {place.host}:{place.port}" if place else f"{voter}" for voter, place in silent)
-        return f"of the voters {', '.join(map(str, self._voters.ids))} there is no answer from {listed}"
+        of_all = f"{len(silent)} of {len(self._voters.ids)} controllers"
+        return f"{of_all} {'is' if len(silent) == 1 else 'are'} out of reach: {listed}"
+
+    @property
+    def lacks_majority(self) -> bool:
+        """So many voters did not answer the last question that nobody can be elected."""
+        silent = sum(voter in self._silent for voter in self._voters.ids)
+        return 2 * (len(self._voters.ids) - silent) <= len(self._voters.ids)
 
     async def finish(self) -> None:
         """Until what is under way is answered or given up."""

@@ -132,6 +132,11 @@ class Quorum:
         """Why nobody can be elected, as far as the other voters tell or keep silent."""
         return self._asking.why_in_vain
 
+    @property
+    def lacks_majority(self) -> bool:
+        """This voter asks for votes, and so many others keep silent that nobody can be elected."""
+        return self.state.role in (raft.Role.PROSPECTIVE, raft.Role.CANDIDATE) and self._asking.lacks_majority
+
     async def settle(self) -> None:
         """Until what was appended is on disk; for a sole voter it has committed then. Raises Damage."""
         await self.metadata.settle()
@@ -249,8 +254,7 @@ class Quorum:
         """Append as one batch; it commits when a majority has it. Raises KafkaError, and then nothing was appended.
 
         NOT_CONTROLLER; INVALID_REQUEST for what no record can hold; POLICY_VIOLATION for more than fits into a batch:
-        what is decided at once is written at once. A metadata transaction may take several batches. Raises Damage: the
-        end.
+        what is decided at once is written at once, a metadata transaction in several batches. Raises Damage: the end.
         """
         if not self.state.is_leader or self.log.offline is not None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)

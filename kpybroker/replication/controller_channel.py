@@ -15,8 +15,11 @@ log = logging.getLogger(__name__)
 
 BACKOFF_MS = 20
 BACKOFF_MAX_MS = 500
+IN_VAIN_MS = 3000
+"""So long a request waits for a controller while a majority of the voters is out of reach."""
 DIAL_TIMEOUT_MS = 1000
 """For a connection and its ApiVersions; a node of the cluster is near, or gone."""
+NOBODY_LEADS = "nobody leads the quorum"
 ASKED_MAX = 1000
 """Requests under way at once; more are refused rather than queued."""
 
@@ -43,6 +46,12 @@ class Leadership(Protocol):
     @property
     def active_controller(self) -> Address | None: ...
 
+    @property
+    def why_in_vain(self) -> str | None: ...
+
+    @property
+    def lacks_majority(self) -> bool: ...
+
     def on_leadership(self, callback: Callable[[], None]) -> None: ...
 
 
@@ -68,7 +77,8 @@ class ControllerChannel:
     async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
         """The active controller's answer, asked again where it has moved or cannot be reached.
 
-        try_ms: when an answer that does not come is given up with its connection. Raises REQUEST_TIMED_OUT.
+        try_ms: when an answer that does not come is given up with its connection. Raises REQUEST_TIMED_OUT, before the
+        time is over where the voters that are in reach can elect nobody.
         """
         if self._asked >= ASKED_MAX:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests wait for the controller already")
@@ -88,7 +98,7 @@ class ControllerChannel:
     async def _ask(self, name: str, request: Any, timeout_ms: int, try_ms: int) -> Any:
         loop = asyncio.get_running_loop()
         end, backoff_ms = loop.time() + timeout_ms / 1000, BACKOFF_MS
-        why = "nobody leads the quorum"
+        begun, why = loop.time(), NOBODY_LEADS
         while not self._closed:
             self._changed.clear()
             left_s = end - loop.time()
@@ -101,10 +111,18 @@ class ControllerChannel:
             else:
                 if answer is not None and not controller_moved(answer):
                     return answer
-                why = "no node is the active controller" if answer is not None else why
+                why = "no node is the active controller" if answer is not None else self._why_nobody
+            if self._quorum.lacks_majority and loop.time() - begun >= IN_VAIN_MS / 1000:
+                why = self._why_nobody
+                break
             await self._pause(min(backoff_ms / 1000, max(end - loop.time(), 0)))
             backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the active controller did not answer {name}: {why}")
+
+    @property
+    def _why_nobody(self) -> str:
+        found = self._quorum.why_in_vain
+        return NOBODY_LEADS if found is None else f"{NOBODY_LEADS}, {found}"
 
     async def _try(self, name: str, request: Any, try_s: float) -> Any:
         """An answer; None where nobody is known who could give it. Raises OSError, MalformedFrame, TimeoutError."""

@@ -21,6 +21,7 @@ from kpybroker.wire.batch import split
 from kpybroker.wire.markers import Marker, encode_marker
 
 if TYPE_CHECKING:
+    from kpybroker.config import LogSettings
     from kpybroker.metadata.image import PartitionImage
     from kpybroker.replication.hosting import Hosting
     from kpybroker.storage.transactions import Verification
@@ -105,6 +106,12 @@ class Partition:
 
     def __repr__(self) -> str:
         return f"<{self.topic}-{self.index} epoch {self.leader_epoch} end {self.log.end}>"
+
+    def configure(self, settings: LogSettings) -> None:
+        """Take over the topic's settings. Where records are to be on disk from now on, those that are not get there."""
+        self.log.settings = settings
+        if settings.fsync_always and self.offline is None:
+            self._start_sync()
 
     # ---- leadership
 

@@ -98,7 +98,7 @@ class Replicas:
                 if partition is not None:
                     self.moves.resume(partition)
             else:
-                partition.log.settings = settings
+                partition.configure(settings)
             if partition is not None:
                 self._follow_metadata(partition, image)
                 self._tell_place(partition, image)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
 from kpybroker.server.accepted import Accepted
+from kpybroker.server.bad_frames import HEADER_BYTES_MIN, why_no_frame
 from kpybroker.server.giving_way import GivingWay
 from kpybroker.server.writing import write_all
 
@@ -41,7 +42,6 @@ OWED_LIMIT_BYTES = 1024 * 1024
 
 _SIZE = Struct(">i").unpack_from
 _KEY_AND_VERSION = Struct(">hh").unpack_from
-_HEADER_BYTES_MIN = 8
 
 
 class Connection(Accepted):
@@ -190,8 +190,8 @@ class Connection(Accepted):
             ):
                 return
             size = _SIZE(view, position)[0]
-            if not _HEADER_BYTES_MIN <= size <= limit:
-                self.refuse_frame(f"frame size {size} is not between {_HEADER_BYTES_MIN} and {limit} bytes")
+            if not HEADER_BYTES_MIN <= size <= limit:
+                self.refuse_frame(why_no_frame(view[position : position + 4], limit))
                 return
             stop = position + 4 + size
             if stop > end:

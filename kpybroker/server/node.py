@@ -12,6 +12,7 @@ from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.metadata import chronicle
 from kpybroker.server.server import Server
+from kpybroker.storage.directory import is_formatted
 from kpybroker.world import World
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Node:
 
     @classmethod
     async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
+        if not is_formatted(world, config.metadata_log_dir):
+            await _check_ports(world, config)
         broker = await Broker.open(world, config)
         server = Server(broker)
         if observing is not None:
@@ -120,14 +123,26 @@ async def _observe(world: World, config: BrokerConfig) -> Observing | None:
     return observing
 
 
+async def _check_ports(world: World, config: BrokerConfig) -> None:
+    """Before a new directory is formatted: one with another's port leaves nothing behind. Raises ConfigError."""
+    for endpoint in (*config.controller_listeners, *config.listeners):
+        try:
+            listener = await world.network.listen(asyncio.Protocol, endpoint.host, endpoint.port)
+        except OSError as error:
+            raise _cannot_listen(endpoint, error) from error
+        listener.close()
+
+
 async def _listen(server: Server, endpoint: Endpoint, side: str) -> int:
     try:
         return await server.start(endpoint.host, endpoint.port, endpoint.name, side)
     except OSError as error:
-        where = f"{endpoint.host or '*'}:{endpoint.port}"
-        raise ConfigError(
-            f"cannot listen on {where}: {error.strerror or error}; choose another port, or 0 for a free one"
-        ) from error
+        raise _cannot_listen(endpoint, error) from error
+
+
+def _cannot_listen(endpoint: Endpoint, error: OSError) -> ConfigError:
+    where = f"{endpoint.host or '*'}:{endpoint.port}"
+    return ConfigError(f"cannot listen on {where}: {error.strerror or error}; choose another port, or 0 for a free one")
 
 
 def _advertise(wanted: Endpoint, port: int) -> Endpoint:

@@ -117,7 +117,7 @@ class Claims:
             if self._told.get(key) == claim:
                 continue
             self._told[key] = claim
-            synced = replica.log.settings.fsync_always
+            synced = node.broker.config.fsync == "always"  # what a topic asks for may have changed since its claim
             who = f"{machine.name}, by the fetches of node {node_id},"
             self._compare(by_id[node_id], replica.log, follower.log_end, synced=synced, who=who)
 

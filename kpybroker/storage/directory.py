@@ -54,6 +54,10 @@ class Directory(NamedTuple):
     lock: int
 
 
+class InUse(ConfigError):
+    """Another process has the lock of a directory."""
+
+
 class Failed(ConfigError):
     """The device under a directory does not do what it should: others may go on without it."""
 
@@ -94,6 +98,14 @@ def open_directories(
 def folds_case(world: World, path: str) -> bool:
     """Whether names that differ in case only are one file in an opened directory, as by default on macOS."""
     return world.disk.exists(f"{path}/{LOCK.upper()}") and LOCK.upper() not in world.disk.list(path)
+
+
+def is_formatted(world: World, path: str) -> bool:
+    """Whether somebody's directory is there already; of one that cannot be looked at, opening says more."""
+    try:
+        return world.disk.exists(f"{path}/{META_PROPERTIES}")
+    except OSError:
+        return True
 
 
 def _open_all(
@@ -161,7 +173,7 @@ def _lock(world: World, path: str) -> int:
         world.disk.mkdir(path)
         return world.disk.lock(f"{path}/{LOCK}")
     except BlockingIOError:
-        raise ConfigError(
+        raise InUse(
             f"{path} is in use by another broker; stop that one, or give this one a directory of its own (log.dirs)"
         ) from None
     except OSError as error:

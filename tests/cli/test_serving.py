@@ -56,10 +56,17 @@ def test_one_life(running: subprocess.Popen[str], tmp_path: Path, monkeypatch: p
     assert int(facts["pid"]) == running.pid
     shell = Shell(facts["bootstrap"], monkeypatch)
     assert shell("topics", "create", "kept").code == 0
-    with pytest.raises(ConfigError, match=r"in use|another"):
-        run_serving(["dev", "--port", "0", "--data-dir", str(tmp_path / "data")])
+    port = facts["bootstrap"].rpartition(":")[2]
+    for its_port in ("0", port):
+        with pytest.raises(ConfigError, match=r"in use by another.* --data-dir DIRECTORY or --ephemeral, .* --port 0"):
+            run_serving(["dev", "--port", its_port, "--data-dir", str(tmp_path / "data")])
     with pytest.raises(ConfigError, match="choose another port"):
-        run_serving(["dev", "--ephemeral", "--port", facts["bootstrap"].rpartition(":")[2]])
+        run_serving(["dev", "--ephemeral", "--port", port])
+    taken = ["--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--set", f"log.dirs={tmp_path / 'other'}"]
+    for command in (["dev", "--port", port, "--data-dir", str(tmp_path / "other")], ["serve", *taken]):
+        with pytest.raises(ConfigError, match="choose another port"):
+            run_serving(command)
+        assert not (tmp_path / "other").exists(), "nothing was formatted"
     running.send_signal(signal.SIGTERM)
     out, err = running.communicate(timeout=WAIT_S)
     assert (running.returncode, out, err) == (0, "", "")

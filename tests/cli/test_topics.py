@@ -75,6 +75,16 @@ def test_who_has_no_leader_is_described_altered_and_deleted(with_broker: WithBro
     with_broker(scenario)
 
 
+def test_to_delete_what_is_not_there_deletes_nothing_and_says_so(shell: Shell, topic: str) -> None:
+    shell("topics", "create", topic)
+    answer = shell("topics", "delete", topic, f"{topic}-not")
+    assert answer.code == 1
+    assert f"there is no topic {topic}-not, and nothing was deleted; did you mean {topic}?" in answer.err
+    assert "--if-exists makes that no error" in answer.err
+    assert "topics create" not in answer.err
+    assert shell("topics", "delete", topic, f"{topic}-not", "--if-exists").out == f"deleted {topic}\n"
+
+
 @pytest.mark.parametrize("command", [("describe",), ("delete",), ("alter", "--partitions", "9")])
 def test_an_unknown_topic_is_told_with_its_nearest(shell: Shell, topic: str, command: tuple[str, ...]) -> None:
     shell("topics", "create", topic)

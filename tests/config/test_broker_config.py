@@ -21,7 +21,7 @@ from kpybroker.config.describe import (
     describe_topic,
 )
 from kpybroker.config.documentation import NO_EFFECT
-from kpybroker.config.key import Kind
+from kpybroker.config.key import Effect, Kind
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from kpybroker.errors import ConfigError
 
@@ -178,7 +178,7 @@ def test_every_setting_says_what_it_is_for_and_whether_it_does_anything() -> Non
     ):
         for entry in entries:
             assert entry.doc, entry.name
-            assert (NO_EFFECT in entry.doc) == (not keys[entry.name].effect), entry.name
+            assert (NO_EFFECT in entry.doc) == (keys[entry.name].effect is Effect.HARMLESS), entry.name
 
 
 def test_listeners() -> None:

@@ -14,7 +14,7 @@ from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.contradictions import BELOW, CODECS, NOT_ABOVE, NOT_EMPTY, contradictions
 from kpybroker.config.dynamic import why_unusable
 from kpybroker.config.effect import BROKER
-from kpybroker.config.key import Kind
+from kpybroker.config.key import Effect, Kind
 from kpybroker.errors import ConfigError
 
 FILE = {
@@ -34,8 +34,20 @@ def given(line: str) -> dict[str, str]:
     return {name: value for name, _, value in (setting.partition("=") for setting in line.split())}
 
 
+def is_refused(line: str) -> bool:
+    """A setting in it asks for protection that is not given here."""
+    return any(
+        BROKER_KEYS[name].effect is Effect.REFUSED and BROKER_KEYS[name].asks(text)
+        for name, text in given(line).items()
+    )
+
+
 @pytest.mark.parametrize("line", [line for answer, line in ANSWERS if answer == "taken"])
 def test_what_kafka_takes_is_taken(line: str) -> None:
+    if is_refused(line):
+        with pytest.raises(ConfigError, match="cannot be obeyed"):
+            BrokerConfig.parse({**FILE, **given(line)})
+        return
     assert not list(contradictions(BrokerConfig.parse({**FILE, **given(line)})))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import pytest
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kpybroker.config.documentation import NO_EFFECT, documentation, purpose
-from kpybroker.config.key import Between, ConfigKey, OneOf
+from kpybroker.config.key import Between, ConfigKey, Effect, OneOf
 from kpybroker.config.own_keys import OWN_KEYS
 from kpybroker.config.reference import page
+from kpybroker.config.security_keys import AUTHORIZER_KEYS, SECURITY_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
 
 HERE = Path(__file__).parent
@@ -60,7 +62,7 @@ def test_every_default_is_in_range() -> None:
 
 
 def test_own_settings_are_broker_settings_with_our_prefix() -> None:
-    assert all(key.name.startswith("kpybroker.") and key.doc and key.effect for key in OWN_KEYS)
+    assert all(key.name.startswith("kpybroker.") and key.doc and key.has_effect for key in OWN_KEYS)
     assert not any(name.startswith("kpybroker.") for table in ("topic", "group") for name in TABLES[table])
 
 
@@ -91,7 +93,13 @@ DERIVED = {
     "replica_selector_class": "is_rack_aware",
 }
 """Settings that are read under another name."""
+SMELLS_OF_PROTECTION = re.compile(
+    r"(^|\.)(acl|auth|authorizer|callback|client\.auth|cordoned|flush\.(interval\.)?m|jaas|password|policy|principal|sasl"
+    r"|secret|security|ssl|super)|min\.isr$|min\.insync|unclean\.leader\.election\.enable|providers$|retention\.(ms|bytes)$"
+)
 READ_BY_THE_VIEW = {
+    "flush.messages",
+    "flush.ms",
     "listener.security.protocol.map",
     "process.roles",
     "controller.quorum.voters",
@@ -102,12 +110,12 @@ READ_BY_THE_VIEW = {
 
 def test_what_is_marked_as_used_has_a_reader() -> None:
     read = _attributes_read()
-    synonyms = {name for topic, names in TOPIC_SYNONYMS.items() for name, _ in names if TOPIC_KEYS[topic].effect}
+    synonyms = {name for topic, names in TOPIC_SYNONYMS.items() for name, _ in names if TOPIC_KEYS[topic].has_effect}
     keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
     unread = [
         key.name
         for key in keys
-        if key.effect and key.name not in READ_BY_THE_VIEW and key.name not in synonyms
+        if key.has_effect and key.name not in READ_BY_THE_VIEW and key.name not in synonyms
         if DERIVED.get(key.attribute, key.attribute) not in read
     ]
     assert unread == [], "marked as used, but nobody reads them"
@@ -117,7 +125,29 @@ def test_what_the_view_offers_is_marked_as_used() -> None:
     offered = {field.name for field in dataclasses.fields(BrokerConfig)}
     for key in BROKER_KEYS.values():
         if key.attribute in offered:
-            assert key.effect, f"{key.name} has an attribute, but is marked as without effect"
+            assert key.has_effect, f"{key.name} has an attribute, but is marked as without effect"
+
+
+def test_what_is_about_protection_says_why_it_is_harmless() -> None:
+    """Without a reason to the contrary, what is not obeyed of security, and what forces records to the disk, is not."""
+    for key in (*SECURITY_KEYS, *AUTHORIZER_KEYS.values()):
+        assert key.effect is Effect.REFUSED or key.doc, key.name
+    every = [*BROKER_KEYS.values(), *TOPIC_KEYS.values()]
+    for key in every:
+        if key.effect is Effect.HARMLESS and not key.doc:
+            assert not SMELLS_OF_PROTECTION.search(key.name), key.name
+        assert key.doc or key.effect in (Effect.OBEYED, Effect.HARMLESS), key.name
+
+
+def test_the_page_shows_each_setting_once_under_what_becomes_of_it() -> None:
+    _, mapped, refused, harmless = re.split(r"\n## (?:Settings that another|Refused|Accepted without)", page())
+    for part, effect in ((mapped, Effect.MAPPED), (refused, Effect.REFUSED), (harmless, Effect.HARMLESS)):
+        shown = re.findall(r"^\| `([^`]+)` ", part, re.MULTILINE)
+        keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
+        others = AUTHORIZER_KEYS.values() if effect is Effect.REFUSED else ()
+        assert sorted(shown) == sorted(
+            key.name for key in (*keys, *others) if key.effect is effect and not key.internal
+        )
 
 
 def test_the_page_about_settings_is_of_this_code() -> None:
@@ -126,7 +156,7 @@ def test_the_page_about_settings_is_of_this_code() -> None:
 
 
 def test_every_setting_has_a_sentence_and_no_sentence_is_left_over() -> None:
-    every = {**BROKER_KEYS, **DYNAMIC_KEYS, **TOPIC_KEYS, **GROUP_KEYS, **CLIENT_METRICS_KEYS}
+    every = {**BROKER_KEYS, **DYNAMIC_KEYS, **TOPIC_KEYS, **GROUP_KEYS, **CLIENT_METRICS_KEYS, **AUTHORIZER_KEYS}
     assert [name for name, key in every.items() if not documentation(key).removesuffix(NO_EFFECT)] == []
     lines = (PACKAGE / "config" / "documentation.txt").read_text().splitlines()[1:]
     names = [line.partition(": ")[0] for line in lines]

@@ -26,6 +26,7 @@ ANSWERS = (Path(__file__).parent.parent / "config" / "boundaries-4.3.1.tsv").rea
 ARABIC_ONE = "\u0661"
 CLASSES, POOLS = {"metric.reporters"}, {"log.cleaner.threads", "remote.log.reader.threads"}
 REFUSED_ON_PURPOSE = {
+    "config.providers": "values would be taken literally",
     "log.flush.interval.ms": "Kafka stores negative ones, applies none, and keeps what was before",
     "log.cleaner.io.buffer.load.factor": "Kafka's cleaner takes no key into its map",
     "log.cleaner.io.max.bytes.per.second": "Kafka's cleaner sleeps for ever at 0, and has no limit at others",

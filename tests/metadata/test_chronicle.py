@@ -98,13 +98,19 @@ def test_settings_that_do_nothing_are_warned_about_when_they_are_set(caplog: pyt
     assert told.of(setting(2, "t", "preallocate", "false")) == [], "as it is anyway"
     assert told.of(setting(4, "", "num.io.threads", "3")) == [f"{said}, 1: num.io.threads of broker default"]
     assert told.of(setting(4, "2", "num.io.threads", "3")) == [], "another broker says it"
-    assert told.of(setting(4, "1", "of.a.plug.in", "3")) == [f"{said}, 1: of.a.plug.in of broker 1"]
+    passed_over = "WARNING settings of other software, passed over"
+    assert told.of(setting(4, "1", "of.a.plug.in", "3")) == [f"{passed_over}, 1: of.a.plug.in of broker 1"]
+    mapped = "WARNING settings kept by kpybroker.fsync=always: records are on disk before they are acknowledged"
+    assert told.of(setting(2, "t", "flush.messages", "1")) == [f"{mapped}, 1: flush.messages of topic t"]
+    assert told.of(setting(4, "", "log.flush.interval.ms", "5")) == [
+        f"{mapped}, 1: log.flush.interval.ms of broker default"
+    ]
     secret = setting(4, "1", "listener.name.plaintext.ssl.key.password", "hush")
     assert told.of(secret) == [f"{said}, 1: listener.name.plaintext.ssl.key.password of broker 1"]
     assert told.of(setting(16, "m", "interval.ms", "1000")) == [f"{said}, 1: interval.ms of client metrics m"]
     assert told.of(
         setting(32, "g", "streams.num.standby.replicas", "2"), setting(32, "g", "share.isolation.level", "x")
-    )
+    ) == [f"{said}, 1: streams.num.standby.replicas of group g"], "what has no valid value is told of otherwise"
     (line,) = told.of(*(setting(2, f"t{n}", "preallocate", "true") for n in range(9)))
     assert line.startswith(f"{said}, 9: preallocate of topic t0; ")
     assert line.endswith("t4, ...")
@@ -113,6 +119,31 @@ def test_settings_that_do_nothing_are_warned_about_when_they_are_set(caplog: pyt
 def test_settings_in_the_file_that_do_nothing_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     chronicle.tell_start({"num.partitions": "3", "num.io.threads": "8"})
     assert caplog.records == []
-    chronicle.tell_start({"num.partitions": "3", "num.io.threads": "9", "authorizer.class.name": "x"})
+    given = {
+        "num.partitions": "3",
+        "num.io.threads": "9",
+        "log.preallocate": "true",
+        "log.flush.interval.messages": "1",
+        "confluent.license.topic.replication.factor": "1",
+        "strimzi.x": "x",
+    }
+    chronicle.tell_start(given)
+    mapped, idle, others = (record.getMessage() for record in caplog.records)
+    assert "kpybroker.fsync=always" in mapped
+    assert mapped.endswith(", 1: log.flush.interval.messages")
+    assert idle.endswith(", 2: log.preallocate, num.io.threads")
+    assert others == (
+        "settings of other software, passed over, 2: confluent.license.topic.replication.factor, strimzi.x"
+    )
+
+
+def test_a_long_line_about_settings_in_the_file_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    most = chronicle.NAMED_AT_START_MAX
+    chronicle.tell_start({f"confluent.{number:04}": "x" for number in range(most + 1)})
     (record,) = caplog.records
-    assert record.getMessage().endswith(": authorizer.class.name, num.io.threads")
+    assert record.getMessage().endswith(f"confluent.{most - 1:04}, ...")
+
+
+def test_with_fsync_nothing_needs_to_be_said_of_what_it_stands_for(caplog: pytest.LogCaptureFixture) -> None:
+    chronicle.tell_start({"log.flush.interval.messages": "1", "kpybroker.fsync": "always"})
+    assert caplog.records == []

@@ -23,6 +23,8 @@ class Pointing:
     def __init__(self) -> None:
         self.is_leader = False
         self.active_controller: At | None = None
+        self.why_in_vain: str | None = None
+        self.lacks_majority = False
         self._callbacks: list[Callable[[], None]] = []
 
     def on_leadership(self, callback: Callable[[], None]) -> None:

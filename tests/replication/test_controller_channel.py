@@ -11,6 +11,7 @@ import pytest
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_cluster import CONTROLLERS
+from kpybroker.replication import controller_channel
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import describe_cluster
@@ -48,6 +49,24 @@ def test_the_channel_follows_the_controller(tmp_path: Path) -> None:
         for node in (first, second, first):
             pointing.to(await controller_of(node))
             assert await cluster_asked(channel) == node.broker.cluster_id
+
+    play(tmp_path, scene)
+
+
+def test_without_a_majority_of_voters_the_cause_is_told_before_patience_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 50)
+
+    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+        pointing.why_in_vain, pointing.lacks_majority = "2 of 3 controllers are out of reach: 2, 3", True
+        with pytest.raises(KafkaError, match=r"nobody leads the quorum, 2 of 3 controllers are out of reach: 2, 3$"):
+            await channel.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), 3_600_000)
+        monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 3_600_000)
+        asked = asyncio.ensure_future(cluster_asked(channel))
+        await asyncio.sleep(0)
+        pointing.to(await controller_of(first))
+        assert await asked == first.broker.cluster_id, "who is elected in time answers"
 
     play(tmp_path, scene)
 

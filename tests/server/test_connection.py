@@ -36,6 +36,17 @@ BAD_FRAMES = {
 }
 
 
+TRUE_CAUSES = {
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03": "a TLS ClientHello, and this listener speaks PLAINTEXT; set",
+    b"\x16\x03\x03\x00\x7a\x01\x00\x00\x76": "a TLS ClientHello",
+    b"GET /metrics HTTP/1.1\r\n\r\n": "'GET ', as HTTP does, and this listener speaks Kafka's protocol; kpybroker",
+    b"POST / HTTP/1.1\r\n\r\n": "'POST', as HTTP does",
+    b"PRI * HTTP/2.0\r\n\r\n": "'PRI ', as HTTP does",
+    b"\x7f\xff\xff\xff" + bytes(8): "frame size 2147483647 is not between 8 and",
+    b"\x16\x04" + bytes(8): "frame size 369360896 is not",
+}
+
+
 async def is_alive(peer: Peer) -> bool:
     return bool((await peer.ask("ApiVersions", SOFTWARE, version=4)).api_keys)
 
@@ -54,6 +65,21 @@ def test_a_bad_frame_costs_its_own_connection_and_one_line(
         assert len(lines) == 1
         assert f"{host}:{port}" in lines[0]
         assert await is_alive(peer)
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("first", TRUE_CAUSES)
+def test_who_speaks_another_protocol_is_told_which(
+    first: bytes, with_broker: WithBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        with caplog.at_level(logging.WARNING, logger="kpybroker"):
+            async with raw(node) as other:
+                other.send(first)
+                assert await other.closed()
+        (line,) = [r.getMessage() for r in caplog.records if r.name.startswith("kpybroker.server")]
+        assert TRUE_CAUSES[first] in line
 
     with_broker(scenario)
 

@@ -38,7 +38,7 @@ ALL = [
     (kind, key.name)
     for kind in (TOPIC, BROKER)
     for key in KEYS[kind].values()
-    if key.effect and (kind == TOPIC or key.mode is Mode.CLUSTER_WIDE) and key.name not in DOORS
+    if key.has_effect and (kind == TOPIC or key.mode is Mode.CLUSTER_WIDE) and key.name not in DOORS
 ]
 
 

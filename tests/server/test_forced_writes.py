@@ -1,0 +1,62 @@
+"""flush.messages and flush.ms, set while a node runs: from then on what is acknowledged is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kpybroker.wire.rpc import incremental_alter_configs as rpc
+from tests.asking import make, put
+from tests.handlers.test_incremental_alter_configs import change, code
+from tests.serving import dialled, serving
+
+TOPIC, BROKER = 2, 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting"), [(TOPIC, "t", "flush.messages"), (BROKER, "", "log.flush.interval.ms")]
+)
+def test_what_was_written_before_the_change_gets_to_the_disk_too(
+    tmp_path: Path, kind: int, name: str, setting: str
+) -> None:
+    """Else a produce that waits for its followers at that moment would wait for the next one."""
+
+    async def play() -> None:
+        async with serving(tmp_path / "data") as node, dialled(node) as peer:
+            await make(peer, "t")
+            assert (await put(peer, "t", b"x")).error_code == 0
+            partition = node.broker.hosting.leads("t", 0)
+            assert partition.log.synced_end < partition.log.written_end == 1
+            assert await code(peer, change(kind, name, setting, value="1")) == 0
+            if partition._sync is not None:
+                await partition._sync
+            assert partition.log.synced_end == 1
+            assert (await put(peer, "t", b"y")).error_code == 0
+            assert partition.log.synced_end == partition.committable_end == 2
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_a_change_that_would_protect_nothing_is_refused(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with serving(tmp_path / "data") as node, dialled(node) as peer:
+            for name, setting, value in (
+                ("1", "listener.name.plaintext.ssl.client.auth", "required"),
+                ("1", "listener.name.plaintext.plain.sasl.jaas.config", "hush"),
+                ("1", "sasl.enabled.mechanisms", "PLAIN"),
+                ("", "super.users", "User:me"),
+                ("", "config.providers", "file"),
+            ):
+                told: rpc.Response = await peer.ask(
+                    "IncrementalAlterConfigs", change(BROKER, name, setting, value=value)
+                )
+                assert told.responses[0].error_code == 42
+                assert f"{setting.rpartition('plain.')[-1].removeprefix('listener.name.plaintext.')}=" in (
+                    told.responses[0].error_message or ""
+                )
+                assert "hush" not in (told.responses[0].error_message or "")
+            assert not node.broker.image.config(BROKER, "1")
+
+    asyncio.run(asyncio.wait_for(play(), 60))
