@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,11 +21,12 @@ LATE_S = 0.5
 
 
 class Probe(threading.Thread):
-    """Sends a record to each partition every EVERY_S. Between `watch` and `rest` a silence above SILENCE_S is an
-    incident, told once until the next acknowledgement."""
+    """Sends a record to each partition every EVERY_S. Between `watch` and `rest` a silence above `silence_max_s` is an
+    incident, told once until the next acknowledgement; with None silences are measured alone."""
 
-    def __init__(self, history: History, bootstrap: str) -> None:
+    def __init__(self, history: History, bootstrap: str, silence_max_s: float | None) -> None:
         super().__init__(daemon=True)
+        self._silence_max_s = math.inf if silence_max_s is None else silence_max_s
         self._history = history
         self._pending: list[dict[int, float]] = [{} for _ in range(PARTITIONS)]
         """By partition: the records that are not acknowledged, and when each was sent."""
@@ -88,9 +90,11 @@ class Probe(threading.Thread):
                 self.longest_in_trouble_s = max(self.longest_in_trouble_s, waits_s)
                 continue
             self.longest_s = max(self.longest_s, waits_s)
-            if waits_s > SILENCE_S and not self._is_told[partition]:
+            if waits_s > self._silence_max_s and not self._is_told[partition]:
                 self._is_told[partition] = True
-                self._history.incident(f"acks=all to {TOPIC}-{partition} is silent for more than {SILENCE_S} s")
+                self._history.incident(
+                    f"acks=all to {TOPIC}-{partition} is silent for more than {self._silence_max_s} s"
+                )
 
     def finish(self) -> None:
         """Send no more."""

@@ -19,7 +19,7 @@ from chaos.links import Links
 from chaos.nemesis import Nemesis
 from chaos.probe import PARTITIONS as PROBED
 from chaos.probe import TOPIC as PROBE
-from chaos.probe import Probe
+from chaos.probe import SILENCE_S, Probe
 from chaos.slow_disks import SlowDisks
 from chaos.watch import Watch
 from oracle.cluster import CLIENTS, Cluster
@@ -70,9 +70,12 @@ class Run:
         told: Callable[[str], None],
         controllers: int = 0,
         descriptors: int = 0,
+        silence_max_s: float | None = SILENCE_S,
     ) -> None:
-        """descriptors: how many files each node may have open; 0 for as many as this process."""
+        """descriptors: how many files each node may have open; 0 for as many as this process. silence_max_s: how long
+        acks=all may wait while a majority is well; None for as long as it likes."""
         self._told = told
+        self._silence_max_s = silence_max_s
         self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
         self.links = Links()
         jvm = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if kind == "kafka" else ()
@@ -130,7 +133,7 @@ class Run:
         self._java = JavaLoad(
             self.history, bootstrap, self.places, 3, PER_SECOND, JAVA_GROUP, self.cluster.directory / "java.log"
         )
-        self._probe = Probe(self.history, bootstrap)
+        self._probe = Probe(self.history, bootstrap, self._silence_max_s)
         self._members = [Member(self.history, bootstrap, TOPIC, GROUP, f"librdkafka {n}") for n in (1, 2)]
         addresses = {
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
