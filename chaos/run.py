@@ -18,8 +18,8 @@ from chaos.librdkafka import QUICK, Member, Production, key_in, read_all
 from chaos.links import Links
 from chaos.nemesis import Nemesis
 from chaos.probe import PARTITIONS as PROBED
-from chaos.probe import TOPIC as PROBE
 from chaos.probe import SILENCE_S, Probe
+from chaos.probe import TOPIC as PROBE
 from chaos.slow_disks import SlowDisks
 from chaos.watch import Watch
 from oracle.cluster import CLIENTS, Cluster
