@@ -17,6 +17,7 @@ from kpybroker.errors import MalformedFrame
 from kpybroker.server.accepted import Accepted
 from kpybroker.server.bad_frames import HEADER_BYTES_MIN, why_no_frame
 from kpybroker.server.giving_way import GivingWay
+from kpybroker.server.receive_memory import BUSY_BUFFER_BYTES, FIRST_STEP_BYTES, GROWTH, IDLE_BUFFER_BYTES
 from kpybroker.server.writing import write_all
 
 if TYPE_CHECKING:
@@ -25,18 +26,14 @@ if TYPE_CHECKING:
     from kpybroker.server.door import Door
     from kpybroker.server.server import Server
 
-IDLE_BUFFER_BYTES = 4096
-BUSY_BUFFER_BYTES = 128 * 1024
-"""How far the buffer grows for many small frames; for a larger one it grows as the frame comes."""
-FIRST_STEP_BYTES = 16 * 1024
-GROWTH = 4
-"""The buffer of a frame is at most so many times as large as what has come of it."""
 REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
 FLUSH_AT_ONCE = 8
 """With so many replies due the write is shared enough; to wait for other connections would only idle their clients."""
 HELD_BACK_BYTES = 32 * 1024
 """Replies up to here leave when every connection that is ready now has been read; larger ones at once."""
+TURN_MS = 5
+"""Requests of one connection are begun for so long, and then those of others."""
 OWED_LIMIT_BYTES = 1024 * 1024
 """Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
 
@@ -150,8 +147,8 @@ class Connection(Accepted):
                 self._end_frame()
             return
         if self._has_runnable_frame():
-            # in another turn: whoever sends much at once does not hold up the others
-            self._pause_reading(self._filled == len(self._buffer))
+            # in another turn, and uvloop reads the same socket up to 32 times in one: who sends much holds up nobody
+            self._pause_reading(True)
             asyncio.get_running_loop().call_soon(self.go_on)
             return
         if self._closing:
@@ -179,6 +176,7 @@ class Connection(Accepted):
         view, end, position = self._view, self._filled, self._position
         server, replies = self._server, self._replies
         limit, dispatch, is_open = server.frame_limit_bytes, server.dispatch, self.door.is_open
+        until_ms = 0
         while end - position >= 4:
             if (
                 self._blocker is not None
@@ -203,6 +201,10 @@ class Connection(Accepted):
                 self.refuse_frame(str(malformed))
                 return
             position = stop
+            if position < end:
+                until_ms = until_ms or server.steady_ms() + TURN_MS
+                if server.steady_ms() >= until_ms:
+                    return
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
@@ -287,8 +289,6 @@ class Connection(Accepted):
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
         if key in self._server.yields_to:
             self._giving_way.ask(self._blocker, self._ask_blocker_to_give_way)
-
-    # ---- the receive buffer
 
     def _make_room(self) -> None:
         """Move what is left to the front, grow for a frame that needs it, pause reading when there is no room."""

@@ -61,8 +61,8 @@ class HttpServer:
 
     def admit(self, connection: HttpConnection) -> bool:
         """Whether it may stay; where there are too many, one that only occupies its place has to go."""
-        same_host = [other for other in self.open if other.host == connection.host]
-        for others, most in ((same_host, PER_HOST_MAX), (list(self.open), CONNECTIONS_MAX)):
+        for most, of_one_host in ((PER_HOST_MAX, True), (CONNECTIONS_MAX, False)):
+            others = [other for other in self.open if not of_one_host or other.host == connection.host]
             if len(others) < most:
                 continue
             idle = next((other for other in others if not other.is_under_way), None)

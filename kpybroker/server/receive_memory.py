@@ -6,6 +6,12 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
+IDLE_BUFFER_BYTES = 4096
+BUSY_BUFFER_BYTES = 128 * 1024
+"""How far the buffer of a connection grows for many small frames; for a larger one it grows as the frame comes."""
+FIRST_STEP_BYTES = 16 * 1024
+GROWTH = 4
+"""The buffer of a frame is at most so many times as large as what has come of it."""
 LIMIT_BYTES = 512 * 1024 * 1024
 """Where queued.max.request.bytes sets no limit."""
 SMALL_FRAME_BYTES = 2 * 1024 * 1024

@@ -43,6 +43,7 @@ class Server:
         self.limits = ConnectionLimits(lambda: broker.config)
         self.refusals = RefusalLog(self.now)
         self.flush: Callable[[], None] = broker.hosting.flush
+        self.steady_ms: Callable[[], int] = broker.world.steady_ms
         self.give_back: Callable[[Any], None] = broker.world.disk.give_back
         self._unflushed: list[Connection] = []
         self._flush_is_due = False

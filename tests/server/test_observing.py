@@ -392,3 +392,15 @@ def test_requests_under_way_keep_their_places(monkeypatch: pytest.MonkeyPatch) -
         server.close()
 
     asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_who_comes_when_both_limits_are_met_takes_two_places() -> None:
+    """The first that had to go is not asked to go once more."""
+    server = HttpServer(RealNetwork(), {})
+    hosts = ["127.0.0.2"] * http.PER_HOST_MAX + ["127.0.0.3"] * (http.CONNECTIONS_MAX - http.PER_HOST_MAX)
+    for host in [*hosts, "127.0.0.2", "127.0.0.2", "127.0.0.4"]:
+        connection = http.HttpConnection(server)
+        connection.host = host
+        assert server.admit(connection)
+        assert connection in server.open
+        assert len(server.open) <= http.CONNECTIONS_MAX

@@ -15,9 +15,10 @@ import pytest
 
 from kpybroker.call import BROKER
 from kpybroker.peer import Peer
-from kpybroker.server.connection import IDLE_BUFFER_BYTES, REPLIES_LIMIT, Connection
+from kpybroker.server.connection import REPLIES_LIMIT, Connection
 from kpybroker.server.door import Door
 from kpybroker.server.node import Node
+from kpybroker.server.receive_memory import IDLE_BUFFER_BYTES
 from kpybroker.wire import api as api_table
 from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.frame import encode_request

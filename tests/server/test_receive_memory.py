@@ -8,9 +8,17 @@ from struct import pack
 import pytest
 
 from kpybroker.server.activity import FRAME_PATIENCE_S, WINDOW_S
-from kpybroker.server.connection import GROWTH, IDLE_BUFFER_BYTES
 from kpybroker.server.node import Node
-from kpybroker.server.receive_memory import EIGHTHS, LARGE, NODES, SMALL, SMALL_FRAME_BYTES, ReceiveMemory
+from kpybroker.server.receive_memory import (
+    EIGHTHS,
+    GROWTH,
+    IDLE_BUFFER_BYTES,
+    LARGE,
+    NODES,
+    SMALL,
+    SMALL_FRAME_BYTES,
+    ReceiveMemory,
+)
 from kpybroker.wire.api import by_name
 from kpybroker.wire.frame import encode_request
 from tests.asking import make, produced, put

@@ -1,0 +1,64 @@
+"""A client that sends many requests at once has its turns as others have: the clock says when one is over."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from kpybroker.config import BrokerConfig
+from kpybroker.server.node import Node
+from kpybroker.wire.api import by_name
+from kpybroker.wire.frame import encode_request
+from kpybroker.wire.rpc import metadata
+from kpybroker.world.real import RealWorld
+from tests.serving import SMALL, dialled
+
+REQUESTS = 60
+STEP_MS = 2
+
+
+class SteppingWorld(RealWorld):
+    """Each look at its clock is STEP_MS later, once `steps` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(7)
+        self.steps = False
+        self.stepped_ms = 0
+
+    def steady_ms(self) -> int:
+        if self.steps:
+            self.stepped_ms += STEP_MS
+        return super().steady_ms() + self.stepped_ms
+
+
+def frames(count: int) -> bytes:
+    api = by_name["Metadata"]
+    return b"".join(encode_request(1, api, api.max, metadata.Request(topics=[]))) * count
+
+
+def test_requests_sent_at_once_are_begun_a_few_in_each_turn(tmp_path: Path) -> None:
+    async def whole() -> None:
+        world = SteppingWorld()
+        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), **SMALL}
+        node = await Node.start(world, BrokerConfig.parse(settings))
+        try:
+            async with dialled(node):
+                route = node.server._dispatcher.routes
+                reader, writer = await asyncio.open_connection(*node.bootstrap.split(":"))
+                world.steps = True
+                writer.write(frames(REQUESTS))
+                most = before = 0
+                while before < REQUESTS:
+                    await asyncio.sleep(0)
+                    count = route[by_name["Metadata"].key].count if by_name["Metadata"].key in route else 0
+                    most, before = max(most, count - before), count
+                world.steps = False
+                assert most <= 5
+                for _ in range(REQUESTS):
+                    await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                writer.close()
+        finally:
+            await node.stop()
+            world.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
