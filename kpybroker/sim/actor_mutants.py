@@ -60,8 +60,9 @@ def _deletes_one_more(advance_start: Callable[[Log, int], None]) -> Callable[[Lo
     return greedy
 
 
-def _first_of_the_batch(batch: Batch, _: int, start: int) -> Any:
+def _first_of_the_batch(batch: Batch, _: int | None, start: int) -> Any:
     return max(batch.base_offset, start), batch.base_timestamp, batch.leader_epoch
+    yield  # the work is done in slices
 
 
 def _without_the_last(open_batch: Callable[..., Opening]) -> Callable[..., Opening]:
@@ -146,7 +147,7 @@ ACTOR_MUTANTS = (
     ),
     Mutant(
         "a look-up by time finds the first record of a batch",
-        (Patch(timestamps, "_first_record", _first_of_the_batch),),
+        (Patch(timestamps, "_record_in", _first_of_the_batch),),
         ("crash",),
         actors=("times",),
     ),

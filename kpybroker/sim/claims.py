@@ -32,7 +32,7 @@ class Files:
 
     def __init__(self) -> None:
         self._seen: dict[File, tuple[int, int, bytes]] = {}
-        """Of a file: how far its batches were followed, where the last of them ends, and its header."""
+        """Of a file: where its last batch begins that was looked at, its end offset, and its header, which has a CRC."""
 
     def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
         """The end of the last batch in a log's directory; -1 without a file. `synced`: of what outlives the power."""
@@ -53,18 +53,20 @@ class Files:
         content, limit = file.content, len(file.content)
         if synced:
             limit = min((change.at for change in file.changes), default=limit)
-        position, end, last = self._seen.get(file, (0, -1, b""))
-        if position > limit or content[position - len(last) : position] != last:
-            position, end, last = 0, -1, b""
+        position, end, header = self._seen.get(file, (0, -1, b""))
+        if position + len(header) > limit or content[position : position + len(header)] != header:
+            position, end, header = 0, -1, b""
+        seen = position
         while position + HEADER_BYTES <= limit:
             base_offset, length = _BASE_AND_LENGTH.unpack_from(content, position)
             beyond = position + _LENGTH_FROM + length
             if length <= 0 or beyond > limit:
+                end = min(end, base_offset)
                 break
             end = base_offset + _DELTA.unpack_from(content, position + _DELTA_AT)[0] + 1
-            last = bytes(content[max(beyond - HEADER_BYTES, position) : beyond])
+            seen, header = position, bytes(content[position : position + HEADER_BYTES])
             position = beyond
-        self._seen[file] = position, end, last
+        self._seen[file] = seen, end, header
         return end
 
 
