@@ -32,7 +32,7 @@ class Files:
 
     def __init__(self) -> None:
         self._seen: dict[File, tuple[int, int, bytes]] = {}
-        """Of a file: where its last batch begins that was looked at, its end offset, and its header, which has a CRC."""
+        """Of a file: where the last batch begins that was looked at, its end offset, and its header, with its CRC."""
 
     def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
         """The end of the last batch in a log's directory; -1 without a file. `synced`: of what outlives the power."""
