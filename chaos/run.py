@@ -102,7 +102,7 @@ class Run:
         try:
             self._start()
             end = time.monotonic() + for_s
-            is_mild = True
+            is_mild = False
             while (left_s := end - time.monotonic()) > 0:
                 if not is_mild:
                     self._probe.rest()

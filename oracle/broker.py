@@ -1,4 +1,7 @@
-"""kpybroker behind the same interface as the oracle: `python -m kpybroker dev` in a process of its own."""
+"""kpybroker behind the same interface as the oracle: `python -m kpybroker serve` in a process of its own.
+
+Not `dev`, whose defaults for laptops Apache Kafka does not have.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -7,7 +10,7 @@ from pathlib import Path
 from oracle.target import ServerProcess, read_json, steady_port
 from oracle.tools import Ran, tool
 
-SMALL = {"group.initial.rebalance.delay.ms": "0"}
+SMALL = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.replication.factor": "1"}
 
 
 class KPyBroker(ServerProcess):
@@ -27,9 +30,9 @@ class KPyBroker(ServerProcess):
 
     def command(self) -> list[str]:
         self.ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "kpybroker", "dev", "--port", str(self.port), "--data-dir", str(self.data)]
-        command += ["--ready-file", str(self.ready_file)]
-        for name, value in {**SMALL, **self.properties}.items():
+        command = [sys.executable, "-m", "kpybroker", "serve", "--ready-file", str(self.ready_file)]
+        own = {"listeners": f"PLAINTEXT://127.0.0.1:{self.port}", "log.dirs": str(self.data)}
+        for name, value in {**SMALL, **own, **self.properties}.items():
             command += ["--set", f"{name}={value}"]
         return command
 
