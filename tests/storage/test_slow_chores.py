@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from kpybroker.config import LogSettings
+from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage
+from kpybroker.storage.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.index import TimeIndex
+from kpybroker.storage.log_dir import LogDirectory
 from kpybroker.storage.write_side import GROWN_INDEX_BYTES
+from kpybroker.world.devices import SLOW_WRITE_S
+from kpybroker.world.real import RealWorld
 from tests.replication.leading import NOW_MS, batch
-from tests.storage.two_disks import STALL_S, TwoDisks
+from tests.storage.two_disks import STALL_S, HeldDisk, TwoDisks
+from tests.storage.workshop import plain
 
 
 @pytest.mark.parametrize("change", ["roll", "truncate", "flush"])
@@ -85,3 +91,45 @@ def test_an_index_grows_on_a_slow_device_so_far_and_no_further() -> None:
         assert (len(slow.segments), slow.segments.active.index_entries) == (before + 1, 0)
 
     world.loop.run_until_complete(play())
+
+
+def test_a_start_offset_is_written_by_a_thread_where_the_device_is_slow(tmp_path: Path) -> None:
+    """Neither the loop nor a start of another directory waits; who deleted records does, and the newest start wins."""
+    world = RealWorld(1)
+    disk = world.disk = HeldDisk(tmp_path / "slow")
+    names = "slow", "quick"
+    for name in names:
+        disk.separate(str(tmp_path / name))
+        disk.mkdir(str(tmp_path / name))
+
+    async def play() -> None:
+        disk.may_write.set()
+        directories = [LogDirectory(world, str(tmp_path / name), BrokerConfig.parse({})) for name in names]
+        slow, quick = (one.open_log("t", bytes(16), 0, LogSettings()) for one in directories)
+        for log in (slow, quick):
+            for _ in range(3):
+                log.append([plain()], 0, NOW_MS, client=False)
+            log.flush()
+            log.advance(3)
+        disk.may_write.clear()
+        disk.device(slow.directory).took(SLOW_WRITE_S, 0.0)
+        slow.advance_start(1)
+        first = asyncio.ensure_future(directories[0].start_offsets.written(("t", 0), 1))
+        quick.advance_start(1)
+        await directories[1].start_offsets.written(("t", 0), 1)
+        assert read_offsets(disk, f"{tmp_path}/quick/{LOG_STARTS}") == {("t", 0): 1}
+        slow.advance_start(2)
+        second = asyncio.ensure_future(directories[0].start_offsets.written(("t", 0), 2))
+        checkpoint = asyncio.ensure_future(directories[0].checkpoint())
+        await disk.off_loop(lambda: None, f"{tmp_path}/quick")
+        assert (slow.start, first.done(), second.done(), checkpoint.done()) == (2, False, False, False)
+        disk.may_write.set()
+        await asyncio.gather(first, second, checkpoint)
+        assert read_offsets(disk, f"{tmp_path}/slow/{LOG_STARTS}") == {("t", 0): 2}
+        slow.advance_start(3)
+        for directory in directories:
+            await directory.close()
+        assert read_offsets(disk, f"{tmp_path}/slow/{LOG_STARTS}") == {("t", 0): 3}
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+    world.close()

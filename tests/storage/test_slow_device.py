@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -29,7 +28,7 @@ from kpybroker.world.devices import (
 from kpybroker.world.real import RealDisk, RealWorld
 from tests.replication.leading import NOW_MS, batch
 from tests.storage.compacting import VirtualWorld
-from tests.storage.two_disks import STALL_S, TwoDisks
+from tests.storage.two_disks import STALL_S, HeldDisk, TwoDisks
 from tests.storage.workshop import SMALL, plain
 
 
@@ -190,23 +189,6 @@ def test_a_large_write_may_take_as_long_as_copying_its_bytes_does() -> None:
     assert not device.is_slow
     device.took(SLOW_WRITE_S + copied_s, 0.0, size_bytes)
     assert device.is_slow
-
-
-class HeldDisk(RealDisk):
-    """A real disk; writes below a directory wait for `may_write`."""
-
-    def __init__(self, below: Path) -> None:
-        super().__init__()
-        self.below = below
-        self.may_write = Event()
-
-    def wait(self) -> None:
-        assert self.may_write.wait(20)
-
-    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        if self.device(str(self.below)) is self._by_handle[handle]:
-            self.wait()
-        return super()._write(handle, buffers, offset)
 
 
 def test_threads_of_a_slow_device_are_not_those_of_another(tmp_path: Path) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+
 from kpybroker.config import LogSettings
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.log import Log
+from kpybroker.world import Buffer
 from kpybroker.world.devices import SLOW_WRITE_S
+from kpybroker.world.real import RealDisk
 from tests.replication.leading import NODE, NOW_MS, Waiting, batch
 from tests.storage.compacting import VirtualWorld
 
@@ -47,3 +53,20 @@ class TwoDisks(VirtualWorld):
 
     def content(self, partition: Partition) -> bytes:
         return bytes(self.storage.file(f"{partition.log.segments.active.path}.log").content)
+
+
+class HeldDisk(RealDisk):
+    """A real disk; writes below a directory wait for `may_write`."""
+
+    def __init__(self, below: Path) -> None:
+        super().__init__()
+        self.below = below
+        self.may_write = Event()
+
+    def wait(self) -> None:
+        assert self.may_write.wait(20)
+
+    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if self.device(str(self.below)) is self._by_handle[handle]:
+            self.wait()
+        return super()._write(handle, buffers, offset)
