@@ -27,14 +27,14 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     topics = [
         DeleteRecordsTopicResult(
             name=topic.name,
-            partitions=[_delete(broker, topic.name, ask) async for ask in turns.through(topic.partitions)],
+            partitions=[await _delete(broker, topic.name, ask) async for ask in turns.through(topic.partitions)],
         )
         async for topic in turns.through(request.topics)
     ]
     return Response(topics=topics)
 
 
-def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
         partition = broker.hosting.leads(topic, ask.partition_index)
         storage = partition.log
@@ -47,6 +47,7 @@ def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRe
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > storage.start:
             storage.advance_start(offset)
+            await broker.log_dirs.start_written(storage)
     except Damage as damage:
         partition.fail(str(damage))
         code = ErrorCode.KAFKA_STORAGE_ERROR

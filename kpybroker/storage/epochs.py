@@ -86,7 +86,7 @@ class LeaderEpochs:
             if save:
                 self.save()
 
-    def cut_start(self, offset: int) -> None:
+    def cut_start(self, offset: int, *, save: bool = True) -> None:
         """Forget epochs that ended at or before `offset`; the one in force there now begins there."""
         kept = [entry for entry in self.entries if entry[1] > offset]
         below = len(self.entries) - len(kept)
@@ -94,4 +94,5 @@ class LeaderEpochs:
             return
         self.entries = [(self.entries[below - 1][0], offset), *kept]
         self._changed()
-        self.save()
+        if save:
+            self.save()

@@ -32,6 +32,7 @@ from kpybroker.storage.files import FilePool, is_short
 from kpybroker.storage.futures import futures_in
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
+from kpybroker.storage.start_offsets import StartOffsets
 from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class LogDirectory:
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._starts = self._read_offsets(LOG_STARTS)
-        self._starts_on_disk: Offsets | None = None
+        self.start_offsets = StartOffsets(world.disk, path, self._start_rows)
         self._cleaned = self._read_offsets(CLEANED)
         self._cleaned_on_disk = dict(self._cleaned)
         self._is_saving_cleaned = False
@@ -212,7 +213,7 @@ class LogDirectory:
 
     def _write_without_stale(self) -> None:
         """Rows of who was deleted must not speak for a new one of the name, should a crash come. Raises OSError."""
-        self.save_starts()
+        self.start_offsets.save()
         self._write_checkpoints(self._recovery_points, self._high_watermarks)
         self._stale.clear()
 
@@ -273,12 +274,9 @@ class LogDirectory:
                 rows[key] = offset
         return rows
 
-    def save_starts(self) -> None:
-        """Write what start offsets the segments do not show, if it has changed; not synced. Raises OSError."""
+    def _start_rows(self) -> Offsets:
         self._starts = self._offsets(self._starts, _start_of)
-        if self._starts != self._starts_on_disk:
-            write_offsets(self._world.disk, f"{self.path}/{LOG_STARTS}", self._starts, sync=False)
-            self._starts_on_disk = dict(self._starts)
+        return dict(self._starts)
 
     def cleaned_offsets(self) -> Offsets:
         """The rows of cleaner-offset-checkpoint: of logs that have ever been cleaned."""
@@ -310,7 +308,7 @@ class LogDirectory:
             log.error("%s: %s cannot be written: %s", self.path, CLEANED, error)
 
     def _save_marks(self) -> None:
-        self.save_starts()
+        self.start_offsets.save_soon()
         self._save_cleaned_now()
 
     async def checkpoint(self) -> None:
@@ -325,8 +323,8 @@ class LogDirectory:
         rows, discards = (self._recovery_points, self._high_watermarks), self._discards
         self._is_checkpointing = True
         try:
-            # on the loop, as DeleteRecords does: written elsewhere, older starts could replace newer ones
-            self.save_starts()
+            self.start_offsets.save_soon()
+            await self.start_offsets.write_ended()
             await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)), self.path)
             if discards != self._discards:  # what was written has their rows, and newcomers may have come
                 self._write_without_stale()
@@ -351,6 +349,7 @@ class LogDirectory:
 
         A broker that stops before it knew the metadata has not looked at what a crash may have left: not its word.
         """
+        await self.start_offsets.settle()
         await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
         whole = self.is_recovered and not self.damaged
         for one in self.logs.values():
@@ -365,7 +364,7 @@ class LogDirectory:
         self._save_cleaned_now(sync=True)
         disk = self._world.disk
         try:
-            self.save_starts()
+            self.start_offsets.save()
             self._write_checkpoints(self._recovery_points, self._high_watermarks)
             unlink(disk, self.garbage.take())
             if whole:

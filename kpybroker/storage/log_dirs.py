@@ -272,6 +272,15 @@ class LogDirectories:
         if directory is not None:
             directory.collect(one)
 
+    async def start_written(self, one: Log) -> None:
+        """Return when a start that has just moved is in its file. Raises KafkaError."""
+        directory = self.of(one)
+        if directory is not None:
+            try:
+                await directory.start_offsets.written((one.topic, one.partition), one.start)
+            except OSError as error:
+                raise one.refusal(error) from error
+
     # chores
 
     async def keep_clean(self, config: Callable[[], BrokerConfig]) -> None:

@@ -8,6 +8,7 @@ from kpybroker.storage.files import FilePool
 from kpybroker.storage.producers import ProducerStates
 from kpybroker.storage.read_side import ReadSide
 from kpybroker.world import World
+from kpybroker.world.devices import Device
 
 
 class Marks(ReadSide):
@@ -22,6 +23,7 @@ class Marks(ReadSide):
     high_watermark: int
     pool: FilePool
     world: World
+    device: Device
     producers: ProducerStates
     on_start_moved: Callable[[], None] | None
 
@@ -58,4 +60,4 @@ class Marks(ReadSide):
         self.start = offset
         self.high_watermark = max(self.high_watermark, offset)
         self.last_stable = max(self.last_stable, offset)
-        self.epochs.cut_start(offset)
+        self.epochs.cut_start(offset, save=not self.device.is_slow)  # a start cuts them again

@@ -26,14 +26,16 @@ _JOINED_BYTES = 64 * 1024
 POSITION_MAX = 0x7FFFFFFF
 GROWN_BYTES = 64 << 20
 """A segment may be so much larger than segment.bytes while its device is slow."""
+GROWN_INDEX_BYTES = 1 << 20
+"""Its time index may be so much larger than segment.index.bytes meanwhile; the entries are in memory."""
 
 
 def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
-    """Whether the batch can do without a new segment, for a while: a little above segment.bytes, and later."""
+    """Whether the batch can do without a new segment, for a while: a little above the limits of size, and later."""
     return (
         segment.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
         and last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
-        and (segment.index_entries + 1) * TimeIndex.entry_bytes < settings.segment_index_bytes
+        and (segment.index_entries + 1) * TimeIndex.entry_bytes < settings.segment_index_bytes + GROWN_INDEX_BYTES
     )
 
 
@@ -201,11 +203,10 @@ class WriteBehind:
             write.when_done(partial(self._written, write))
 
     def _written(self, write: PendingWrite) -> None:
-        if self._under_way is None or self._under_way.write is not write:
-            return  # somebody has waited for it
-        with contextlib.suppress(Damage):  # the log has logged it, and is offline
-            self._go_on(waits=False)
-        self._log.write_ended()
+        if self._under_way is not None and self._under_way.write is write:
+            with contextlib.suppress(Damage):  # the log has logged it, and is offline
+                self._go_on(waits=False)
+        self._log.write_ended()  # also where `wait` took the end: its caller does not know who else waits
 
     def _go_on(self, *, waits: bool) -> None:
         """Take the end of the write under way, and begin the next. Raises Damage."""

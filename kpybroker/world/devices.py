@@ -11,7 +11,9 @@ import logging
 log = logging.getLogger(__name__)
 
 SLOW_WRITE_S = 0.05
-"""A write that takes so long was kept waiting by the device."""
+"""A write that takes so much longer than copying its bytes was kept waiting by the device."""
+COPIED_BYTES_PER_S = 500_000_000
+"""How quickly bytes go into the page cache, at the least."""
 QUICK_AFTER_S = 5.0
 """For how long writes must have been quick, doubled with each relapse."""
 QUICK_AFTER_MAX_S = 320.0
@@ -39,11 +41,14 @@ class Device:
         """As much is queued as may be."""
         return self.queued_bytes >= QUEUED_BYTES_MAX
 
-    def took(self, seconds: float, now_s: float) -> None:
-        """A write has ended, at `now_s` of a monotonic clock. Of writes on the loop only slow ones need to be told."""
+    def took(self, seconds: float, now_s: float, size_bytes: int = 0) -> None:
+        """A write of so many bytes has ended, at `now_s` of a monotonic clock.
+
+        Of writes on the loop only those of SLOW_WRITE_S and more need to be told.
+        """
         if not self._is_apart:
             return  # there is nothing else that could go on meanwhile
-        if seconds >= SLOW_WRITE_S:
+        if seconds >= SLOW_WRITE_S + size_bytes / COPIED_BYTES_PER_S:
             if not self.is_slow:
                 self.is_slow = True
                 is_relapse = now_s - self._slow_at_s < 2 * self._quick_after_s

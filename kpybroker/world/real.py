@@ -119,9 +119,10 @@ class RealNetwork:
 class RealWrite:
     """A write on a thread, which tells how long it took."""
 
-    def __init__(self, disk: RealDisk, device: Device, future: Future[float]) -> None:
+    def __init__(self, disk: RealDisk, device: Device, size_bytes: int, future: Future[float]) -> None:
         self._disk = disk
         self._device = device
+        self._size_bytes = size_bytes
         self._future = future
 
     def when_done(self, callback: Callable[[], None]) -> None:
@@ -129,7 +130,7 @@ class RealWrite:
         self._future.add_done_callback(lambda _: loop.call_soon_threadsafe(callback))
 
     def result(self) -> None:
-        self._device.took(self._future.result(), self._disk.now_s())
+        self._device.took(self._future.result(), self._disk.now_s(), self._size_bytes)
 
 
 class RealDisk:
@@ -218,12 +219,13 @@ class RealDisk:
         written = self._write(handle, buffers, offset)
         ended_s = self.now_s()
         if ended_s - began_s >= SLOW_WRITE_S:
-            self._by_handle[handle].took(ended_s - began_s, ended_s)
+            self._by_handle[handle].took(ended_s - began_s, ended_s, written)
         return written
 
     def write_soon(self, handle: int, data: bytes, offset: int) -> PendingWrite:
         device = self._by_handle[handle]
-        return RealWrite(self, device, self._pool(device).submit(self._timed_write, handle, data, offset))
+        future = self._pool(device).submit(self._timed_write, handle, data, offset)
+        return RealWrite(self, device, len(data), future)
 
     def _timed_write(self, handle: int, data: bytes, offset: int) -> float:
         began_s = self.now_s()

@@ -6,62 +6,30 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
 from kpybroker.sim.storage import File, Storage
 from kpybroker.storage.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory
 from kpybroker.wire.batch import split
 from kpybroker.world import Buffer
-from kpybroker.world.devices import QUEUED_BYTES_MAX, QUICK_AFTER_MAX_S, QUICK_AFTER_S, SLOW_WRITE_S, Device
+from kpybroker.world.devices import (
+    COPIED_BYTES_PER_S,
+    QUEUED_BYTES_MAX,
+    QUICK_AFTER_MAX_S,
+    QUICK_AFTER_S,
+    SLOW_WRITE_S,
+    Device,
+)
 from kpybroker.world.real import RealDisk, RealWorld
-from tests.replication.leading import NODE, NOW_MS, Waiting, batch
+from tests.replication.leading import NOW_MS, batch
 from tests.storage.compacting import VirtualWorld
+from tests.storage.two_disks import STALL_S, HeldDisk, TwoDisks
 from tests.storage.workshop import SMALL, plain
-
-STALL_S = 30.0
-
-
-class TwoDisks(VirtualWorld):
-    """/slow and /quick, each with a partition that this node leads."""
-
-    def __init__(self, settings: LogSettings | None = None) -> None:
-        super().__init__(Storage())
-        self.hosting = Hosting(NODE)
-        self.slow, self.quick = (self.led(path, settings or LogSettings()) for path in ("/slow", "/quick"))
-
-    def led(self, path: str, settings: LogSettings) -> Partition:
-        self.disk.separate(path)
-        self.disk.mkdir(path)
-        storage = Log.open(self, f"{path}/t-0", path[1:], 0, settings, clean=True)  # type: ignore[arg-type]
-        partition = self.hosting.host(path[1:], path.encode().ljust(16), 0, storage)
-        partition.leader_id, partition.leader_epoch, partition.isr = NODE, 0, (NODE,)
-        partition.replicas = (NODE,)
-        partition.take_lead()
-        return partition
-
-    def stall(self) -> None:
-        """What is written below /slow has to wait, and that has been noticed."""
-        self.storage.stalled_below, self.storage.stalled_until_s = "/slow", self.loop.time() + STALL_S
-        self.disk.device("/slow/t-0").took(SLOW_WRITE_S, self.loop.time())
-
-    def appended(self, *values: bytes) -> tuple[Waiting, Waiting]:
-        """Records to both; who waits for them, after the flush."""
-        waiting = Waiting(), Waiting()
-        for partition, waiter in zip((self.slow, self.quick), waiting, strict=True):
-            partition.when_committed(partition.append(batch(*values), NOW_MS).last_offset + 1, waiter)
-        self.hosting.flush()
-        return waiting
-
-    def content(self, partition: Partition) -> bytes:
-        return bytes(self.storage.file(f"{partition.log.segments.active.path}.log").content)
 
 
 def test_only_what_is_on_the_slow_device_waits() -> None:
@@ -214,21 +182,13 @@ def test_a_device_is_quick_again_after_a_while_and_later_after_each_relapse() ->
     assert not device.is_slow, "long ago is forgotten"
 
 
-class HeldDisk(RealDisk):
-    """A real disk; writes below a directory wait for `may_write`."""
-
-    def __init__(self, below: Path) -> None:
-        super().__init__()
-        self.below = below
-        self.may_write = Event()
-
-    def wait(self) -> None:
-        assert self.may_write.wait(20)
-
-    def _write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        if self.device(str(self.below)) is self._by_handle[handle]:
-            self.wait()
-        return super()._write(handle, buffers, offset)
+def test_a_large_write_may_take_as_long_as_copying_its_bytes_does() -> None:
+    device, size_bytes = Device("/d"), 100 << 20
+    copied_s = size_bytes / COPIED_BYTES_PER_S
+    device.took(SLOW_WRITE_S + copied_s - 0.001, 0.0, size_bytes)
+    assert not device.is_slow
+    device.took(SLOW_WRITE_S + copied_s, 0.0, size_bytes)
+    assert device.is_slow
 
 
 def test_threads_of_a_slow_device_are_not_those_of_another(tmp_path: Path) -> None:
@@ -310,6 +270,23 @@ def test_a_slow_write_is_noticed_and_so_are_quick_ones(tmp_path: Path) -> None:
     asyncio.run(play())
     log.close()
     world.close()
+
+
+def test_how_slow_a_write_was_is_judged_by_its_size(tmp_path: Path) -> None:
+    """On the loop and on a thread: the copying of a large one takes longer than SLOW_WRITE_S, with a quick device."""
+    disk = TimedDisk()
+    disk.separate(str(tmp_path))
+    device = disk.device(str(tmp_path))
+    handle = disk.open(f"{tmp_path}/file", create=True)
+    data = bytes(16 << 20)
+    disk.write_s = SLOW_WRITE_S + len(data) / COPIED_BYTES_PER_S - 0.001
+    disk.pwritev(handle, [data], 0)
+    disk.write_soon(handle, data, 0).result()
+    assert not device.is_slow
+    disk.pwritev(handle, [data[1 << 20 :]], 0)
+    assert device.is_slow
+    disk.close(handle)
+    disk.shutdown()
 
 
 def test_a_checkpoint_writes_start_offsets_that_have_changed_and_no_others() -> None:
