@@ -8,15 +8,30 @@ more than a piece, and long requests share what is left.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+from kpybroker.errors import MalformedFrame
 
 T = TypeVar("T")
 
 REQUESTS_MAX = 8
-"""So many long requests of one broker are taken apart and answered at a time: each may take some 100 MB."""
+"""So many long requests of one broker are taken apart and answered at a time."""
+ELEMENTS_MAX = 300_000
+"""So many elements these have together: a Fetch of 250,000 partitions takes some 100 MB."""
+QUEUE_MAX = 1000
+"""So many long requests wait for a place."""
+QUEUE_MAX_BYTES = 64 * 1024 * 1024
+"""The bytes of the frames that wait, where nothing else is said."""
+
+
+class Asked(NamedTuple):
+    """What a request that waits for a place will take, and what it takes while it waits."""
+
+    elements: int
+    frame_bytes: int
 
 
 class LongWork:
@@ -28,7 +43,21 @@ class LongWork:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
         self._places = REQUESTS_MAX
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._elements = ELEMENTS_MAX
+        """Not taken yet by those that have a place."""
+        self._queue: OrderedDict[asyncio.Future[None], Asked] = OrderedDict()
+        self._queue_max_bytes = QUEUE_MAX_BYTES
+        self.queued_bytes = 0
+        """Of the frames that wait."""
+        self._on_busy: Callable[[bool], None] | None = None
+
+    def limit_queue(self, max_bytes: int) -> None:
+        """Let frames of so many bytes wait; a single one may have more."""
+        self._queue_max_bytes = max_bytes
+
+    def on_busy(self, tell: Callable[[bool], None]) -> None:
+        """Call `tell` with True when the first place is taken, with False when the last one is given back."""
+        self._on_busy = tell
 
     async def turn(self) -> None:
         """Let everybody else have a turn."""
@@ -51,31 +80,69 @@ class LongWork:
             await self.turn()
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """One of REQUESTS_MAX places; those who come later wait for one in their order."""
-        if self._places:
-            self._places -= 1
+    async def place(self, elements: int = 1, frame_bytes: int = 0) -> AsyncIterator[None]:
+        """One of REQUESTS_MAX places, for a request of at most so many elements; later ones wait in their order.
+
+        `frame_bytes` is what it keeps of the receive memory while it waits. Raises MalformedFrame where too much waits:
+        the largest of those that do is refused, the last that came of several.
+        """
+        asked = Asked(min(elements, ELEMENTS_MAX), frame_bytes)
+        if not self._queue and self._fits(asked):
+            self._take(asked)
         else:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queue.append(waiter)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled():
-                    self._give_place()
-                raise
+            await self._wait(asked)
         try:
             yield
         finally:
-            self._give_place()
+            self._give_place(asked)
 
-    def _give_place(self) -> None:
-        while self._queue:
-            waiter = self._queue.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+    async def _wait(self, asked: Asked) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue[waiter] = asked
+        self.queued_bytes += asked.frame_bytes
+        while len(self._queue) > QUEUE_MAX or (self.queued_bytes > self._queue_max_bytes and len(self._queue) > 1):
+            largest = max(reversed(self._queue), key=lambda each: self._queue[each].frame_bytes)
+            self._leave_queue(largest)
+            if not largest.done():
+                largest.set_exception(MalformedFrame("too many requests of many elements wait for their turn"))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter in self._queue:
+                self._leave_queue(waiter)
+                self._fill_places()
+            elif not waiter.cancelled() and waiter.exception() is None:
+                self._give_place(asked)
+            raise
+
+    def _fits(self, asked: Asked) -> bool:
+        return self._places > 0 and asked.elements <= self._elements
+
+    def _take(self, asked: Asked) -> None:
+        if self._places == REQUESTS_MAX and self._on_busy is not None:
+            self._on_busy(True)
+        self._places -= 1
+        self._elements -= asked.elements
+
+    def _give_place(self, asked: Asked) -> None:
         self._places += 1
+        self._elements += asked.elements
+        self._fill_places()
+        if self._places == REQUESTS_MAX and self._on_busy is not None:
+            self._on_busy(False)
+
+    def _fill_places(self) -> None:
+        while self._queue:
+            waiter, asked = next(iter(self._queue.items()))
+            if not waiter.done():
+                if not self._fits(asked):
+                    return
+                self._take(asked)
+                waiter.set_result(None)
+            self._leave_queue(waiter)
+
+    def _leave_queue(self, waiter: asyncio.Future[None]) -> None:
+        self.queued_bytes -= self._queue.pop(waiter).frame_bytes
 
     def _next(self) -> None:
         while self._waiting:

@@ -43,6 +43,8 @@ DEV_DEFAULTS = {
 """On a laptop somebody waits for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 
 GC_THRESHOLDS = (10_000, 20, 50)
+PUT_OFF = 20
+"""Full collections come so many times as late while long requests are under way."""
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 KEPT_BYTES = 64 << 20
@@ -309,6 +311,7 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
         if not stopped.done():
             _tell(Facts(node.bootstrap, ",".join(config.log_dirs), node.http), lifetime.ready_file)
             _calm_collector()
+            node.broker.long_work.on_busy(_put_off_full_collections)
             _keep_freed_memory()
             leaving = asyncio.ensure_future(_hand_over(node, stop.hand_over))
             waits: list[asyncio.Future[Any]] = [stopped, node.failed]
@@ -333,6 +336,12 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def _put_off_full_collections(is_busy: bool) -> None:
+    """What long requests are read into is alive until they are answered: to look through all of it takes seconds."""
+    young, middle, old = GC_THRESHOLDS
+    gc.set_threshold(young, middle, old * PUT_OFF if is_busy else old)
 
 
 def _keep_freed_memory() -> None:

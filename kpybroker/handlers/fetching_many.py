@@ -48,6 +48,11 @@ class ManyFetchReply(FetchReply):
             self._task = asyncio.get_running_loop().create_task(self._look_in_turns())
         return None
 
+    async def first_look(self) -> None:
+        """Wait until it is answered, or waits for records. Raises what a look raises."""
+        if self._task is not None:
+            await self._task
+
     def settle(self) -> None:
         if self._again is None and self._task is None and not self.done:
             wait_s = len(self.wants) * AGAIN_S_A_PARTITION
@@ -123,7 +128,7 @@ class ManyFetchReply(FetchReply):
         return FetchedMany(whole.session_id, body, version >= by_key[self.call.api_key].flexible)
 
 
-async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool) -> Reply | Response:
+async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool) -> Reply:
     """A Fetch that names very many partitions. Raises KafkaError as `fetch.resume`."""
     wants: OrderedDict[Wanted, Want] = OrderedDict()
     turns = Turns(broker.long_work)
@@ -135,4 +140,12 @@ async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bo
                 await turns.turn()
     session, named = resume_with(broker, request, by_id, wants, is_replica=False)
     wanted = named if session is None else list(session.wants.values())
-    return begin(ManyFetchReply(broker, call, request, session, wanted))
+    request.topics = []  # they are looked at no more, and a parked Fetch would keep them
+    reply = ManyFetchReply(broker, call, request, session, wanted)
+    begin(reply)
+    try:
+        await reply.first_look()
+    except asyncio.CancelledError:
+        reply.abandon()
+        raise
+    return reply

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import Call, Reply, response_of
+from kpybroker.call import Call, Reply
 from kpybroker.handlers.in_turns import SLICE, slices
 from kpybroker.handlers.produce import append_or_ask
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
@@ -18,8 +18,44 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 
-async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Response | None:
-    """The answers to all slices together; None where none is wanted."""
+class SlicesReply(Reply):
+    """Complete when each slice has its answer: written, replicated as far as `acks` asks, or timed out."""
+
+    __slots__ = ("_answers", "_is_wanted", "_left")
+
+    def __init__(self, answers: list[Any], *, is_wanted: bool) -> None:
+        super().__init__()
+        self._answers = answers
+        self._is_wanted = is_wanted
+        waiting = [each for each in answers if isinstance(each, Reply) and not each.done]
+        self._left = len(waiting)
+        for each in waiting:
+            each.on_ready(self._slice_is_answered)
+        if not waiting:
+            self._finish()
+
+    def _slice_is_answered(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        whole = Response()
+        for each in self._answers:
+            told = each.response if isinstance(each, Reply) else each
+            if told is not None:
+                _add(whole, told)
+        self.complete(whole if self._is_wanted else None)
+
+    def abandon(self) -> None:
+        self.done = True
+        for each in self._answers:
+            if isinstance(each, Reply) and not each.done:
+                each.abandon()
+
+
+async def produce_in_slices(broker: Broker, call: Call, request: Request) -> SlicesReply:
+    """Append all slices; the reply waits for their answers, so that replication is not waited for here."""
     begun: list[Any] = []
     for topic_data in _in_slices(request.topic_data):
         some = Request(
@@ -32,12 +68,7 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Res
         begun.append(await result if inspect.iscoroutine(result) else result)
         broker.hosting.flush()
         await broker.long_work.turn()
-    whole = Response()
-    for each in begun:
-        told = await response_of(each) if isinstance(each, Reply) else each
-        if told is not None:
-            _add(whole, told)
-    return None if request.acks == 0 else whole
+    return SlicesReply(begun, is_wanted=request.acks != 0)
 
 
 def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData]]:

@@ -16,12 +16,14 @@ from kpybroker.call import Encoded, Reply, response_of
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers.answering import refused
 from kpybroker.long_work import LongWork
+from kpybroker.server.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import Api
 from kpybroker.wire.forms import FORMS
 from kpybroker.wire.message import build_in_turns, parse_in_turns
 from kpybroker.wire.rpc import fetch
 
-VIEWS_THE_FRAME = (0, 58)
+PRODUCE = 0
+VIEWS_THE_FRAME = (PRODUCE, 58)
 """Produce and Envelope: what they carry is not copied out of the frame."""
 Handle = Callable[[Any], Any]
 """From a request to its response, a coroutine, or a Reply. Raises KafkaError and Damage."""
@@ -50,8 +52,12 @@ class LongReply(Reply):
 async def run_long(
     work: LongWork, api: Api, version: int, frame: memoryview, body_at: int, handle: Handle, reply: LongReply
 ) -> Any:
-    """The response to a request of many elements, encoded where that takes long. Raises MalformedFrame."""
-    async with work.place():
+    """The response to a request of many elements, encoded where that takes long. Raises MalformedFrame.
+
+    It has its place until it is answered, or until a Reply waits for something else to happen.
+    """
+    small_bytes = len(frame) if len(frame) <= SMALL_FRAME_BYTES else 0  # larger ones have a share of the memory anyway
+    async with work.place(min(api.elements, len(frame)), small_bytes):
         request = await work.through(parse_in_turns(api.request, version, frame, body_at, api.elements))
         if api.key not in VIEWS_THE_FRAME:
             reply.release_frame()
@@ -65,6 +71,9 @@ async def run_long(
             result = refused(api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
         if not isinstance(result, Reply):
             return await encoded(work, version, result)
+    del request
+    if api.key == PRODUCE:
+        reply.release_frame()  # its records are written
     reply.waits_for = result
     return await encoded(work, version, await response_of(result))
 

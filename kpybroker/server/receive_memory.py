@@ -37,6 +37,8 @@ class ReceiveMemory:
     def __init__(self, limit_bytes: int) -> None:
         limit = limit_bytes if limit_bytes > 0 else LIMIT_BYTES
         self._limits = [limit * eighths // 8 for eighths in EIGHTHS]
+        self.queue_max_bytes = limit // 8
+        """Of small frames that are complete and wait for a place among the long requests: others find memory, too."""
         self.used_bytes = 0
         """Of all buffers, beyond what each connection has anyway."""
         self.is_short = False

@@ -39,6 +39,7 @@ class Server:
         self.yields_to = YIELDS_TO
         self._loop = asyncio.get_running_loop()
         self.memory = ReceiveMemory(broker.config.queued_max_request_bytes)
+        broker.long_work.limit_queue(self.memory.queue_max_bytes)
         self.unsent = UnsentReplies(self._loop.time, broker.quotas.limit_fetches)
         self.limits = ConnectionLimits(lambda: broker.config)
         self.refusals = RefusalLog(self.now)

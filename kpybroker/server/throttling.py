@@ -179,6 +179,9 @@ class Throttling:
         try:
             result = await _Measured(work, charge, self._stopwatch)
             if isinstance(result, Reply):
+                if charge.api.name not in STRICT_FROM:
+                    self._decide(charge)
+                    return result  # its encoding tells the client how long to wait
                 result = await response_of(result)
         except KafkaError as refusal:
             result = refused(charge.api, request, refusal)
