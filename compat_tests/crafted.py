@@ -3,6 +3,8 @@
 import struct
 from dataclasses import dataclass
 
+import cramjam
+
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import Codec, compress
@@ -34,6 +36,11 @@ def records() -> bytes:
     """Two good records of nine bytes each."""
     both = [Record(0, NOW_MS, b"k", b"v"), Record(0, NOW_MS, b"k", b"w")]
     return bytes(Batch(memoryview(encode_batch(both))).view[HEADER_BYTES:])
+
+
+def linked_lz4() -> bytes:
+    """`records` in an LZ4 frame whose blocks may depend on those before them: the default of LZ4's own libraries."""
+    return bytes(cramjam.lz4.compress(records()))
 
 
 def crafted() -> dict[str, Crafted]:

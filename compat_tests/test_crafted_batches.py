@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from compat_tests.conftest import MakeTopic, Running
-from compat_tests.crafted import NOW_MS, Crafted, crafted, records
+from compat_tests.crafted import NOW_MS, Crafted, crafted, linked_lz4, records
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.compression import Codec, compress
 from kpybroker.wire.rpc import list_offsets, produce
@@ -67,6 +67,19 @@ def test_what_cannot_be_decompressed_is_refused(conversation: Conversation, make
         assert put(conversation, topic, cut) in (UNKNOWN, INVALID)
         noise = Crafted(b"").batch(codec, packed=bytes(range(50, 100)))
         assert put(conversation, topic, noise) == UNKNOWN
+
+
+def test_lz4_that_java_does_not_read_is_refused(conversation: Conversation, make_topic: MakeTopic) -> None:
+    """Blocks that depend on those before them, and a second frame, which Java's consumer never reaches."""
+    topic = make_topic()
+    assert put(conversation, topic, Crafted(b"").batch(Codec.LZ4, packed=linked_lz4())) == UNKNOWN
+    two_frames = compress(Codec.LZ4, records()[:9]) + compress(Codec.LZ4, records()[9:])
+    assert put(conversation, topic, Crafted(b"").batch(Codec.LZ4, packed=two_frames)) == INVALID
+
+
+def test_two_gzip_members_are_taken(conversation: Conversation, make_topic: MakeTopic) -> None:
+    two_members = compress(Codec.GZIP, records()[:9]) + compress(Codec.GZIP, records()[9:])
+    assert put(conversation, make_topic(), Crafted(b"").batch(Codec.GZIP, packed=two_members)) == 0
 
 
 def test_the_newest_timestamp_is_that_of_a_record(conversation: Conversation, make_topic: MakeTopic) -> None:

@@ -99,12 +99,14 @@ class Reply:
 class TaskReply(Reply):
     """What a task works for. The task may end with another reply that is not complete yet: this one follows it then."""
 
-    __slots__ = ("followed", "parallel")
+    __slots__ = ("followed", "parallel", "task")
 
     def __init__(self) -> None:
         super().__init__()
         self.parallel = False
         self.followed: Reply | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """What to cancel when the peer is gone; None where the work is to be done for nobody, too."""
 
     def follow(self, other: Reply) -> None:
         """Answer what `other` will be completed with, and be `parallel` as it is."""
@@ -126,6 +128,8 @@ class TaskReply(Reply):
 
     def abandon(self) -> None:
         self.done = True
+        if self.task is not None:
+            self.task.cancel()
         if self.followed is not None:
             self.followed.abandon()
 

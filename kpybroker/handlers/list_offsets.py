@@ -6,6 +6,7 @@ local and v9 latest tiered (KIP-405); v10 a timeout; v11 earliest pending upload
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
@@ -81,8 +82,8 @@ async def _look_up(
     if timestamp == LATEST:
         return -1, storage.last_stable if committed else storage.high_watermark, partition.leader_epoch
     end = storage.last_stable if committed else storage.high_watermark
-    work = storage.looking_up(None if timestamp == MAX_TIMESTAMP else timestamp)
-    found = await broker.log_dirs.sliced_work.run(work)
+    begin = partial(storage.looking_up, None if timestamp == MAX_TIMESTAMP else timestamp)
+    found = await broker.log_dirs.sliced_work.run(begin)
     if found is None:
         return -1, -1, -1
     offset, found_timestamp, epoch = found

@@ -5,7 +5,8 @@ Meanwhile the connection waits, and holds the bytes: what its producer sends lat
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
@@ -13,7 +14,7 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import KafkaError
 from kpybroker.handlers.produce import Opened, Verdicts, append_all
 from kpybroker.storage.admission import check_header, opening
-from kpybroker.storage.slices import OffLoop, Work
+from kpybroker.storage.slices import OffLoop, Work, nothing_open
 from kpybroker.wire.batch import Batch, split
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request
 from kpybroker.wire.walking import SLICE_RECORDS
@@ -63,7 +64,7 @@ def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
             records += batches[0].record_count
             if records >= SLICE_RECORDS:
                 records = 0
-                yield None
+                yield nothing_open
     return found
 
 
@@ -72,7 +73,7 @@ def first_slices(work: Work[Opened]) -> tuple[Opened | None, OffLoop | None]:
     try:
         for _ in range(SLICES_AT_ONCE):
             step = next(work)
-            if step is not None:
+            if step is not None and step is not nothing_open:
                 return None, step
     except StopIteration as finished:
         opened: Opened = finished.value
@@ -84,19 +85,27 @@ def open_and_append(
     broker: Broker, call: Call, request: Request, verdicts: Verdicts
 ) -> Reply | Coroutine[Any, Any, Reply]:
     """All of a Produce; `verdicts` says where a transaction may begin, or why not."""
-    work = opening_all(broker, call, request)
-    opened, step = first_slices(work)
+    begin = partial(opening_all, broker, call, request)
+    begun = begin()
+    opened, step = first_slices(begun)
     if opened is None:
-        return append_later(broker, call, request, verdicts, work, step)
+        return append_later(broker, call, request, verdicts, begin, begun, step)
     return append_all(broker, call, request, verdicts, opened)
 
 
 async def append_later(
-    broker: Broker, call: Call, request: Request, verdicts: Verdicts, work: Work[Opened], step: OffLoop | None = None
+    broker: Broker,
+    call: Call,
+    request: Request,
+    verdicts: Verdicts,
+    begin: Callable[[], Work[Opened]],
+    begun: Work[Opened] | None = None,
+    step: OffLoop | None = None,
 ) -> Reply:
     """Append once all has been opened, and answer as any Produce: what was appended is written, so that the next
-    request may begin."""
-    opened = await broker.log_dirs.sliced_work.run(work, step)
+    request may begin. Raises KafkaError: REQUEST_TIMED_OUT where opening did not get a place in time."""
+    timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 nobody would be told
+    opened = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
     reply = append_all(broker, call, request, verdicts, opened)
     broker.hosting.flush()
     return reply

@@ -258,10 +258,11 @@ def _open_one(
     """What to append, or all the rest of the Produce where the batch takes longer. Raises KafkaError."""
     from kpybroker.handlers.opening_batches import append_later, first_slices, opening_one
 
-    work = opening_one(data, batch, partition.log.settings, now_ms)
-    opened, step = first_slices(work)
+    begin = partial(opening_one, data, batch, partition.log.settings, now_ms)
+    begun = begin()
+    opened, step = first_slices(begun)
     if opened is None:
-        return append_later(broker, call, request, {}, work, step)
+        return append_later(broker, call, request, {}, begin, begun, step)
     found = opened[id(data)]
     if isinstance(found, KafkaError):
         raise found

@@ -8,6 +8,7 @@ connection waits: what its producer sends later must not be appended earlier.
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
@@ -111,8 +112,7 @@ async def _ask_first(
             _begin(broker, again, verdicts, adds=True)
             still = {place: batch for place, batch in again.items() if isinstance(verdicts[place], Verification)}
             await _ask(broker, call, request, still, verdicts)
-    work = opening_all(broker, call, request)
-    return await append_later(broker, call, request, verdicts, work)
+    return await append_later(broker, call, request, verdicts, partial(opening_all, broker, call, request))
 
 
 async def _ask(broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts) -> None:

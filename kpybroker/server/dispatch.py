@@ -209,7 +209,9 @@ class Dispatcher:
             rest = self._encoded(known.call.version, _rest(work, waits_for))
         reply = TaskReply()
         reply.holds_frame = known.route.api.key == PRODUCE  # its records are views of the receive buffer
-        self._begin(connection, known.route, request, rest, reply)
+        task = self._begin(connection, known.route, request, rest, reply)
+        if reply.holds_frame and request.acks:
+            reply.task = task  # nothing has been appended yet; with acks=0 a producer may close once it has sent
         return reply
 
     async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import BROKER, CONTROLLER, Reply
+from kpybroker.call import BROKER, CONTROLLER, Reply, TaskReply
 from kpybroker.server import dispatch
 from kpybroker.server.arriving import Arrivals
 from kpybroker.server.connection import Connection
@@ -16,6 +16,7 @@ from kpybroker.server.receive_memory import ReceiveMemory
 from kpybroker.server.refusal_log import RefusalLog
 from kpybroker.server.throttling import Throttling
 from kpybroker.server.unsent_replies import UnsentReplies
+from kpybroker.world.hang_ups import has_hung_up
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -201,7 +202,7 @@ class Server:
         """A part of them in each turn of the loop, and then what is judged by all of them."""
         for connection in connections[:LOOKED_AT_A_TURN]:
             self._count_bytes(connection)
-            self._look_at(connection, now)
+            self.look_at(connection, now)
         rest = connections[LOOKED_AT_A_TURN:]
         if rest and not self._stopping:
             self._loop.call_soon(self._look_at_all, rest, now)
@@ -216,10 +217,15 @@ class Server:
         if not self._stopping:
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
 
-    def _look_at(self, connection: Connection, now: float) -> None:
+    def look_at(self, connection: Connection, now: float) -> None:
         """End what has been idle for connections.max.idle.ms: nothing comes, or nothing of the replies leaves."""
         idle_ms = self.broker.config.connections_max_idle_ms
         activity = connection.look(now)
+        reply = connection.last_reply
+        waits = isinstance(reply, TaskReply) and reply.task is not None and reply.holds_frame
+        if waits and has_hung_up(connection.transport):
+            connection.abort()
+            return
         if idle_ms < 0:
             return
         stuck_ms = (now - activity.stuck_since) * 1000

@@ -16,7 +16,7 @@ from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.slices import Work
 from kpybroker.wire.batch import HEADER_BYTES, Batch, with_body
-from kpybroker.wire.compression import Codec, compress, decompress, pieces, whole_bytes
+from kpybroker.wire.compression import Codec, check_lz4_frame, compress, decompress, pieces, whole_bytes
 from kpybroker.wire.walking import Piece, Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
@@ -72,6 +72,8 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     found = Walk(earliest - base, latest - base, timeless=-1 - base, needs_keys=settings.compacted)
     kept: list[Piece] = []
     try:
+        if batch.codec == Codec.LZ4:
+            check_lz4_frame(batch.view[HEADER_BYTES:])
         source = yield from plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES)
         yield from walk_through(found, _keeping(source, kept) if anew else source, batch.record_count)
     except KafkaError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,9 +21,17 @@ OffLoop = Callable[[], Any]
 Work = Generator[OffLoop | None, Any, Result]
 
 AT_ONCE = 8
-"""Works that have slices in turn: each may hold a decompressor's window."""
+"""Works that have slices in turn: each may hold a decompressor's window, or what LZ4 made in one go."""
+SHORT_AT_ONCE = 4
+"""Of them, those that have not had SHORT_SLICES yet: long works leave these places to short ones."""
+SHORT_SLICES = 64
+"""A work that needs more is long: it begins anew, in a place for long works. 4 MB of plain bytes, or 64,000 records."""
 WAITING_LIMIT = 10_000
 """Works that wait until it is their turn to begin."""
+
+
+def nothing_open() -> None:
+    """A work yields this between two batches: it holds no decompressor, so that its place may be another's."""
 
 
 def at_once(work: Work[Result]) -> Result:
@@ -44,63 +53,138 @@ def _go_on(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None
         return partial(work.throw, error)
 
 
-class SlicedWork:
-    """All long work of one broker."""
+class _Places:
+    """Works that are at it, and those that wait for a place, in order."""
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._active = 0
-        self._entering: deque[asyncio.Future[None]] = deque()
-        self._slices: deque[asyncio.Future[None]] = deque()
-        self._called = False
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def run(self, work: Work[Result], step: OffLoop | None = None) -> Result:
-        """Do all of it, a slice at a time; `step` is what it has yielded last, where it has begun.
+    @property
+    def is_free(self) -> bool:
+        """A work need not wait."""
+        return self._free > 0
 
-        Raises what it raises; REQUEST_TIMED_OUT where too much is waiting.
-        """
-        await self._enter()
-        try:
-            while True:
-                if step is not None:
-                    go_on = await self._off_loop(work, step)
-                else:
-                    await self._turn()
-                    go_on = partial(work.send, None)
-                try:
-                    step = go_on()
-                except StopIteration as finished:
-                    result: Result = finished.value
-                    return result
-        finally:
-            work.close()
-            self._leave()
-
-    async def _enter(self) -> None:
-        if self._active < AT_ONCE:
-            self._active += 1
+    async def enter(self, deadline: float | None) -> None:
+        """Wait for a place, until `deadline` by the loop's clock. Raises KafkaError: REQUEST_TIMED_OUT."""
+        if self._free:
+            self._free -= 1
             return
-        if len(self._entering) >= WAITING_LIMIT:
+        if len(self._waiting) >= WAITING_LIMIT:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{WAITING_LIMIT} requests like this are waiting")
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._entering.append(place)
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(place)
+        timer = None if deadline is None else loop.call_at(deadline, self._give_up, place)
         try:
             await place
         except asyncio.CancelledError:
             if place.cancelled():
-                self._entering.remove(place)
+                with suppress(ValueError):  # a place came free in this turn
+                    self._waiting.remove(place)
             else:
-                self._leave()
+                self.leave()
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
-    def _leave(self) -> None:
+    def _give_up(self, place: asyncio.Future[None]) -> None:
+        if not place.done():
+            self._waiting.remove(place)
+            place.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "others' batches took all of timeout.ms"))
+
+    def leave(self) -> None:
         """Who comes next has the place of who goes."""
-        while self._entering:
-            place = self._entering.popleft()
+        while self._waiting:
+            place = self._waiting.popleft()
             if not place.done():
                 place.set_result(None)
                 return
-        self._active -= 1
+        self._free += 1
+
+
+class SlicedWork:
+    """All long work of one broker.
+
+    A work waits for its first place behind at most SHORT_SLICES of each work before it, however long these are: one
+    that needs more begins anew among the long ones. A long one leaves its place between its batches.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._short = _Places(SHORT_AT_ONCE)
+        self._long = _Places(AT_ONCE - SHORT_AT_ONCE)
+        self._slices: deque[asyncio.Future[None]] = deque()
+        self._called = False
+
+    async def run(
+        self,
+        begin: Callable[[], Work[Result]],
+        begun: Work[Result] | None = None,
+        step: OffLoop | None = None,
+        timeout_ms: int | None = None,
+    ) -> Result:
+        """Do all of the work that `begin` makes, a slice at a time; it may be made more than once.
+
+        `begun` is one of it that has begun, `step` what that has yielded last. What waits has nothing open: it begins
+        anew. Raises what it raises; REQUEST_TIMED_OUT where too much is waiting, or no place is free in `timeout_ms`.
+        """
+        deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
+        if begun is not None and not self._short.is_free:
+            begun.close()
+            begun = step = None
+        is_over, result = await self._some(begin() if begun is None else begun, step, deadline)
+        return result if is_over else await self._all(begin(), deadline)
+
+    async def _some(self, work: Work[Result], step: OffLoop | None, deadline: float | None) -> tuple[bool, Any]:
+        """The first SHORT_SLICES of a work: whether it has ended with them, and what it returned."""
+        is_over, told = False, step
+        try:
+            await self._short.enter(deadline)
+            try:
+                for _ in range(SHORT_SLICES):
+                    is_over, told = await self._slice(work, told)
+                    if is_over:
+                        break
+            finally:
+                work.close()
+                self._short.leave()
+        finally:
+            work.close()
+        return is_over, told
+
+    async def _all(self, work: Work[Result], deadline: float | None) -> Result:
+        """A work from its beginning to its end, in a place for long ones."""
+        has_place = is_over = False
+        told: Any = nothing_open
+        try:
+            while not is_over:
+                if told is nothing_open:
+                    if has_place:
+                        has_place = False
+                        self._long.leave()
+                    await self._long.enter(deadline)
+                    has_place = True
+                is_over, told = await self._slice(work, told)
+        finally:
+            work.close()
+            if has_place:
+                self._long.leave()
+        result: Result = told
+        return result
+
+    async def _slice(self, work: Work[Any], step: OffLoop | None) -> tuple[bool, Any]:
+        """Whether the work is over, and what it returned; or what it has yielded."""
+        if step is None or step is nothing_open:
+            await self._turn()
+            go_on: Callable[[], OffLoop | None] = partial(work.send, None)
+        else:
+            go_on = await self._off_loop(work, step)
+        try:
+            return False, go_on()
+        except StopIteration as finished:
+            return True, finished.value
 
     async def _turn(self) -> None:
         loop = asyncio.get_running_loop()

@@ -21,6 +21,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
+_LZ4_INDEPENDENT = 0x20
 _LZ4_MAX_RATIO = 255
 _LZ4_FAST = 1
 LZ4_DEFAULT_LEVEL = 9
@@ -209,29 +210,50 @@ def _decompress_raw_snappy(block: bytes, limit_bytes: int) -> bytes:
         raise _corrupt("snappy", error) from error
 
 
+def check_lz4_frame(data: Buffer) -> None:
+    """Refuse LZ4 that Java's consumer does not read, or not to its end, though `decompress` does.
+
+    Raises KafkaError, with Apache Kafka's codes: UNKNOWN_SERVER_ERROR for blocks that depend on those before them,
+    INVALID_RECORD for bytes behind the first frame, CORRUPT_MESSAGE for no frame.
+    """
+    frame = bytes(data)
+    _, end = _lz4_frame(frame, 0)
+    if not frame[4] & _LZ4_INDEPENDENT:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "LZ4 frame with linked blocks: send independent blocks")
+    if end < len(frame):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(frame) - end} bytes after the LZ4 frame: send one frame")
+
+
 def _lz4_bound(data: bytes) -> int:
     """The most bytes these LZ4 frames can hold, from their block lengths; walks headers only."""
     bound = at = 0
     while at < len(data):
-        if data[at : at + 4] != _LZ4_MAGIC or at + 7 > len(data):
-            raise _corrupt("lz4", "no frame header")
-        flags, descriptor = data[at + 4], data[at + 5]
-        block_bytes = _LZ4_BLOCK_BYTES.get(descriptor >> 4 & 7)
-        if block_bytes is None or flags >> 6 != 1 or flags & 1:
-            raise _corrupt("lz4", "unsupported frame header")
-        at += 15 if flags & 0x08 else 7
-        while True:
-            if at + 4 > len(data):
-                raise _corrupt("lz4", "truncated frame")
-            (word,) = _LZ4_WORD.unpack_from(data, at)
-            at += 4
-            if not word:
-                break
-            size = word & 0x7FFFFFFF
-            bound += min(size if word >> 31 else size * _LZ4_MAX_RATIO, block_bytes)
-            at += size + (4 if flags & 0x10 else 0)
-        at += 4 if flags & 0x04 else 0
+        more, at = _lz4_frame(data, at)
+        bound += more
     return bound
+
+
+def _lz4_frame(data: bytes, at: int) -> tuple[int, int]:
+    """The most bytes the LZ4 frame at this position can hold, and the position after it. Raises KafkaError."""
+    if data[at : at + 4] != _LZ4_MAGIC or at + 7 > len(data):
+        raise _corrupt("lz4", "no frame header")
+    flags, descriptor = data[at + 4], data[at + 5]
+    block_bytes = _LZ4_BLOCK_BYTES.get(descriptor >> 4 & 7)
+    if block_bytes is None or flags >> 6 != 1 or flags & 1:
+        raise _corrupt("lz4", "unsupported frame header")
+    bound = 0
+    at += 15 if flags & 0x08 else 7
+    while True:
+        if at + 4 > len(data):
+            raise _corrupt("lz4", "truncated frame")
+        (word,) = _LZ4_WORD.unpack_from(data, at)
+        at += 4
+        if not word:
+            break
+        size = word & 0x7FFFFFFF
+        bound += min(size if word >> 31 else size * _LZ4_MAX_RATIO, block_bytes)
+        at += size + (4 if flags & 0x10 else 0)
+    return bound, at + (4 if flags & 0x04 else 0)
 
 
 def _decompress_lz4(data: Buffer, limit_bytes: int) -> Buffer:

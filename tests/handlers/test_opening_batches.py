@@ -159,3 +159,38 @@ def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: 
             assert turns >= slices, "others have as many turns"
 
     with_broker(scenario)
+
+
+@pytest.mark.parametrize(("acks", "end"), [(1, 0), (0, 4 * MANY)])
+def test_opening_ends_with_its_connection(acks: int, end: int, with_broker: WithBroker) -> None:
+    """Reading is paused meanwhile: the sweep notices the close. With acks=0 a producer may close once it has sent."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=10)
+        data = [produce.PartitionProduceData(index=index, records=large(Codec.GZIP, 4 * MANY)) for index in range(10)]
+        told = produce.TopicProduceData(name="t", partition_data=data)
+        request = produce.Request(acks=acks, timeout_ms=60_000, topic_data=[told])
+        server = node.server
+        async with dialled(node) as other:
+            asked = asyncio.ensure_future(
+                other.ask("Produce", request, version=9) if acks else other.send("Produce", request, version=9)
+            )
+            while not (held := [each for each in server.connections() if is_opening(each)]):
+                await asyncio.sleep(0)
+            task = held[0].last_reply.task
+        while is_opening(held[0]):
+            server.look_at(held[0], server.now)
+            await asyncio.sleep(0)
+        await asyncio.gather(asked, return_exceptions=True)
+        if acks:
+            assert held[0] not in server.connections()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+        assert node.broker.hosting.leads("t", 9).log.end == end
+        assert (await put(peer, "t", records=large())).error_code == 0, "the place is free again"
+
+    with_broker(scenario)
+
+
+def is_opening(connection: Any) -> bool:
+    return connection.last_reply is not None and getattr(connection.last_reply, "holds_frame", False)

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from struct import pack_into
 
+import cramjam
 import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log import Log
 from kpybroker.storage.opening import PLAIN_LIMIT_BYTES, RECOMPRESSED_LIMIT_BYTES, RECORDS_LIMIT
+from kpybroker.storage.slices import at_once
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import Codec, compress
@@ -273,3 +275,16 @@ def test_a_repeated_batch_has_the_first_ones_offsets(tmp_path: Path) -> None:
             batch = batch_of([Record(0, NOW, b"k", b"v")], producer_id=9, producer_epoch=0, base_sequence=sequence)
             assert log.append([batch], 0, NOW)[:2] == (sequence, sequence)
     assert log.end == 3
+
+
+@pytest.mark.parametrize("codec", ["producer", "zstd"])
+def test_linked_lz4_is_refused_from_a_client_and_read_where_it_is_stored(codec: str, tmp_path: Path) -> None:
+    good = batch_of([Record(0, NOW + number, b"k", b"v") for number in range(3)])
+    linked = with_body(good, Codec.LZ4, bytes(cramjam.lz4.compress(bytes(good.view[HEADER_BYTES:]))), NOW + 2)
+    log = make(tmp_path, compression_type=codec)
+    assert refusal_of(log, [linked]).code == ErrorCode.UNKNOWN_SERVER_ERROR
+    log.append_replicated([linked])
+    log.flush()
+    stored = split(bytes(log.read(0, 1 << 20, upper=log.end, min_one=True) or b""))
+    assert [record.value for batch in stored for record in read_records(batch)] == [b"v"] * 3
+    assert at_once(log.looking_up(NOW + 1))[0] == 1  # type: ignore[index]

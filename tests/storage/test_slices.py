@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.slices import AT_ONCE, SlicedWork, Work, at_once
+from kpybroker.storage.slices import AT_ONCE, SHORT_AT_ONCE, SHORT_SLICES, SlicedWork, Work, at_once, nothing_open
 from kpybroker.world.real import RealWorld
 
 
@@ -36,11 +37,11 @@ def counting(name: str, slices: int, told: list[str]) -> Work[str]:
 def test_works_take_turns_and_only_so_many_at_once() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
-        names = [str(number) for number in range(AT_ONCE + 2)]
-        found = await asyncio.gather(*(sliced.run(counting(name, 3, told)) for name in names))
+        names = [str(number) for number in range(SHORT_AT_ONCE + 2)]
+        found = await asyncio.gather(*(sliced.run(partial(counting, name, 3, told)) for name in names))
         assert found == names
-        assert told[: 3 * AT_ONCE] == names[:AT_ONCE] * 3, "each has a slice before any has the next"
-        assert told[3 * AT_ONCE :] == names[AT_ONCE:] * 3
+        assert told[: 3 * SHORT_AT_ONCE] == names[:SHORT_AT_ONCE] * 3, "each has a slice before any has the next"
+        assert told[3 * SHORT_AT_ONCE :] == names[SHORT_AT_ONCE:] * 3
 
     running(scenario)
 
@@ -48,7 +49,7 @@ def test_works_take_turns_and_only_so_many_at_once() -> None:
 def test_there_is_one_slice_in_a_turn_of_the_loop() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
-        works = [asyncio.ensure_future(sliced.run(counting(str(number), 20, told))) for number in range(4)]
+        works = [asyncio.ensure_future(sliced.run(partial(counting, str(number), 20, told))) for number in range(4)]
         while not all(work.done() for work in works):
             before = len(told)
             await asyncio.sleep(0)
@@ -63,13 +64,13 @@ def test_no_more_wait_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
-        works = [asyncio.ensure_future(sliced.run(counting("x", 3, told))) for _ in range(AT_ONCE + 2)]
+        works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 3, told))) for _ in range(SHORT_AT_ONCE + 2)]
         await asyncio.sleep(0)
         with pytest.raises(KafkaError) as refusal:
-            await sliced.run(counting("y", 3, told))
+            await sliced.run(partial(counting, "y", 3, told))
         assert refusal.value.code == ErrorCode.REQUEST_TIMED_OUT
         await asyncio.gather(*works)
-        assert await sliced.run(counting("z", 3, told)) == "z"
+        assert await sliced.run(partial(counting, "z", 3, told)) == "z"
 
     running(scenario)
 
@@ -77,8 +78,8 @@ def test_no_more_wait_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_cancelled_gives_its_place_to_another() -> None:
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
-        works = [asyncio.ensure_future(sliced.run(counting("x", 10**9, told))) for _ in range(AT_ONCE)]
-        waiting = [asyncio.ensure_future(sliced.run(counting(name, 1, told))) for name in "abc"]
+        works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(AT_ONCE)]
+        waiting = [asyncio.ensure_future(sliced.run(partial(counting, name, 1, told))) for name in "abc"]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
@@ -88,7 +89,7 @@ def test_what_is_cancelled_gives_its_place_to_another() -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
         assert await asyncio.gather(*waiting[1:]) == ["b", "c"]
-        many = (sliced.run(counting(str(number), 1, told)) for number in range(AT_ONCE))
+        many = (sliced.run(partial(counting, str(number), 1, told)) for number in range(AT_ONCE))
         assert len(await asyncio.gather(*many)) == AT_ONCE, "no place was lost"
 
     running(scenario)
@@ -107,11 +108,98 @@ def test_a_step_off_the_loop_is_answered_or_raises_in_its_work() -> None:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
 
     async def scenario(sliced: SlicedWork) -> None:
-        assert await sliced.run(off_loop(lambda: 7)) == 7
-        assert await sliced.run(off_loop(refuse)) == ErrorCode.CORRUPT_MESSAGE
+        assert await sliced.run(partial(off_loop, lambda: 7)) == 7
+        assert await sliced.run(partial(off_loop, refuse)) == ErrorCode.CORRUPT_MESSAGE
         begun = off_loop(lambda: 8)
-        assert await sliced.run(begun, next(begun)) == 8
+        assert await sliced.run(partial(off_loop, lambda: 9), begun, next(begun)) == 8
 
     running(scenario)
     assert at_once(off_loop(lambda: 7)) == 7
     assert at_once(off_loop(refuse)) == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("slices", [1, SHORT_SLICES - 1])
+def test_a_short_work_waits_for_a_bounded_number_of_slices_of_long_ones(slices: int) -> None:
+    async def scenario(sliced: SlicedWork) -> None:
+        told: list[str] = []
+        works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(3 * AT_ONCE)]
+        await asyncio.sleep(0)
+        assert await sliced.run(partial(counting, "short", slices, told)) == "short"
+        before = told.index("short")
+        assert before <= 2 * 3 * AT_ONCE * SHORT_SLICES, "each long work has its short share, and long ones as much"
+        assert len(told) - before <= 2 * AT_ONCE * SHORT_SLICES
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    running(scenario)
+
+
+def resting(name: str, batches: int, told: list[str]) -> Work[str]:
+    for _ in range(batches):
+        yield from counting(name, 2 * SHORT_SLICES, told)
+        yield nothing_open
+    return name
+
+
+def test_a_long_work_leaves_its_place_between_two_batches() -> None:
+    async def scenario(sliced: SlicedWork) -> None:
+        told: list[str] = []
+        works = [asyncio.ensure_future(sliced.run(partial(resting, "x", 10**9, told))) for _ in range(AT_ONCE)]
+        assert await sliced.run(partial(resting, "y", 2, told)) == "y"
+        ahead = told.count("x")
+        assert ahead <= 4 * AT_ONCE * 2 * SHORT_SLICES, "about two batches of each other work before each of its own"
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    running(scenario)
+
+
+def test_what_waits_holds_nothing_open() -> None:
+    """Decompressors are bounded by the places: a work that has begun, and finds no place, is closed and begins anew."""
+
+    async def scenario(sliced: SlicedWork) -> None:
+        told: list[str] = []
+        is_open: set[int] = set()
+
+        def opened(number: int) -> Work[int]:
+            is_open.add(number)
+            try:
+                yield from counting("x", 3 * SHORT_SLICES, told)
+            finally:
+                is_open.discard(number)
+            return number
+
+        numbers = range(3 * AT_ONCE)
+        begun = [opened(number) for number in numbers]
+        for each in begun:
+            next(each)
+        works = [
+            asyncio.ensure_future(sliced.run(partial(opened, number), each))
+            for number, each in zip(numbers, begun, strict=True)
+        ]
+        await asyncio.sleep(0)
+        while not all(work.done() for work in works):
+            assert len(is_open) <= AT_ONCE
+            await asyncio.sleep(0)
+        assert [work.result() for work in works] == list(numbers)
+
+    running(scenario)
+
+
+def test_no_work_waits_longer_than_its_request() -> None:
+    async def scenario(sliced: SlicedWork) -> None:
+        told: list[str] = []
+        works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(AT_ONCE)]
+        await asyncio.sleep(0)
+        with pytest.raises(KafkaError) as refusal:
+            await sliced.run(partial(counting, "y", 1, told), timeout_ms=0)
+        assert refusal.value.code == ErrorCode.REQUEST_TIMED_OUT
+        assert "y" not in told
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        assert await sliced.run(partial(counting, "y", 1, told), timeout_ms=0) == "y", "a place is free"
+
+    running(scenario)

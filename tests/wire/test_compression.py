@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, compress, decompress
+from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, check_lz4_frame, compress, decompress
 
 codecs = st.sampled_from(Codec)
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -87,3 +87,27 @@ def test_an_unknown_codec_is_refused() -> None:
         with pytest.raises(KafkaError) as refusal:
             function()
         assert refusal.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (bytes(cramjam.lz4.compress(TEXT)), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (compress(Codec.LZ4, TEXT) * 2, ErrorCode.INVALID_RECORD),
+        (compress(Codec.LZ4, TEXT) + b"x", ErrorCode.INVALID_RECORD),
+        (compress(Codec.LZ4, TEXT)[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (b"", ErrorCode.CORRUPT_MESSAGE),
+    ],
+    ids=["linked blocks", "two frames", "a byte behind", "cut off", "nothing"],
+)
+def test_lz4_that_java_does_not_read_is_refused(frame: bytes, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as refusal:
+        check_lz4_frame(frame)
+    assert refusal.value.code == code
+
+
+def test_one_lz4_frame_of_independent_blocks_is_taken_whatever_its_flags() -> None:
+    check_lz4_frame(compress(Codec.LZ4, TEXT))
+    frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
+    frame.compress(TEXT)
+    check_lz4_frame(bytes(frame.finish()))

@@ -1,0 +1,18 @@
+"""Whether a peer has closed its side, asked of the kernel: asyncio does not tell while reading is paused."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+
+_CLOSED = getattr(select, "POLLRDHUP", 0) | getattr(select, "POLLHUP", 0) | getattr(select, "POLLERR", 0)
+
+
+def has_hung_up(transport: asyncio.BaseTransport | None) -> bool:
+    """The peer sends no more, whatever of it has not been read; False where the system cannot tell."""
+    sock = None if transport is None else transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0 or not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), _CLOSED)
+    return bool(poll.poll(0))
