@@ -139,6 +139,9 @@ class Lifecycle:
                 )
                 code = ErrorCode(reply.error_code)
             except KafkaError as refusal:
+                if (end - loop.time()) * 1000 > RETRY_MS:  # nobody can be elected now: the others may be starting, too
+                    await asyncio.sleep(RETRY_MS / 1000)
+                    continue
                 if refused is not ErrorCode.NONE:  # tells more than the silence after it
                     raise ConfigError(self._refused(refused, timeout_ms)) from refusal
                 raise ConfigError(

@@ -11,7 +11,8 @@ import pytest
 
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.features import SUPPORTED_FEATURES
-from kpybroker.errors import ConfigError
+from kpybroker.errors import ConfigError, KafkaError
+from kpybroker.replication import controller_channel
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.replication.lifecycle import Lifecycle, Stage
 from kpybroker.server.node import Node
@@ -85,6 +86,30 @@ def test_join_and_leave(tmp_path: Path) -> None:
         assert guest.lifecycle.stage is Stage.RUNNING
         assert await guest.lifecycle.leave()
         assert node.broker.image.brokers[2].fenced
+        guest.kill()
+
+    play(tmp_path, scene)
+
+
+def test_who_starts_before_the_others_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That nobody can be elected now is said to those who ask, and does not end a start."""
+    monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
+
+    async def scene(node: Node, pointing: Pointing) -> None:
+        at = pointing.active_controller
+        pointing.to(None)
+        pointing.lacks_majority = True
+        guest = Guest(node, pointing)
+        joining = asyncio.ensure_future(guest.lifecycle.join())
+        with pytest.raises(KafkaError, match="nobody leads the quorum"):
+            await guest.channel.ask("BrokerRegistration", None, 5000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not joining.done()
+        pointing.lacks_majority = False
+        pointing.to(at)
+        await joining
+        assert not node.broker.image.brokers[2].fenced
         guest.kill()
 
     play(tmp_path, scene)
