@@ -19,7 +19,7 @@ KEPT_BACK = 128
 """For listeners, other brokers that are not counted, the metadata log, indexes, checkpoints, and Python's libraries."""
 CONTROLLERS = 48
 """What comes to the listener of a controller without being counted: of nodes, and of those that may be one."""
-HTTP_CONNECTIONS = 32
+HTTP_CONNECTIONS = 64
 DIRECTORY = 2
 """The lock of each further log directory, and its syncs."""
 FILES, FILES_MIN = "kpybroker.max.open.files", 16

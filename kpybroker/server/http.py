@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 32
+CONNECTIONS_MAX = 64
 """At once. One more takes the place of the one that has gone longest without a request under way."""
-PER_HOST_MAX = 24
+PER_HOST_MAX = 48
 """Of them, from one address: one more takes the place of another one from there."""
 REQUEST_LIMIT_BYTES = 8192
 """Of a request's line and headers together."""
