@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct, error
 
 from kpybroker.cli.client import LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
@@ -80,7 +81,7 @@ async def list_all(client: Client) -> list[list_groups.ListedGroup]:
         return groups
 
     for node in sorted(client.brokers):
-        found += await client.patiently(lambda node=node: attempt(node))  # type: ignore[misc]
+        found += await client.patiently(partial(attempt, node))
     return sorted(found, key=lambda group: group.group_id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kpybroker.cli.client import LATEST, Client, TopicPartition, check
 from kpybroker.cli.group_facts import NAMES_NOT_IDS
@@ -49,7 +50,7 @@ async def overviews(client: Client) -> list[Overview]:
         return [Overview(row.group_id, row.group_state, row.group_type, row.protocol_type) for row in told.groups]
 
     for node in sorted(client.brokers):
-        here = await client.patiently(lambda node=node: attempt(node))  # type: ignore[misc]
+        here = await client.patiently(partial(attempt, node))
         found += here
         for some in _in_parts(here):
             await _count_members(client, node, some)

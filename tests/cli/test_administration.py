@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from kpybroker.testing.process import BrokerProcess
 from tests.cli.shell import Shell
@@ -86,10 +87,9 @@ def test_the_oldest_records_are_deleted(shell: Shell, topic: str) -> None:
 
 
 def test_an_open_transaction_is_found_and_aborted(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
-    confluent_kafka = pytest.importorskip("confluent_kafka")
     shell("topics", "create", topic)
     name = f"{topic}-id"
-    producer = confluent_kafka.Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": name})
+    producer = Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": name})
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(topic, value="never seen")
@@ -102,7 +102,7 @@ def test_an_open_transaction_is_found_and_aborted(kpybroker: BrokerProcess, shel
     assert name not in {row["transactional_id"] for row in shell("transactions", "list", "--open", "--json").json}
     assert name in shell("transactions", "list").out
     assert "no open transaction" in shell("transactions", "abort", name).out
-    with pytest.raises(confluent_kafka.KafkaException):
+    with pytest.raises(KafkaException):
         producer.commit_transaction()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka import Producer
 
 from kpybroker.testing.process import BrokerProcess
 from tests.cli.shell import Shell, kpybroker_process
@@ -28,9 +29,8 @@ def test_the_last_records(shell: Shell, topic: str) -> None:
 
 def test_the_last_records_before_markers_of_transactions(kpybroker: BrokerProcess, shell: Shell, topic: str) -> None:
     """Markers take offsets too, so that the last offsets are not the last records."""
-    confluent_kafka = pytest.importorskip("confluent_kafka")
     shell("produce", topic, stdin=b"a\nb\nc\n")
-    producer = confluent_kafka.Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": topic})
+    producer = Producer({"bootstrap.servers": kpybroker.bootstrap, "transactional.id": topic})
     producer.init_transactions()
     for value in ("d", "e"):
         producer.begin_transaction()
