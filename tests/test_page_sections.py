@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import fixture
+from bench import fixture, laptop_groups
 from bench.__main__ import FAMILIES
 from bench.measure import Measure
 from bench.report import HEADINGS
@@ -43,7 +43,9 @@ def printed_by(*module: str) -> str:
 def test_every_mark_encloses_something() -> None:
     opened = [mark for text in TEXTS.values() for mark in re.findall(r"<!-- (/?\w+) -->", text)]
     assert opened == [mark for name in SECTIONS for mark in (name, f"/{name}")]
-    assert set(SECTIONS) == {"api", "bench", "clients", "demo", "figures", "fixtures", "speed"}, "one that has no test"
+    assert set(SECTIONS) == {"api", "bench", "clients", "demo", "figures", "fixtures", "laptop", "speed"}, (
+        "one that has no test"
+    )
     assert all(text.strip() for text in SECTIONS.values())
 
 
@@ -102,6 +104,13 @@ def test_the_fixtures_are_measured_so_today() -> None:
     assert said == fixture.rows()
     for word in (r"\d{4}-\d\d-\d\d", r"\d+ cores", "CPython 3"):
         assert re.search(word, SECTIONS["fixtures"]), word
+
+
+def test_the_waits_of_a_laptop_are_measured_so_today() -> None:
+    (_, _, *brokers), *rows = table_of(SECTIONS["laptop"])
+    assert tuple(brokers) == laptop_groups.BROKERS
+    assert tuple(what for what, *_ in rows) == laptop_groups.ROWS
+    assert re.search(r"\d{4}-\d\d-\d\d", SECTIONS["laptop"])
 
 
 def verdict_of(measure: Measure, value: float) -> str:

@@ -46,11 +46,11 @@ app = typer.Typer(
 Where = Annotated[str, typer.Argument(metavar="URI", help="The archive's folder: a path, or a URI such as s3a://a/b.")]
 Master = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="The Spark that does the work (local[2], in this process)."),
+    typer.Option("--master", metavar="URL", help="The Spark master (local[2], in this process)."),
 ]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Of Spark's driver.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark's driver.")]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
 ]
 
 
@@ -115,13 +115,15 @@ def _bar(what: str, unit: str) -> Iterator[Any]:
 
 @app.command()
 def copy(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Their names.")],
-    to: Annotated[str, typer.Option("--to", metavar="URI", help="The archive's folder; made where it is not there.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more names.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="URI", help="The archive's folder; it is created if it does not exist.")
+    ],
     isolation: Annotated[
         str, typer.Option("--isolation", metavar="LEVEL", help="read_committed or read_uncommitted.")
     ] = "read_committed",
     round_offsets: Annotated[
-        int, typer.Option("--round", metavar="N", min=1, help="Offsets that are copied and committed in one step.")
+        int, typer.Option("--round", metavar="N", min=1, help="Offsets to copy and commit in one step.")
     ] = 1_000_000,
     master: Master = None,
     memory: Memory = "1g",
@@ -130,7 +132,7 @@ def copy(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Copy what the topics have and the archive has not."""
+    """Copy records that are not in the archive yet."""
     if isolation not in ISOLATIONS:
         raise ConfigError(f"--isolation {isolation!r}: write {' or '.join(ISOLATIONS)}")
     engine = Engine(master, memory, conf)
@@ -195,7 +197,7 @@ def _tell_losses(spans: list[tuple[str, Span]]) -> None:
 def verify(
     where: Where,
     archive_alone: Annotated[
-        bool, options.flag("--archive-alone", "Do not ask for the topics, which may be gone.")
+        bool, options.flag("--archive-alone", "Verify the archive without its topics, which may be gone.")
     ] = False,
     master: Master = None,
     memory: Memory = "1g",
@@ -231,16 +233,19 @@ def replay(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The archived topic.")],
     into: Annotated[str, typer.Option("--into", metavar="TOPIC", help="The topic to write to, which must exist.")],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this one; may be repeated.")
+        list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition; may be repeated.")
     ] = None,
     from_offset: Annotated[int | None, typer.Option("--from-offset", metavar="N", help="The first offset.")] = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", help="The offset after the last.")
+        int | None, typer.Option("--to-offset", metavar="N", help="The offset after the last record.")
     ] = None,
     from_time: Annotated[str | None, typer.Option("--from-time", metavar="TIME", help="ISO 8601 or ms.")] = None,
-    to_time: Annotated[str | None, typer.Option("--to-time", metavar="TIME", help="The first time too late.")] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option("--to-time", metavar="TIME", help="Records from this time on are left out; ISO 8601 or ms."),
+    ] = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="TEXT", help="Another replay of the same records: all are written again.")
+        str, typer.Option("--name", metavar="TEXT", help="Name of a separate replay, which writes all records again.")
     ] = "",
     master: Master = None,
     memory: Memory = "1g",
@@ -249,7 +254,7 @@ def replay(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write archived records back to a topic, in order; started again, it goes on where it was."""
+    """Write archived records back to a topic, in order; run again, it resumes where it stopped."""
     options.check_offset("--from-offset", from_offset)
     options.check_offset("--to-offset", to_offset)
     start_ms = None if from_time is None else parse_time(from_time)
@@ -277,7 +282,7 @@ def clean(
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
 ) -> None:
-    """Delete files that killed runs left behind; a run that is on its way gives up."""
+    """Delete files that killed runs left behind; a run in progress is aborted."""
     engine = Engine(master, memory, conf)
     with engine.working():
         from kpybroker.archive import job

@@ -11,11 +11,11 @@ from kpybroker.cli.help_page import Page, Row
 
 DEV = (
     "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
-    "ready bootstrap=HOST:PORT ...`, when clients may come, and stops cleanly at Ctrl-C or SIGTERM."
+    "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C or SIGTERM."
 )
 SERVE = (
     "Start a broker with Kafka's settings, from a properties file, from --set, or both (--set wins). It prints one "
-    "line, `kpybroker ready bootstrap=HOST:PORT ...`, when clients may come, and stops cleanly at Ctrl-C or SIGTERM."
+    "line, `kpybroker ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C or SIGTERM."
 )
 
 
@@ -91,22 +91,22 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
         type=broker_count,
         default=1,
         metavar="N",
-        help="So many brokers, each a process, on --port and the ports after it (1).",
+        help="Number of brokers, each a process of its own, on --port and the ports after it (1).",
     )
     where = dev.add_mutually_exclusive_group()
     where.add_argument(
         "--data-dir",
         type=Path,
         metavar="DIR",
-        help="Where the data is kept; it is created if it does not exist (./kpybroker-data).",
+        help="Data directory; it is created if it does not exist (./kpybroker-data).",
     )
     where.add_argument(
-        "--ephemeral", action="store_true", help="Keep the data in a temporary directory that is removed on exit."
+        "--ephemeral", action="store_true", help="Keep the data in a temporary directory, which is removed on exit."
     )
     dev.add_argument(
         "--detach",
         action="store_true",
-        help="Return when clients may come, and let it run on; `kpybroker stop` ends it. It logs to DIR.log.",
+        help="Run in the background: return when clients can connect. `kpybroker stop` ends it; its log is DIR.log.",
     )
     serve = commands.add_parser("serve", description=SERVE, allow_abbrev=False)
     serve.add_argument("--config", type=Path, metavar="FILE", help="A server.properties as Apache Kafka reads it.")
@@ -128,15 +128,18 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             "--http-port",
             type=port_number,
             metavar="PORT",
-            help="Serve /metrics, /healthz and /readyz here, with --brokers from here on; 0 picks a free one.",
+            help="Port of /metrics, /healthz and /readyz; with --brokers, the first of several; 0 picks a free one.",
         )
         command.add_argument(
-            "--ready-file", type=Path, metavar="PATH", help="When serving, write the ready line's facts here as JSON."
+            "--ready-file",
+            type=Path,
+            metavar="PATH",
+            help="Write the facts of the ready line to this file, as JSON, when clients can connect.",
         )
         command.add_argument(
             "--until-stdin-closes",
             action="store_true",
-            help="Stop when standard input ends: with the process that started it.",
+            help="Stop when standard input is closed, so that the broker ends with the process that started it.",
         )
     return parser, dev, serve
 

@@ -19,14 +19,14 @@ DEV_DATA_DIR = Path("kpybroker-data")
 
 def wait(
     brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", min=1, max=1000, help="Until so many brokers are up (1).")
+        int, typer.Option("--brokers", metavar="N", min=1, max=1000, help="Number of brokers to wait for (1).")
     ] = 1,
-    in_sync: Annotated[bool, options.flag("--in-sync", "Until no partition lacks a replica, too.")] = False,
+    in_sync: Annotated[bool, options.flag("--in-sync", "Also wait until every replica is in sync.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Wait until brokers are up, for --timeout at most; exit code 1 and the reason where they are not."""
+    """Wait until brokers are up, at most --timeout seconds; else exit with 1 and the reason."""
     timeout_s = options.timeout_ms() / 1000
     deadline = time.monotonic() + timeout_s
     up: list[int] = []
@@ -59,12 +59,12 @@ def wait(
 
 def stop(
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Where its data is (./kpybroker-data).")
+        Path, typer.Option("--data-dir", metavar="DIR", help="Its data directory (./kpybroker-data).")
     ] = DEV_DATA_DIR,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Stop a broker that dev --detach started, and wait for its end."""
+    """Stop a broker that `dev --detach` started, and wait until it has ended."""
     from kpybroker.cli import detaching
 
     failure = detaching.stop(data_dir, options.timeout_ms() / 1000)

@@ -33,10 +33,10 @@ OWN = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
 app = typer.Typer(
     name="configs", cls=Family, help="Show and change settings of topics, brokers and groups.", no_args_is_help=True
 )
-OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Of this topic.")]
-OfBroker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="Of this broker alone.")]
-OfAll = Annotated[bool, options.flag("--all-brokers", "Of all brokers that have no value of their own.")]
-OfGroup = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Of this group.")]
+OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Settings of this topic.")]
+OfBroker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="Settings of this broker alone.")]
+OfAll = Annotated[bool, options.flag("--all-brokers", "Settings of all brokers that have no value of their own.")]
+OfGroup = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Settings of this group.")]
 
 
 class Resource(NamedTuple):
@@ -70,9 +70,9 @@ def chosen(topic: str | None, broker: int | None, all_brokers: bool, group: str 
 @app.command()
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Only these settings; else those that were set.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these settings (those that have been set).")
     ] = None,
-    all_settings: Annotated[bool, options.flag("--all", "Those with their default too.")] = False,
+    all_settings: Annotated[bool, options.flag("--all", "Also show settings that have their default.")] = False,
     topic: OfTopic = None,
     broker: OfBroker = None,
     all_brokers: OfAll = False,
@@ -81,7 +81,7 @@ def get(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show settings, and where their values come from."""
+    """Show settings and where their values come from."""
     resource = chosen(topic, broker, all_brokers, group)
 
     async def show(client: Client) -> None:
@@ -120,7 +120,7 @@ def set_(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set settings; brokers take them up at once."""
+    """Change settings; brokers apply them at once."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=name, config_operation=SET, value=value)
         for name, value in (options.parse_pair(text, "setting") for text in settings)
@@ -139,7 +139,7 @@ def unset(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let settings go back to what they are without a value of their own."""
+    """Remove settings, so that their defaults apply again."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=name, config_operation=DELETE, value=None) for name in names
     ]

@@ -71,46 +71,51 @@ class _Wish(NamedTuple):
 
 Tail = Annotated[
     int | None,
-    typer.Option("--tail", metavar="N", min=1, max=consuming.TAIL_MAX, help="From the last N records on."),
+    typer.Option(
+        "--tail", metavar="N", min=1, max=consuming.TAIL_MAX, help="Start with the last N records, by timestamp."
+    ),
 ]
-Offset = Annotated[int | None, typer.Option("--offset", metavar="N", min=0, help="From this offset of one partition.")]
-Time = Annotated[str | None, typer.Option("--time", metavar="TIME", help=f"From this time on: {TIME_HELP}.")]
+Offset = Annotated[
+    int | None, typer.Option("--offset", metavar="N", min=0, help="Start at this offset of one partition.")
+]
+Time = Annotated[str | None, typer.Option("--time", metavar="TIME", help=f"Start at this time: {TIME_HELP}.")]
 Group = Annotated[
     str | None,
     typer.Option(
         "--group",
         metavar="GROUP",
-        help="Go on where this group has committed, and commit what was printed. The group must have no members.",
+        help="Start at this group's committed offsets, and commit what is printed. The group must have no members.",
     ),
 ]
-Partition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this one.")]
+Partition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
 Grep = Annotated[
     str | None,
-    typer.Option("--grep", metavar="REGEX", help="Only records whose key or value has a match (Python's re)."),
+    typer.Option("--grep", metavar="REGEX", help="Only records whose key or value matches (Python's re)."),
 ]
 Format = Annotated[
     str | None,
     typer.Option(
         "--format",
         metavar="TEXT",
-        help=f"Print each record so: '{{offset}} {{value}}'. Fields: {', '.join(record_format.FIELDS)}.",
+        help=f"Format of each record, such as '{{offset}} {{value}}'. Fields: {', '.join(record_format.FIELDS)}.",
     ),
 ]
 KeySeparator = Annotated[
-    str, typer.Option("--key-separator", metavar="TEXT", show_default=False, help="Between key and value (a tab).")
+    str,
+    typer.Option("--key-separator", metavar="TEXT", show_default=False, help="Printed between key and value (a tab)."),
 ]
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
-    from_beginning: Annotated[bool, options.flag("--from-beginning", "From the first record stored.")] = False,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    from_beginning: Annotated[bool, options.flag("--from-beginning", "Start at the first record.")] = False,
     tail: Tail = None,
     offset: Offset = None,
     time_: Time = None,
     group: Group = None,
     partition: Partition = None,
     count_max: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")] = None,
-    follow: Annotated[bool, options.flag("--follow", "Go on with what arrives, until Ctrl-C.")] = False,
+    follow: Annotated[bool, options.flag("--follow", "Continue with new records, until Ctrl-C.")] = False,
     grep: Grep = None,
     format_: Format = None,
     key_separator: KeySeparator = "\t",
@@ -118,7 +123,7 @@ def consume(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print records: from a start on (--from-beginning, --tail, --offset, --time) those stored, else what arrives."""
+    """Print stored records from a starting point (--from-beginning, --tail, --offset, --time), else new ones."""
     options.check_offset("--offset", offset)
     starts = {"--from-beginning": from_beginning, "--tail": tail, "--offset": offset, "--time": time_}
     chosen = [name for name, given in starts.items() if given not in (None, False)]

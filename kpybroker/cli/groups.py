@@ -26,7 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="GROUP", help="Its name: a consumer
 
 @app.command("list")
 def list_(
-    watch: Annotated[bool, options.flag("--watch", "Show it again every two seconds, until Ctrl-C.")] = False,
+    watch: Annotated[bool, options.flag("--watch", "Refresh every two seconds, until Ctrl-C.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -133,9 +133,11 @@ def reset(
         bool, options.flag("--all-topics", "In every topic the group has committed offsets of.")
     ] = False,
     to_earliest: Annotated[
-        bool, options.flag("--to-earliest", "To the first record there is: all is read again.")
+        bool, options.flag("--to-earliest", "To the first record, so that everything is read again.")
     ] = False,
-    to_latest: Annotated[bool, options.flag("--to-latest", "To the end: what is there is passed over.")] = False,
+    to_latest: Annotated[
+        bool, options.flag("--to-latest", "To the end, so that existing records are skipped.")
+    ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")] = None,
     to_time: Annotated[
         str | None,
@@ -147,16 +149,18 @@ def reset(
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="By N records from where it stands: forth, or back with -N."),
+        typer.Option("--shift-by", metavar="N", help="Forward by N records, or back with -N."),
     ] = None,
-    execute: Annotated[bool, options.flag("--execute", "Do it; without this the plan is only shown.")] = False,
+    execute: Annotated[
+        bool, options.flag("--execute", "Make the change; without this, only the plan is shown.")
+    ] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set where a group reads on: say which topics, and one of the --to... or --shift-by.
+    """Change a group's committed offsets: name the topics, and one of --to-... or --shift-by.
 
-    The group must have no members now. Without --execute nothing is changed, and the plan is shown.
+    The group must have no members. Without --execute, only the plan is shown.
     """
     options.check_offset("--to-offset", to_offset)
     options.check_offset("--shift-by", shift_by)
@@ -198,7 +202,7 @@ def _show_moves(moves: list[resetting.Move], *, executed: bool, as_json: bool) -
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP", help="One name or several.")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP", help="One or more names.")],
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,

@@ -28,31 +28,36 @@ LINGER_S = 0.005
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 HEADERS_MAX = 1000
 TYPE_HERE = "type records, one a line; Ctrl-D ends"
-TOPIC_HELP = "Its name."
+TOPIC_HELP = "Name of the topic."
 
 File = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="Read lines from here, not from standard input.")
+    Path | None, typer.Option("--file", metavar="FILE", help="Read lines from this file, not from standard input.")
 ]
 KeySeparator = Annotated[
     str | None,
     typer.Option(
-        "--key-separator", metavar="TEXT", help="Parts the key of a line from its value; without it, no keys."
+        "--key-separator", metavar="TEXT", help="Separates key and value in a line; without it, records have no key."
     ),
 ]
 Partition = Annotated[
-    int | None, typer.Option("--partition", metavar="N", min=0, help="Send all there, whatever the keys.")
+    int | None,
+    typer.Option("--partition", metavar="N", min=0, help="Send every record to this partition, whatever its key."),
 ]
 Acks = Annotated[
     str,
     typer.Option(
-        "--acks", metavar="all|1|0", help="Who must have a record: all in-sync replicas, the leader, or nobody."
+        "--acks",
+        metavar="all|1|0",
+        help="Who must have a record before it counts as sent: all in-sync replicas, the leader, or nobody.",
     ),
 ]
 Compression = Annotated[str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")]
 Header = Annotated[
-    list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="For every record; may be repeated.")
+    list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header of every record; may be repeated.")
 ]
-NullMarker = Annotated[str | None, typer.Option("--null-marker", metavar="TEXT", help="A value equal to this is null.")]
+NullMarker = Annotated[
+    str | None, typer.Option("--null-marker", metavar="TEXT", help="Send a null value where the value is this text.")
+]
 JsonLines = Annotated[
     bool,
     options.flag(

@@ -18,12 +18,14 @@ Entity = tuple[tuple[str, str | None], ...]
 """(entity type, name) pairs; the name None is the default for all that have none of their own."""
 
 app = typer.Typer(name="quotas", cls=Family, help="List, set and remove the quotas of clients.", no_args_is_help=True)
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
-DefaultUser = Annotated[bool, options.flag("--default-user", "Of every user without a quota of its own.")]
-ClientId = Annotated[str | None, typer.Option("--client", metavar="ID", help="Of this client id.")]
-DefaultClient = Annotated[bool, options.flag("--default-client", "Of every client id without a quota of its own.")]
-Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of this address.")]
-DefaultIp = Annotated[bool, options.flag("--default-ip", "Of every address without a quota of its own.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Quotas of this user.")]
+DefaultUser = Annotated[bool, options.flag("--default-user", "Quotas of every user without a quota of its own.")]
+ClientId = Annotated[str | None, typer.Option("--client", metavar="ID", help="Quotas of this client id.")]
+DefaultClient = Annotated[
+    bool, options.flag("--default-client", "Quotas of every client id without a quota of its own.")
+]
+Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Quotas of this address.")]
+DefaultIp = Annotated[bool, options.flag("--default-ip", "Quotas of every address without a quota of its own.")]
 
 
 @app.command("list")

@@ -24,7 +24,7 @@ THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.thro
 ROWS_SHOWN = 100
 
 app = typer.Typer(name="reassign", cls=Family, help="Move replicas to other brokers.", no_args_is_help=True)
-WaitFor = Annotated[bool, options.flag("--wait", "Show the progress until all is moved.")]
+WaitFor = Annotated[bool, options.flag("--wait", "Show progress until the moves are complete.")]
 
 
 class Move(NamedTuple):
@@ -38,23 +38,32 @@ class Move(NamedTuple):
 
 @app.command()
 def start(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="One name or several.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="One or more names.")] = None,
     brokers: Annotated[
         str,
-        typer.Option("--brokers", metavar="ID,ID...", help="Where the replicas go, evenly; nothing stays elsewhere."),
+        typer.Option(
+            "--brokers", metavar="ID,ID...", help="The brokers that get the replicas, evenly; none stays elsewhere."
+        ),
     ] = "",
     all_topics: Annotated[bool, options.flag("--all-topics", "All topics, internal ones too.")] = False,
     replication: Annotated[
         int | None,
-        typer.Option("--replication", metavar="N", min=1, max=1000, help="Replicas of each partition; else as now."),
+        typer.Option(
+            "--replication", metavar="N", min=1, max=1000, help="Replicas of each partition (as many as now)."
+        ),
     ] = None,
     throttle: Annotated[
         int | None,
         typer.Option(
-            "--throttle", metavar="BYTES", min=1, help="Bytes a second that each broker copies; ends with the move."
+            "--throttle",
+            metavar="BYTES",
+            min=1,
+            help="Bytes per second that each broker copies, until the moves are complete.",
         ),
     ] = None,
-    execute: Annotated[bool, options.flag("--execute", "Do it; without this the plan is only shown.")] = False,
+    execute: Annotated[
+        bool, options.flag("--execute", "Make the change; without this, only the plan is shown.")
+    ] = False,
     wait_for: WaitFor = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
@@ -155,7 +164,7 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
 
 @app.command()
 def wait(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
-    """Show the progress until nothing is being moved, and then take throttles away."""
+    """Show progress until all moves are complete, then remove throttles."""
 
     async def watch(client: Client) -> None:
         await _wait(client, as_json=as_json)
@@ -165,12 +174,14 @@ def wait(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, a
 
 @app.command()
 def cancel(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Else all that are being moved.")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Only these topics (all that are being moved).")
+    ] = None,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Call moves off: partitions stay where they were."""
+    """Cancel moves in progress: partitions stay where they were."""
 
     async def end(client: Client) -> None:
         if topics:

@@ -24,7 +24,7 @@ PATIENCE_S_MAX = 5.0
 
 T = TypeVar("T")
 brokers_app = typer.Typer(
-    name="brokers", cls=Family, help="List the brokers of the cluster, and forget one.", no_args_is_help=True
+    name="brokers", cls=Family, help="List the brokers of the cluster, or unregister one.", no_args_is_help=True
 )
 
 
@@ -75,7 +75,7 @@ async def look(client: Client, *, with_groups: bool) -> Screen:
 
 
 def status(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
-    """Show the cluster on one screen: nodes, controller, partitions that lack replicas, disks, groups with lag."""
+    """Show the cluster on one screen: nodes, controller, under-replicated partitions, disks, groups with lag."""
 
     async def show(client: Client) -> None:
         screen = await look(client, with_groups=True)
@@ -131,7 +131,7 @@ def unregister(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Have the cluster forget a broker that is stopped for good. Move its replicas away before."""
+    """Remove a broker that is stopped for good from the cluster. Move its replicas away first."""
 
     async def forget(client: Client) -> None:
         nodes = {node.node_id: node for node in await cluster_facts.nodes(client)}

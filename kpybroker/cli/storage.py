@@ -39,7 +39,7 @@ def format_(
     ],
     ignore_formatted: Annotated[
         bool,
-        typer.Option("--ignore-formatted", "-g", metavar="", help="Pass over directories that are formatted already."),
+        typer.Option("--ignore-formatted", "-g", metavar="", help="Skip directories that are formatted already."),
     ] = False,
     standalone: Annotated[
         bool,
@@ -48,7 +48,10 @@ def format_(
     no_initial_controllers: Annotated[
         bool,
         typer.Option(
-            "--no-initial-controllers", "-N", metavar="", help="Others know who votes; this node may be added later."
+            "--no-initial-controllers",
+            "-N",
+            metavar="",
+            help="Other nodes have the voters; this node may be added later.",
         ),
     ] = False,
     initial_controllers: Annotated[
@@ -62,11 +65,16 @@ def format_(
     ] = None,
     release_version: Annotated[
         str | None,
-        typer.Option("--release-version", "-r", metavar="VERSION", help="Of the first features; 4.3-IV0 is served."),
+        typer.Option(
+            "--release-version",
+            "-r",
+            metavar="VERSION",
+            help="Release of the initial features; only 4.3-IV0 is served.",
+        ),
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="Begin with this level; may be repeated."),
+        typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="Start with this level; may be repeated."),
     ] = None,
 ) -> None:
     """Format the empty directories of a node. `dev` and `serve` do so by themselves."""
@@ -99,7 +107,9 @@ def random_uuid() -> None:
     show_line(encode_id(random_id(SystemRandom())))
 
 
-Directory = Annotated[Path, typer.Argument(metavar="[DIR]", help="A data directory; of several, one at a time.")]
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A data directory; if there are several, one at a time.")
+]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic's partitions.")]
 Partition = Annotated[
     int | None, typer.Option("--partition", metavar="N", min=0, help="Only partitions of this number.")
@@ -111,7 +121,7 @@ DATA_DIR = Path("kpybroker-data")
 def check(
     directory: Directory = DATA_DIR, topic: Topic = None, partition: Partition = None, as_json: Json = False
 ) -> None:
-    """Read all files of a stopped broker's directory and show what is wrong; exit code 1 where something is."""
+    """Read all files of a stopped broker's directory and show what is wrong; exits with 1 if anything is."""
     if checking.check(directory, topic, partition, as_json=as_json):
         raise typer.Exit(1)
 
@@ -121,9 +131,9 @@ def repair(
     directory: Directory = DATA_DIR,
     topic: Topic = None,
     partition: Partition = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Only say what would be done; so it is without --yes, too.")] = False,
-    yes: Annotated[bool, flag("--yes", "Do it. What is replaced is kept in DIR.set-aside.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only show what would be done, as without --yes.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do it. Replaced files are kept in DIR.set-aside.")] = False,
 ) -> None:
-    """Say what would mend a stopped broker's directory, and do it with --yes; exit code 1 where something is left."""
+    """Show what would repair a stopped broker's directory; with --yes, do it. Exits with 1 if anything is left."""
     if checking.repair(directory, topic, partition, does=yes and not dry_run):
         raise typer.Exit(1)

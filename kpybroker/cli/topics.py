@@ -32,7 +32,7 @@ REPLICATION_MAX = 1000
 app = typer.Typer(
     name="topics", cls=Family, help="Create, list, describe, delete, alter and trim topics.", no_args_is_help=True
 )
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One name or several.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more names.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name: retention.ms=60000; may be repeated."),
@@ -45,7 +45,11 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", metavar="N", min=1, max=PARTITIONS_MAX, help="How many; else the broker's num.partitions."
+            "--partitions",
+            metavar="N",
+            min=1,
+            max=PARTITIONS_MAX,
+            help="Number of partitions (the broker's num.partitions).",
         ),
     ] = None,
     replication: Annotated[
@@ -55,13 +59,11 @@ def create(
             metavar="N",
             min=1,
             max=REPLICATION_MAX,
-            help="On how many brokers; else the broker's default.replication.factor.",
+            help="Number of replicas (the broker's default.replication.factor).",
         ),
     ] = None,
     settings: Settings = None,
-    if_not_exists: Annotated[
-        bool, options.flag("--if-not-exists", "A topic that is there already is no error.")
-    ] = False,
+    if_not_exists: Annotated[bool, options.flag("--if-not-exists", "Do not fail if a topic exists already.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -107,7 +109,9 @@ def _size_of(row: create_topics.CreatableTopicResult) -> dict[str, int]:
 
 @app.command("list")
 def list_(
-    internal: Annotated[bool, options.flag("--internal", "The broker's own too, such as __consumer_offsets.")] = False,
+    internal: Annotated[
+        bool, options.flag("--internal", "Also list internal topics, such as __consumer_offsets.")
+    ] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -155,7 +159,7 @@ def describe(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show partitions with leaders and offsets, and the settings made on topics."""
+    """Show partitions with leaders and offsets, and the settings of topics."""
 
     async def show(client: Client) -> None:
         found = await client.existing(names)
@@ -232,7 +236,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
 @app.command()
 def delete(
     names: Names,
-    if_exists: Annotated[bool, options.flag("--if-exists", "A topic that is not there is no error.")] = False,
+    if_exists: Annotated[bool, options.flag("--if-exists", "Do not fail if a topic does not exist.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
@@ -273,23 +277,27 @@ def _not_there(missing: Sequence[str], known: Iterable[str]) -> str:
 
 @app.command()
 def alter(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", metavar="N", min=1, max=PARTITIONS_MAX, help="More than there are: none goes away."
+            "--partitions",
+            metavar="N",
+            min=1,
+            max=PARTITIONS_MAX,
+            help="The new number of partitions, which can only grow.",
         ),
     ] = None,
     settings: Settings = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="NAME", help="A setting that goes back to the broker's; may be repeated."),
+        typer.Option("--unset", metavar="NAME", help="A setting to reset to the broker's value; may be repeated."),
     ] = None,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Give a topic more partitions, or other settings."""
+    """Add partitions to a topic, or change its settings."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=SET, value=value)
         for key, value in _settings(settings)

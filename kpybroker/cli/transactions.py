@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Argument(metavar="ID", help="A producer's transactio
 
 @app.command("list")
 def list_(
-    open_only: Annotated[bool, options.flag("--open", "Only those that are not finished.")] = False,
+    open_only: Annotated[bool, options.flag("--open", "Only transactions that have not ended.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,

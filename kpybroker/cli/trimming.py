@@ -16,21 +16,25 @@ from kpybroker.wire.rpc import delete_records
 
 
 def trim(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     before_time: Annotated[
-        str | None, typer.Option("--before-time", metavar="TIME", help=f"What is older than this: {TIME_HELP}.")
+        str | None, typer.Option("--before-time", metavar="TIME", help=f"Delete records older than this: {TIME_HELP}.")
     ] = None,
     before_offset: Annotated[
-        int | None, typer.Option("--before-offset", metavar="N", min=0, help="What is below this offset.")
+        int | None, typer.Option("--before-offset", metavar="N", min=0, help="Delete records below this offset.")
     ] = None,
-    everything: Annotated[bool, options.flag("--everything", "All records that are there now.")] = False,
-    partition: Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this one.")] = None,
-    execute: Annotated[bool, options.flag("--execute", "Do it; without this the plan is only shown.")] = False,
+    everything: Annotated[bool, options.flag("--everything", "Delete all records that are there now.")] = False,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
+    ] = None,
+    execute: Annotated[
+        bool, options.flag("--execute", "Make the change; without this, only the plan is shown.")
+    ] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete the oldest records of a topic, for good. Without --execute nothing is changed, and the plan is shown."""
+    """Delete the oldest records of a topic, permanently. Without --execute, only the plan is shown."""
     options.check_offset("--before-offset", before_offset)
     if (before_time is not None) + (before_offset is not None) + everything != 1:
         raise ConfigError("say what to delete, once: --before-time TIME, --before-offset N or --everything")
