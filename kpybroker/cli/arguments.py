@@ -91,17 +91,14 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
         type=broker_count,
         default=1,
         metavar="N",
-        help="Number of brokers, each a process of its own, on --port and the ports after it (1).",
+        help="Number of brokers, each a process, on --port and the ports after it (1).",
     )
     where = dev.add_mutually_exclusive_group()
     where.add_argument(
-        "--data-dir",
-        type=Path,
-        metavar="DIR",
-        help="Data directory; it is created if it does not exist (./kpybroker-data).",
+        "--data-dir", type=Path, metavar="DIR", help="Data directory, created if it does not exist (./kpybroker-data)."
     )
     where.add_argument(
-        "--ephemeral", action="store_true", help="Keep the data in a temporary directory, which is removed on exit."
+        "--ephemeral", action="store_true", help="Keep the data in a temporary directory, removed on exit."
     )
     dev.add_argument(
         "--detach",

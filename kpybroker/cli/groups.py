@@ -141,15 +141,10 @@ def reset(
     to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")] = None,
     to_time: Annotated[
         str | None,
-        typer.Option(
-            "--to-time",
-            metavar="TIME",
-            help=f"To the first record of this time or later: {TIME_HELP}.",
-        ),
+        typer.Option("--to-time", metavar="TIME", help=f"To the first record of this time or later: {TIME_HELP}."),
     ] = None,
     shift_by: Annotated[
-        int | None,
-        typer.Option("--shift-by", metavar="N", help="Forward by N records, or back with -N."),
+        int | None, typer.Option("--shift-by", metavar="N", help="Forward by N records, or back with -N.")
     ] = None,
     execute: Annotated[
         bool, options.flag("--execute", "Make the change; without this, only the plan is shown.")
