@@ -92,6 +92,7 @@ class Replicas:
                 self._forget(partition)
                 partition = None
             if self._hosting.node_id not in image.replicas:
+                self._forget_unopened(topic.name, index)
                 continue
             if partition is None:
                 partition = self._open(topic, index, image, settings)
@@ -182,9 +183,14 @@ class Replicas:
         for index in range(len(topic.partitions)):
             partition = self._hosting.find(topic.name, index)
             if partition is None:
-                self._hosting.offline.pop((topic.name, index), None)
+                self._forget_unopened(topic.name, index)
             elif partition.topic_id == topic.id:
                 self._forget(partition)
+
+    def _forget_unopened(self, topic: str, index: int) -> None:
+        """A replica that could not be opened, if there is one, is not to be here any more: it is not offline here."""
+        if self._hosting.offline.pop((topic, index), None) is not None:
+            self._log_dirs.forget_unopened(topic, index)
 
     def _forget(self, partition: Partition) -> None:
         """This replica is not to be here any more: its log is deleted."""

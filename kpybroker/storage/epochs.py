@@ -63,6 +63,12 @@ class LeaderEpochs:
         if save:
             self.save()
 
+    def copy(self, other: LeaderEpochs) -> None:
+        """Take over what a log with the same records knows: an epoch may have no batch that shows it. Not saved."""
+        if self.entries != other.entries:
+            self.entries = list(other.entries)
+            self._changed()
+
     def epoch_at(self, offset: int) -> int:
         """The epoch that wrote `offset`; -1 when unknown."""
         found = bisect_right(self.entries, offset, key=lambda entry: entry[1])

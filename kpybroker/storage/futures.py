@@ -106,6 +106,7 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
     try:
         if current.start > future.start:
             future.move_start(current.start)
+        future.epochs.copy(current.epochs)
         future.syncing.blocking(future)
         target.drop_stale(key)
     except OSError as error:

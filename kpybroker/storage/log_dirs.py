@@ -213,6 +213,19 @@ class LogDirectories:
             self._counts[directory.path] -= 1
             directory.delete_log(deleted)
 
+    def forget_unopened(self, topic: str, partition: int) -> None:
+        """A partition that could not be opened is not to be here any more.
+
+        Where it has files it keeps its place: the next start sets them aside, as of `keep_only`, and until then they
+        are in doubt, so that no stop is clean.
+        """
+        key = topic, partition
+        directory = self._place.get(key)
+        if directory is not None and not self._world.disk.exists(f"{directory.path}/{topic}-{partition}"):
+            del self._place[key]
+            self._counts[directory.path] -= 1
+            directory.damaged.pop(key, None)
+
     def by_path(self, path: str) -> LogDirectory | None:
         """The directory, where it is in use."""
         return self._online.get(path)

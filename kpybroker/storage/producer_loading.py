@@ -33,16 +33,20 @@ def load_producers(
 ) -> ProducerStates:
     """The newest sound snapshot at or below `believed`, and the batches around it. Raises OSError, Damage.
 
-    Of the others those are kept that were made when a segment began: a truncation may need them. Transaction indexes
-    are made anew from offset `believed` on, where a segment begins or the log ends.
+    One from below the first segment is passed over: the batches that would complete it are deleted, among them perhaps
+    the marker of a transaction that it shows as open, or later sequences of a producer (as Kafka's
+    `ProducerStateManager.truncateAndReload`). Of the others those are kept that were made when a segment began: a
+    truncation may need them. Transaction indexes are made anew from offset `believed` on, where a segment begins or the
+    log ends.
     """
     producers = ProducerStates()
     bases = frozenset(segment.base_offset for segment in segments)
+    first = segments.first.base_offset
     for offset in reversed(snapshot_offsets(disk, directory)):
         path = f"{directory}/{file_name(offset, SNAPSHOT)}"
         if (producers.snapshot_offset >= 0 or believed < offset <= end) and offset in bases:
             continue
-        if offset <= believed and producers.snapshot_offset < 0:
+        if first <= offset <= believed and producers.snapshot_offset < 0:
             try:
                 producers.load_snapshot(read_file(disk, path), offset, now_ms, expiration_ms)
                 continue

@@ -10,20 +10,22 @@ from time import process_time
 
 import pytest
 
-from kpybroker.sim import simulation
+from kpybroker.sim import simulation, transforming
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
 from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
 from kpybroker.sim.claiming_mutants import CLAIMERS
 from kpybroker.sim.cleaning_mutants import CLEANERS
 from kpybroker.sim.cluster_mutants import THREE_BROKERS
 from kpybroker.sim.coordinator_mutants import COORDINATORS
+from kpybroker.sim.history import Place, Sent
 from kpybroker.sim.loop import VirtualLoop
 from kpybroker.sim.moving_mutants import MOVERS
 from kpybroker.sim.mutant import Mutant
 from kpybroker.sim.mutants import ONE_BROKER, hunt
-from kpybroker.sim.setup import setup_of
+from kpybroker.sim.setup import OUTPUTS, setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
 from kpybroker.sim.stall_mutants import STALLS
+from kpybroker.sim.transacting import Ended, Session
 
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
@@ -81,6 +83,27 @@ def test_replicas_move_between_log_directories(seed: int, brokers: int) -> None:
 def test_a_directory_that_was_out_of_reach_comes_back(seed: int) -> None:
     """The seeds that found it: a topic was made again meanwhile, and the disk fails again as that is set right."""
     assert Simulation(setup_of(seed, brokers=3)).run().breaches == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_who_commits_a_transaction_has_got_something_done(commits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers that die after their first transaction end no pass; those that only abort get nothing done."""
+    begun: set[Session] = set()
+    write = Session.write
+
+    async def write_once(session: Session, place: Place, sents: list[Sent]) -> None:
+        if place[0] == OUTPUTS:
+            if session in begun:
+                raise Ended
+            begun.add(session)
+        await write(session, place, sents)
+
+    if commits:
+        monkeypatch.setattr(Session, "write", write_once)
+    else:
+        monkeypatch.setattr(transforming, "ABORT_ODDS", 2.0)
+    breaches = Simulation(setup_of(1, brokers=1, transacts=True, faults=())).run().breaches
+    assert ["x0 got nothing done" in breach for breach in breaches] == ([] if commits else [True])
 
 
 @pytest.mark.slow

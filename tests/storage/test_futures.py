@@ -11,6 +11,7 @@ from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.sim.loop import Dead
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.directory import Directory
+from kpybroker.storage.epochs import LeaderEpochs
 from kpybroker.storage.futures import finish_replacements, open_future, replace
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dirs import LogDirectories
@@ -152,3 +153,27 @@ def test_a_log_that_has_moved_is_the_same_to_whoever_has_it() -> None:
     _, again = opened(storage)
     assert again.clean
     assert whole(again.open_log("t", b"t" * 16, 0, SETTINGS, B)) == RECORDS + 5
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_log_that_has_moved_knows_epochs_without_records(is_empty: bool) -> None:
+    """Its leader has written nothing yet, and followers ask where earlier epochs have ended (KIP-101)."""
+    _, world, log_dirs, log = with_a_log()
+    if is_empty:
+        log = log_dirs.open_log("t", b"t" * 16, 1, SETTINGS, A)
+    had = log.epochs.latest
+    epoch = had + 3
+    log.begin_epoch(epoch)
+    was, end = list(log.epochs.entries), log.end
+    assert was[-1] == (epoch, end)
+    source, target = log_dirs.online
+    future = open_future(world, target, log, SETTINGS)
+    copy(log, future)
+    replace(world, log, future, source, target)
+    assert log.epochs.entries == was
+    assert log.end_of_epoch(epoch) == (epoch, end)
+    assert log.end_of_epoch(epoch - 1) == (epoch - 1 if is_empty else had, end)
+    if end:
+        saved = LeaderEpochs(world.disk, log.directory)
+        saved.load()
+        assert saved.entries == was

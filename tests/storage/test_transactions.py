@@ -13,6 +13,7 @@ from kpybroker.sim.cluster import Process
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Simulation
 from kpybroker.storage.log import Log
+from kpybroker.storage.segment import SNAPSHOT, file_name
 from kpybroker.storage.transactions import NOT_NEEDED, VERIFYING_LIMIT, Verifications
 from kpybroker.storage.txn_index import AbortedTransaction, TxnIndex
 from kpybroker.wire.batch import Batch, Record, encode_batch, split
@@ -126,6 +127,45 @@ def test_the_questions_under_way_are_limited() -> None:
     assert verifications.get(VERIFYING_LIMIT) is not None
     verifications.expire(NOW_MS + 1000, 1000)
     assert verifications.get(VERIFYING_LIMIT) is None
+
+
+@pytest.mark.parametrize("torn", [(), ("newest",), ("newest", "oldest")])
+def test_producer_state_never_begins_below_the_first_segment(tmp_path: Path, torn: tuple[str, ...]) -> None:
+    """Retention deletes a marker; a loss of power brings the snapshot from before it back, and tears the newer one."""
+
+    def append_plain(to: Log, sequence: int) -> int:
+        records = [Record(0, NOW_MS, None, b"v")]
+        content = encode_batch(records, producer_id=3, producer_epoch=0, base_sequence=sequence)
+        return to.append(split(content), 0, NOW_MS).base_offset
+
+    log = opened(tmp_path)
+    append_plain(log, 0)
+    append(log, 1, 0)
+    second = append(log, 2, 0)
+    log.roll()
+    oldest = Path(log.directory) / file_name(log.end, SNAPSHOT)
+    was = oldest.read_bytes()
+    end(log, 1, commits=False)
+    append(log, 2, 1)
+    append_plain(log, 1)
+    assert committed(log) == second
+    log.roll()
+    newest = Path(log.directory) / file_name(log.end, SNAPSHOT)
+    undecided = append(log, 2, 2)
+    committed(log)
+    log.advance_start(undecided)
+    assert log.apply_retention(NOW_MS) == 2
+    log.close()
+    oldest.write_bytes(was[:4] if "oldest" in torn else was)
+    newest.write_bytes(newest.read_bytes()[:4] if "newest" in torn else newest.read_bytes())
+    again = reopened(log, clean=False, recovery_point=0)
+    assert (again.start, again.end) == (undecided, undecided + 1)
+    assert not again.producers.has_open(1, 0)
+    assert again.producers.has_open(2, 0)
+    assert committed(again) == undecided
+    assert end(again, 2, commits=True) == undecided + 1
+    assert committed(again) == again.end
+    assert append_plain(again, 2) == undecided + 2, "what was between the snapshots is no gap"
 
 
 class Story:
