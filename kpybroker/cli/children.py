@@ -19,7 +19,9 @@ from typing import Any, NoReturn
 from kpybroker.cli.local_cluster import LocalNode
 from kpybroker.errors import ConfigError
 
-STOP_PATIENCE_S = 15.0
+HAND_OVER_PATIENCE_S = 15.0
+STOP_PATIENCE_S = 30.0
+"""More than a broker takes that leaves partitions unsynced (`storage/closing.py`)."""
 """A child that has not stopped by then is killed."""
 HAND_OVER = b"hand over\n"
 """What a child is told before all of them stop."""
@@ -77,7 +79,7 @@ class Child:
             return
         with contextlib.suppress(BrokenPipeError, TimeoutError):
             os.write(self._stdin, HAND_OVER)
-            async with asyncio.timeout(STOP_PATIENCE_S):
+            async with asyncio.timeout(HAND_OVER_PATIENCE_S):
                 await self._left.wait()
 
     async def stop(self) -> None:
