@@ -103,9 +103,13 @@ async def append_later(
     step: OffLoop | None = None,
 ) -> Reply:
     """Append once all has been opened, and answer as any Produce: what was appended is written, so that the next
-    request may begin. Raises KafkaError: REQUEST_TIMED_OUT where opening did not get a place in time."""
+    request may begin. Where opening did not get a place in time nothing is appended: REQUEST_TIMED_OUT."""
     timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 nobody would be told
-    opened = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
+    opened: Opened
+    try:
+        opened = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
+    except KafkaError as refusal:
+        opened = {id(data): refusal for topic in request.topic_data for data in topic.partition_data}
     reply = append_all(broker, call, request, verdicts, opened)
     broker.hosting.flush()
     return reply

@@ -5,6 +5,7 @@ Each slice is a request of its own, so that nothing is atomic that was not: refu
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -55,19 +56,28 @@ class SlicesReply(Reply):
 
 
 async def produce_in_slices(broker: Broker, call: Call, request: Request) -> SlicesReply:
-    """Append all slices; the reply waits for their answers, so that replication is not waited for here."""
+    """Append all slices; the reply waits for their answers, so that replication is not waited for here.
+
+    `timeout_ms` is the whole request's. Where the connection is lost nobody waits for what was appended.
+    """
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + request.timeout_ms / 1000
     begun: list[Any] = []
-    for topic_data in _in_slices(request.topic_data):
-        some = Request(
-            transactional_id=request.transactional_id,
-            acks=request.acks,
-            timeout_ms=request.timeout_ms,
-            topic_data=topic_data,
-        )
-        result = append_or_ask(broker, call, some)
-        begun.append(await result if inspect.iscoroutine(result) else result)
-        broker.hosting.flush()
-        await broker.long_work.turn()
+    try:
+        for topic_data in _in_slices(request.topic_data):
+            some = Request(
+                transactional_id=request.transactional_id,
+                acks=request.acks,
+                timeout_ms=min(max(int((ends_s - loop.time()) * 1000), 0), request.timeout_ms),
+                topic_data=topic_data,
+            )
+            result = append_or_ask(broker, call, some)
+            begun.append(await result if inspect.iscoroutine(result) else result)
+            broker.hosting.flush()
+            await broker.long_work.turn()
+    except asyncio.CancelledError:
+        SlicesReply(begun, is_wanted=False).abandon()
+        raise
     return SlicesReply(begun, is_wanted=request.acks != 0)
 
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
@@ -19,12 +18,13 @@ from kpybroker.machine import Stored
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.metadata.image import Image
 from kpybroker.raft import state as raft
-from kpybroker.raft.addresses import Addresses
+from kpybroker.raft.addresses import Active, Addresses
 from kpybroker.raft.answering import Answering
 from kpybroker.raft.asking import Asking
 from kpybroker.raft.changing import Changes
 from kpybroker.raft.core import step
 from kpybroker.raft.current import Current
+from kpybroker.raft.election_timer import ElectionTimer
 from kpybroker.raft.fetching import Fetching
 from kpybroker.raft.founding import Founding
 from kpybroker.raft.identity import Identity, listener_of
@@ -47,14 +47,8 @@ chronicle = logging.getLogger(CHRONICLE)
 
 FAREWELL_S = 0.5
 """How long a leader that stops waits for the others to hear of it."""
-
-
-class Active(NamedTuple):
-    """The active controller, and where it listens for other nodes (its controller listener)."""
-
-    node_id: int
-    host: str
-    port: int
+SHORT_RETRY_MS = 500
+"""When to try again what needs a descriptor, where there was none."""
 
 
 class Quorum:
@@ -65,14 +59,12 @@ class Quorum:
         self.config = config
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self._on_committed: list[Callable[[], None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
-        self._wake_is_due = False
+        self._timer = ElectionTimer(lambda: self._take(raft.Tick()))
         self._stops = False
         """From now on only what is written already may still commit."""
         self._has_ended = False
         self._steps = 0  # those under way: what one does may ask for another
-        self._voters_have_changed = False
+        self._voters_have_changed = self._cannot_lead = False
         self.voters = Voters(config, directory.directory_id)
         self.metadata = MetadataLog(world, config, self.path, self.voters)
         self.metadata.on_applied = self._applied
@@ -115,7 +107,7 @@ class Quorum:
             if self.voters.are_alone:
                 self.step(raft.Start())
                 await self.settle()
-        except (Damage, OSError) as reason:
+        except (Damage, OSError, KafkaError) as reason:
             raise ConfigError(
                 f"the metadata log in {self.path} cannot be used: {reason}; {way_out(reason)}"
             ) from reason
@@ -154,8 +146,7 @@ class Quorum:
     async def close(self) -> None:
         """Sync what is written and close the files; a log that is damaged is only closed."""
         self._stops = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         await self.founding.close()
         await self._joining.close()
         await self._fetching.close()
@@ -267,13 +258,13 @@ class Quorum:
         for piece in pieces(records):
             rows: list[Row] = [(None, record.value) for record in piece]
             self.metadata.append(rows, [record.message for record in piece], self.epoch, control=False)
-        self.wake_fetches()
+        self.answering.wake_soon()
         return self.log.end
 
     def append_control(self, rows: list[Row]) -> int:
         """Append control records of this leader's; where the log ends with them. Raises Damage."""
         self.metadata.append(rows, [], self.epoch, control=True)
-        self.wake_fetches()
+        self.answering.wake_soon()
         return self.log.end
 
     async def replay(self) -> AsyncIterator[list[Stored]]:
@@ -288,15 +279,22 @@ class Quorum:
             self.step(event)
         except Damage as damage:
             log.error("the quorum goes on without this node: %s", damage)
+        except KafkaError as refusal:
+            log.warning("not now: %s", refusal)
 
     def step(self, event: raft.Event) -> bool:
-        """Let the function decide, and do what it says; whether a vote was granted. Raises Damage, the end."""
+        """Let the function decide, and do what it says; whether a vote was granted. Raises Damage, the end.
+
+        KAFKA_STORAGE_ERROR where no descriptor is left for what must be on disk: all is as it was before the event.
+        """
         if self._has_ended or (self._stops and type(event) is not raft.Synced):
             return False
         before = self.state
-        self._steps += 1
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        self.state, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
+        after, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
+        self._persist(effects, now_ms)
+        self.state = after
+        self._steps += 1
         sound = False
         try:
             granted = self._carry_out(effects)
@@ -308,12 +306,37 @@ class Quorum:
         finally:
             self._steps -= 1
             if not sound:
-                self._has_ended = True  # what comes later would rest on what is not on disk, or was not done
-                self.fail(f"the metadata quorum ends here: {sys.exception()!r}")
+                self._end(sys.exception())
         self._arm()
         if self._voters_have_changed:
             self._voters_changed()
+        if self._cannot_lead:
+            self.cannot_lead()
         return granted
+
+    def _persist(self, effects: list[raft.Effect], now_ms: int) -> None:
+        """Raises KAFKA_STORAGE_ERROR, Damage."""
+        try:
+            for effect in effects:
+                if isinstance(effect, raft.Persist):
+                    write_quorum_state(self._world, self.path, effect.voted, self.voters.static)
+        except KafkaError:
+            self._arm(now_ms + SHORT_RETRY_MS)
+            raise
+        except OSError as error:
+            self._end(error)
+            raise Damage(str(error)) from error
+
+    def _end(self, why: BaseException | None) -> None:
+        """What comes later would rest on what is not on disk, or was not done."""
+        self._has_ended = True
+        self.fail(f"the metadata quorum ends here: {why!r}")
+
+    def cannot_lead(self) -> None:
+        """What a leader begins with cannot be written: another one may, at once or when the step under way is done."""
+        self._cannot_lead = bool(self._steps)
+        if not self._cannot_lead:
+            self._take(raft.Resign())
 
     def _voters_changed(self) -> None:
         """The log says something else of who votes: that holds at once, or when the step is done that did it."""
@@ -329,42 +352,25 @@ class Quorum:
         granted = False
         for effect in effects:
             match effect:
-                case raft.Persist():
-                    write_quorum_state(self._world, self.path, effect.voted, self.voters.static)
                 case raft.Lead():
                     self._office.begin(effect)
                 case raft.Commit():
                     self.changes.committed(effect.end)
                     self.metadata.commit(effect.end)
-                    self.wake_fetches()
+                    self.answering.wake_soon()
                 case raft.CaughtUp():
                     self.newcomer.caught_up()
                 case raft.AnswerVote():
                     granted = effect.granted
-                case _:
+                case raft.AskVote() | raft.AskBegin() | raft.AskEnd():
                     self._asking.ask(effect)
         return granted
 
-    def _arm(self) -> None:
-        """Set the timer for the next Tick. One set for earlier stays: it looks again when it fires."""
+    def _arm(self, not_before_ms: int = 0) -> None:
+        """Set the timer for the next Tick."""
         wake_ms = self.state.wake_ms
-        if wake_ms is None or self._stops or (self._timer is not None and self._timer_ms <= wake_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer_ms = wake_ms
-        self._timer = loop.call_later(max(wake_ms / 1000 - loop.time(), 0.001), self._tick)
-
-    def _tick(self) -> None:
-        """Time is up. After a stall of this node what others have said may wait in the sockets: that is read first."""
-        self._timer = None
-        loop = asyncio.get_running_loop()
-        if loop.time() * 1000 - self._timer_ms > raft.LATE_MS:
-            self._timer_ms = int(loop.time() * 1000) + raft.READING_MS
-            self._timer = loop.call_later(raft.READING_MS / 1000, self._tick)
-            return
-        self._take(raft.Tick())
+        if wake_ms is not None and not self._stops:
+            self._timer.set(max(wake_ms, not_before_ms))
 
     def _role_changed(self, before: raft.State) -> None:
         state = self.state
@@ -378,7 +384,7 @@ class Quorum:
             log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
             if state.leader_id != raft.NOBODY:
                 chronicle.info("node %d is the controller, epoch %d of the quorum", state.leader_id, state.epoch)
-            self.wake_fetches()
+            self.answering.wake_soon()
             self._office.tell()
 
     def _applied(self) -> None:
@@ -388,13 +394,3 @@ class Quorum:
             callback()
         self._office.look()
         self.current.look()
-
-    def wake_fetches(self) -> None:
-        """Let parked fetches look again, once for all that happens in this turn of the loop."""
-        if not self._wake_is_due and self.answering.is_waited_for:
-            self._wake_is_due = True
-            asyncio.get_running_loop().call_soon(self._wake_now)
-
-    def _wake_now(self) -> None:
-        self._wake_is_due = False
-        self.answering.wake()

@@ -28,6 +28,7 @@ from kpybroker.storage.checkpoint_files import (
     write_offsets,
     write_topic_id,
 )
+from kpybroker.storage.closing import Closing
 from kpybroker.storage.files import FilePool, is_short
 from kpybroker.storage.futures import futures_in
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
@@ -352,13 +353,7 @@ class LogDirectory:
         await self.start_offsets.settle()
         await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
         whole = self.is_recovered and not self.damaged
-        for one in self.logs.values():
-            try:
-                whole &= one.offline is None
-                one.close()
-            except Damage as damage:
-                log.error("%s was not closed cleanly: %s", one.directory, damage)
-                whole = False
+        whole &= await Closing(self._world, self.path, list(self.logs.values())).run()
         self._update_offsets()
         self._is_saving_cleaned = False
         self._save_cleaned_now(sync=True)
@@ -368,6 +363,7 @@ class LogDirectory:
             self._write_checkpoints(self._recovery_points, self._high_watermarks)
             unlink(disk, self.garbage.take())
             if whole:
+                disk.sync_directory_blocking(self.path)  # the mark speaks for partitions whose names are on disk
                 epoch = max(self.broker_epoch, self.previous_epoch)  # who did not register has changed nothing
                 mark = f'{{"version":0,"brokerEpoch":{epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
