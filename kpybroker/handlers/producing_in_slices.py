@@ -72,7 +72,7 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Sli
 
 
 def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData]]:
-    """Pieces of SLICE partitions, or of those with which AT_ONCE_BYTES are reached; a topic without any counts as one."""
+    """Pieces of SLICE partitions, or of those with which AT_ONCE_BYTES are reached; an empty topic counts as one."""
     piece: list[TopicProduceData] = []
     room, room_bytes = SLICE, AT_ONCE_BYTES
     for topic in topics:
