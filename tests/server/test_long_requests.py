@@ -147,7 +147,7 @@ def test_a_replicas_fetch_names_what_can_be_looked_at_in_one_go(
 
 def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) -> None:
     """And the topic is usable when its maker hears of it."""
-    count = 5 * HOSTED_AT_ONCE // 2
+    count = 10 * HOSTED_AT_ONCE
 
     async def scenario(peer: Peer, node: Node) -> None:
         hosting, topic = (
