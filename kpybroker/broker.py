@@ -316,6 +316,7 @@ class Broker:
 
     def _apply_topic_settings(self, name: str) -> None:
         settings = self._log_settings(name)
+        self.replicas.configure(name, settings)
         for index in range(len(self.image.topics[name].partitions)):
             partition = self.hosting.find(name, index)
             if partition is not None:

@@ -42,7 +42,8 @@ DEV_DEFAULTS = {
 }
 """On a laptop somebody waits for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 
-GC_THRESHOLDS = (10_000, 20, 50)
+GC_THRESHOLDS = (10_000, 5, 200)
+"""A collection of what is young looks at 60,000 objects at most, some 15 ms; a full one comes after 1,000 of them."""
 PUT_OFF = 20
 """Full collections come so many times as late while long requests are under way."""
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3

@@ -19,7 +19,7 @@ from kpybroker.handlers.in_turns import SLICE, Turns, slices
 from kpybroker.replication.sessions import Session, Want, Wanted
 from kpybroker.wire.api import by_key
 from kpybroker.wire.forms import FetchedMany
-from kpybroker.wire.message import Buffer, merge, pieces_in_turns
+from kpybroker.wire.message import Buffer, build_chunks_in_turns
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ManyFetchReply(FetchReply):
         whole.responses = list(topics.values())
         if len(topics) <= SLICE and sum(len(topic.partitions) for topic in whole.responses) <= SLICE:
             return whole
-        body: list[Buffer] = list(merge(*await work.through(pieces_in_turns(whole, version))))
+        body: list[Buffer] = list(await work.through(build_chunks_in_turns(whole, version)))
         return FetchedMany(whole.session_id, body, version >= by_key[self.call.api_key].flexible)
 
 

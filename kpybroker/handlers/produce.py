@@ -46,6 +46,8 @@ NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCo
 """Refused before the log's state mattered: its start is not told, as Kafka does not."""
 ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes."""
+AT_ONCE_BYTES = 8 * 1024 * 1024
+"""Batches of several partitions are checked and written in one go up to here: some 15 ms."""
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 ACKS_WITH_REPLY = (ACKS_ALL, ACKS_LEADER)
@@ -276,11 +278,15 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | L
         partitions = topics[0].partition_data
         if len(partitions) == 1:
             return _handle_one(broker, call, request, topics[0], partitions[0])
-    if call.is_long:
+    if call.is_long or _size_bytes(topics) > AT_ONCE_BYTES:
         from kpybroker.handlers.producing_in_slices import produce_in_slices
 
         return produce_in_slices(broker, call, request)
     return append_or_ask(broker, call, request)
+
+
+def _size_bytes(topics: list[TopicProduceData]) -> int:
+    return sum([len(data.records or b"") for topic in topics for data in topic.partition_data])
 
 
 def append_or_ask(broker: Broker, call: Call, request: Request) -> Reply | Later:
@@ -345,7 +351,8 @@ def append_all(broker: Broker, call: Call, request: Request, verified: Verdicts,
                 if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                     _name_leader(broker, call, result, name, answer)
     if refused and request.acks == ACKS_NONE:
-        raise MalformedFrame(f"a produce with acks=0 was refused: {_first_error(result)}")
+        codes = [a.error_code for t in result.responses for a in t.partition_responses if a.error_code]
+        raise MalformedFrame(f"a produce with acks=0 was refused: {ErrorCode(codes[0]).name}")
     broker.hosting.woken.append(reply)
     return reply
 
@@ -390,8 +397,3 @@ def _name_leader(
         response.node_endpoints.append(
             NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack)
         )
-
-
-def _first_error(result: Response) -> str:
-    codes = [a.error_code for t in result.responses for a in t.partition_responses if a.error_code]
-    return ErrorCode(codes[0]).name

@@ -1,4 +1,4 @@
-"""A Produce to very many partitions: appended, written and settled in slices, with turns for others between them.
+"""A Produce of much: appended, written and settled in slices, with turns for others between them.
 
 Each slice is a request of its own, so that nothing is atomic that was not: refusals are per partition.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
-from kpybroker.handlers.in_turns import SLICE, slices
-from kpybroker.handlers.produce import append_or_ask
+from kpybroker.handlers.in_turns import SLICE
+from kpybroker.handlers.produce import AT_ONCE_BYTES, append_or_ask
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
 
 if TYPE_CHECKING:
@@ -82,16 +82,25 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Sli
 
 
 def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData]]:
-    """Pieces of few more than SLICE partitions."""
+    """Pieces of SLICE partitions, or of those with which AT_ONCE_BYTES are reached; an empty topic counts as one."""
     piece: list[TopicProduceData] = []
-    room = SLICE
+    room, room_bytes = SLICE, AT_ONCE_BYTES
     for topic in topics:
-        for some in slices(topic.partition_data):
-            piece.append(TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=list(some)))
-            room -= len(some) or 1
-            if room <= 0:
+        left = iter(topic.partition_data)
+        data = next(left, None)
+        is_first = True
+        while is_first or data is not None:
+            is_first = False
+            some = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[])
+            piece.append(some)
+            room -= data is None
+            while data is not None and room > 0 and room_bytes > 0:
+                some.partition_data.append(data)
+                room, room_bytes = room - 1, room_bytes - len(data.records or b"")
+                data = next(left, None)
+            if room <= 0 or room_bytes <= 0:
                 yield piece
-                piece, room = [], SLICE
+                piece, room, room_bytes = [], SLICE, AT_ONCE_BYTES
     if piece:
         yield piece
 

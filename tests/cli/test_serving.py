@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.cli.arguments import run_serving
+from kpybroker.cli.serving import GC_THRESHOLDS
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.testing.process import BrokerProcess
@@ -251,3 +252,9 @@ def test_members_of_the_consumer_protocol_are_told_to_beat_often(settings: tuple
 
     with BrokerProcess.started(*settings) as broker:
         assert asyncio.run(beat(broker.bootstrap)) == heartbeat_ms
+
+
+def test_a_collection_of_what_is_young_looks_at_little() -> None:
+    """What a long request is read into lives until it is answered: such a collection looks at all of it in vain."""
+    young, middle, _ = GC_THRESHOLDS
+    assert young * (middle + 1) <= 60_000
