@@ -27,6 +27,13 @@ def was_asked_to_stop() -> bool:
     return bool(_heard)
 
 
+def ignore_signals() -> None:
+    """The process ends anyhow: what comes now must not change its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     _heard.append(number)
+    ignore_signals()
     sys.exit(0)

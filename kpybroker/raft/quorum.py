@@ -121,13 +121,13 @@ class Quorum:
 
     @property
     def why_in_vain(self) -> str | None:
-        """Why nobody can be elected, as far as the other voters tell or keep silent."""
+        """Why nobody can be elected, as far as the voters tell or keep silent."""
         return self._asking.why_in_vain
 
     @property
     def lacks_majority(self) -> bool:
-        """This voter asks for votes, and so many others keep silent that nobody can be elected."""
-        return self.state.role in (raft.Role.PROSPECTIVE, raft.Role.CANDIDATE) and self._asking.lacks_majority
+        """This node looks for a leader, and so many voters keep silent that nobody can be elected."""
+        return (self.state.asks_for_votes or self._fetching.looks_for_a_leader) and self._asking.lacks_majority
 
     async def settle(self) -> None:
         """Until what was appended is on disk; for a sole voter it has committed then. Raises Damage."""

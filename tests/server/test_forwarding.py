@@ -16,6 +16,7 @@ from kpybroker.wire.rpc import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_partitions,
     create_topics,
     delete_topics,
@@ -48,6 +49,9 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
     rate = alter_client_quotas.OpData(key="producer_byte_rate", value=1e9)
     user = alter_client_quotas.EntityData(entity_type="user", entity_name=name)
     quota = alter_client_quotas.EntryData(entity=[user], ops=[rate])
+    credential = alter_user_scram_credentials.ScramCredentialUpsertion(
+        name=name, mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
+    )
     level = update_features.FeatureUpdateKey(feature="metadata.version", max_version_level=30)
     return [
         ("CreateTopics", wanted(name), "topics"),
@@ -57,6 +61,7 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
         ("AlterPartitionReassignments", alter_partition_reassignments.Request(topics=[moved]), ""),
         ("ListPartitionReassignments", list_partition_reassignments.Request(topics=None), ""),
         ("AlterClientQuotas", alter_client_quotas.Request(entries=[quota]), "entries"),
+        ("AlterUserScramCredentials", alter_user_scram_credentials.Request(upsertions=[credential]), "results"),
         ("UpdateFeatures", update_features.Request(feature_updates=[level]), ""),
         ("DeleteTopics", delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)]), "responses"),
     ]
