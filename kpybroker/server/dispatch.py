@@ -237,10 +237,13 @@ class Dispatcher:
                     reply.follow(result)
                 else:
                     reply.complete(result)
-            elif isinstance(error, KafkaError):
-                reply.complete(refused(route.api, request, error))
-            elif isinstance(error, Damage):
-                reply.complete(refused(route.api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))))
+            elif isinstance(error, KafkaError | Damage):
+                if isinstance(error, Damage):
+                    error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                try:
+                    reply.complete(refused(route.api, request, error))
+                except MalformedFrame as unwanted:
+                    connection.refuse_frame(str(unwanted))
             elif isinstance(error, MalformedFrame):
                 connection.refuse_frame(str(error))
             else:
