@@ -324,8 +324,9 @@ class Quorum:
             self._arm(now_ms + SHORT_RETRY_MS)
             raise
         except OSError as error:
-            self._end(error)
-            raise Damage(str(error)) from error
+            damage = Damage(str(error))
+            self._end(damage)
+            raise damage from error
 
     def _end(self, why: BaseException | None) -> None:
         """What comes later would rest on what is not on disk, or was not done."""
