@@ -71,11 +71,11 @@ class FailingWorld(VirtualWorld):
         self.disk: FailingDisk = FailingDisk(storage, self.loop, self.owner, 1, Random(1), self.wall_ms)
 
 
-def log_dirs_of(world: VirtualWorld) -> LogDirectories:
+def log_dirs_of(world: VirtualWorld, topic_id: bytes = ID) -> LogDirectories:
     """Opened as a start does, up to the metadata, which has the partition here. Raises ConfigError."""
     directories = [Directory(path, path[-1].encode() * 16, "c", 1, 0) for path in PATHS]
     found = LogDirectories(world, CONFIG, directories, {})
-    found.keep_only({KEY: ID})
+    found.keep_only({KEY: topic_id})
     return found
 
 
