@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import suppress
-from random import Random
 
 import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ConfigError, Damage, KafkaError
 from kpybroker.replication.moving import _cut_like
-from kpybroker.sim.disk import SimDisk
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.directory import Directory
 from kpybroker.storage.futures import open_future, replace
@@ -20,55 +18,15 @@ from kpybroker.storage.garbage import unlink
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dirs import LogDirectories
 from tests.storage.compacting import VirtualWorld
+from tests.storage.failing_disk import HOW, FailingWorld
 from tests.storage.test_futures import CONFIG, A, B, append, copy, whole
 
 KEY, ID = ("t", 0), b"t" * 16
 SETTINGS = LogSettings(segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=60_000)
 RECORDS = 8
 PATHS = ("/d/a", "/d/b")
-HOW = ("once", "all", "changes")
 WAYS = (PATHS, pytest.param(PATHS[::-1], marks=pytest.mark.slow))
 """/d/a has the metadata log."""
-
-
-class FailingDisk(SimDisk):
-    """Operation number `fails_at` fails: `once`, or from then on `all`, or all `changes`, in the same log directory."""
-
-    fails_at, error, how = -1, errno.EIO, "once"
-    count = 0
-    bad = "/no directory"
-
-    def _try(self, path: str, *, changes: bool = False) -> None:
-        if self.count == self.fails_at and self.how != "once":
-            self.bad = path[:4]
-        if self.count == self.fails_at or (path.startswith(self.bad) and (changes or self.how == "all")):
-            self.count += 1
-            raise OSError(self.error, "the disk has failed", path)
-        self.count += 1
-
-    def _change(self, path: str, *, by_thread: bool = False) -> None:
-        self._look()
-        self._try(path, changes=True)
-        super()._change(path, by_thread=by_thread)
-
-    def list(self, path: str) -> list[str]:
-        self._try(path)
-        return super().list(path)
-
-    def open(self, path: str, *, create: bool = False) -> int:
-        if create or self.exists(path):
-            self._try(path)
-        return super().open(path, create=create)
-
-    def pread(self, handle: int, size: int, offset: int) -> bytes:
-        self._try(self._opened[handle].path)
-        return super().pread(handle, size, offset)
-
-
-class FailingWorld(VirtualWorld):
-    def __init__(self, storage: Storage) -> None:
-        super().__init__(storage)
-        self.disk: FailingDisk = FailingDisk(storage, self.loop, self.owner, 1, Random(1), self.wall_ms)
 
 
 def log_dirs_of(world: VirtualWorld, topic_id: bytes = ID) -> LogDirectories:
