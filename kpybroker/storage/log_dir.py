@@ -30,7 +30,7 @@ from kpybroker.storage.checkpoint_files import (
 )
 from kpybroker.storage.closing import Closing
 from kpybroker.storage.files import FilePool, is_short
-from kpybroker.storage.futures import futures_in
+from kpybroker.storage.futures import STRAY, futures_in
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
 from kpybroker.storage.start_offsets import StartOffsets
@@ -89,9 +89,8 @@ class LogDirectory:
         """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
         self.garbage = Garbage(world)
         """What is to be unlinked, and when: the directory's owner runs it."""
-        for name in world.disk.list(path):
-            if name.endswith(DIRECTORY):
-                self.garbage.add(0, f"{path}/{name}")
+        self.deleted = [name for name in world.disk.list(path) if name.endswith(DIRECTORY)]
+        """`-delete` directories that the last process has not unlinked."""
 
     def _read_offsets(self, name: str) -> Offsets:
         try:
@@ -252,7 +251,7 @@ class LogDirectory:
             if wanted is not None and (told == wanted or (told is None and key not in named)):
                 continue
             log.warning("%s/%s is no replica that the metadata has here, and becomes a -stray", self.path, name)
-            self._discard(name, "-stray")
+            self._discard(name, STRAY)
             strays.add(key)
         return strays
 
