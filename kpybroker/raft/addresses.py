@@ -18,6 +18,14 @@ class Address(NamedTuple):
     port: int
 
 
+class Active(NamedTuple):
+    """The active controller, and where it listens for other nodes (its controller listener)."""
+
+    node_id: int
+    host: str
+    port: int
+
+
 class Addresses:
     """Node ids and addresses of the quorum's controllers."""
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
@@ -19,7 +18,7 @@ from kpybroker.machine import Stored
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.metadata.image import Image
 from kpybroker.raft import state as raft
-from kpybroker.raft.addresses import Addresses
+from kpybroker.raft.addresses import Active, Addresses
 from kpybroker.raft.answering import Answering
 from kpybroker.raft.asking import Asking
 from kpybroker.raft.changing import Changes
@@ -30,6 +29,7 @@ from kpybroker.raft.founding import Founding
 from kpybroker.raft.identity import Identity, listener_of
 from kpybroker.raft.joining import Joining
 from kpybroker.raft.loading import first_state, way_out
+from kpybroker.raft.metadata_disk import MetadataDisk
 from kpybroker.raft.metadata_log import MetadataLog, pieces
 from kpybroker.raft.newcomer import Newcomer
 from kpybroker.raft.office import Office
@@ -47,14 +47,6 @@ chronicle = logging.getLogger(CHRONICLE)
 
 FAREWELL_S = 0.5
 """How long a leader that stops waits for the others to hear of it."""
-
-
-class Active(NamedTuple):
-    """The active controller, and where it listens for other nodes (its controller listener)."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 class Quorum:
@@ -90,6 +82,7 @@ class Quorum:
         self.changes = Changes(world, self)
         self._fetching = Fetching(world, self)
         self._joining = Joining(world, self)
+        self._disk = MetadataDisk(world, self)
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
         self._asking = Asking(
             world.network, self.addresses, self.identity, self.voters, timeout_ms, self._take, self.fail
@@ -122,6 +115,7 @@ class Quorum:
 
     def run(self) -> None:
         """Take part in the quorum: others can reach this node from now on. A sole voter leads already."""
+        self._disk.start()
         self._fetching.start()
         self._joining.start()
         if not self.state.is_leader:
@@ -156,6 +150,7 @@ class Quorum:
         self._stops = True
         if self._timer is not None:
             self._timer.cancel()
+        self._disk.stop()
         await self.founding.close()
         await self._joining.close()
         await self._fetching.close()
@@ -294,10 +289,12 @@ class Quorum:
         if self._has_ended or (self._stops and type(event) is not raft.Synced):
             return False
         before = self.state
-        self._steps += 1
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        self.state, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
-        sound = False
+        after, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
+        if self._disk.keeps_from(event, effects):
+            return False
+        self.state, sound = after, False
+        self._steps += 1
         try:
             granted = self._carry_out(effects)
             if (before.role, before.voted) != (self.state.role, self.state.voted):

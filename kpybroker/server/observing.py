@@ -129,6 +129,8 @@ def why_not_ready(broker: Broker) -> str | None:
         return f"the metadata is applied up to {quorum.committed} of {quorum.state.high_watermark}"
     for why in broker.hosting.lost():
         return why
+    for path in broker.disk_watch.hung:
+        return f"the disk of {path} does not answer"
     life = broker.lifecycle
     if life is None:
         return None if "broker" not in broker.config.process_roles else "the broker is not registered"
