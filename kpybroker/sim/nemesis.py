@@ -9,9 +9,10 @@ from random import Random
 
 from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster import SimMachine
+from kpybroker.sim.hanging import Hanging
 from kpybroker.sim.history import History
 from kpybroker.sim.network import Fabric
-from kpybroker.sim.setup import BAD_FILE, LOST_DIRECTORY, SHORT_DESCRIPTORS, WRITE_STALL, Setup
+from kpybroker.sim.setup import BAD_FILE, DISK_HANG, LOST_DIRECTORY, SHORT_DESCRIPTORS, WRITE_STALL, Setup
 from kpybroker.sim.standing import is_whole, others_have_it
 
 RESTART_ODDS = 0.5
@@ -48,6 +49,7 @@ class Nemesis:
             "reset": self._reset,
             "fsync_stall": self._fsync_stall,
             WRITE_STALL: self._write_stall,
+            DISK_HANG: Hanging(setup, machines, history).hang,
             "disk_full": self._disk_full,
             "disk_error": self._disk_error,
             "clock_skew": self._clock_skew,
