@@ -69,8 +69,7 @@ class Broker:
         self.config, self.node_id = config, config.node_id
         self.dynamic = DynamicConfigs(config, config.node_id)
         self.cluster_id = directories[0].cluster_id
-        self.directories = directories
-        self.log_dirs = log_dirs
+        self.directories, self.log_dirs = directories, log_dirs
         self.metrics = Metrics()
         self.image = Image()
         self.answers = Answers()
@@ -85,8 +84,7 @@ class Broker:
         self.controller = Controller(
             world, config, self.quorum, lambda bug: self.fail(f"bug in the controller: {bug!r}"), self._applied
         )
-        paths = [each.path for each in directories]
-        self.disk_watch = DiskWatch(world, paths, config.broker_session_timeout_ms, self._tell_controller)
+        self.disk_watch = self._watch_disks()
         self.presence = Presence(world, self.controller, config.node_id)
         self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
         """Asks the active controller whatever handlers and replication want of it."""
@@ -124,6 +122,10 @@ class Broker:
             TRANSACTION_TOPIC: self.transactions,
         }
         self._chores: list[asyncio.Task[None]] = []
+
+    def _watch_disks(self) -> DiskWatch:
+        paths = [each.path for each in self.directories]
+        return DiskWatch(self.world, paths, self.config.broker_session_timeout_ms, self._tell_controller)
 
     def _replicas(self, context: Context) -> Replicas:
         asking = (self.channel, self.node_id, lambda: self.epoch)

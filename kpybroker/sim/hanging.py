@@ -37,6 +37,7 @@ class Hanging:
         config = BrokerConfig.parse(setup.nodes[0].properties)
         limit_ms = config.broker_session_timeout_ms + 2 * config.controller_quorum_fetch_timeout_ms
         self._limit_s = limit_ms / 1000 + SPARE_S
+        self._ends_s = 0.0
 
     async def hang(self, machine: SimMachine) -> None:
         """One disk, for a while."""
@@ -46,7 +47,7 @@ class Hanging:
             return
         machine.storage.stalled_below = self._random.choice(self._setup.log_dirs)
         process.world.disk.device(machine.storage.stalled_below).took(SLOW_WRITE_S, loop.time())
-        machine.storage.stalled_until_s = loop.time() + seconds
+        machine.storage.stalled_until_s = self._ends_s = loop.time() + seconds
         others = [other for other in self._machines if other is not machine]
         # where voters come and go, this one may be one of two
         is_watched = not self._setup.voters_change and all(is_whole(other, self._machines) for other in others)
@@ -57,6 +58,10 @@ class Hanging:
             if is_watched and not self._goes_on(progress):
                 return
         machine.storage.stalled_until_s = 0.0
+
+    async def end(self) -> None:
+        """Return when what a disk was given while it hung has been written."""
+        await asyncio.sleep(self._ends_s - asyncio.get_running_loop().time() + SPARE_S)
 
     def _goes_on(self, progress: Progress) -> bool:
         """Look at every partition of the newest metadata that one node less leaves enough replicas of."""

@@ -38,6 +38,7 @@ class Nemesis:
         self._lost_power: dict[int, int] = {}
         """The last broker epoch of nodes whose machine has lost power: what was in no other page cache is gone."""
         self._under_way: list[asyncio.Task[None]] = []
+        self._hanging = Hanging(setup, machines, history)
         self._faults: dict[str, Callable[[SimMachine], Awaitable[None]]] = {
             "crash": self._crash,
             "power_loss": self._power_loss,
@@ -49,7 +50,7 @@ class Nemesis:
             "reset": self._reset,
             "fsync_stall": self._fsync_stall,
             WRITE_STALL: self._write_stall,
-            DISK_HANG: Hanging(setup, machines, history).hang,
+            DISK_HANG: self._hanging.hang,
             "disk_full": self._disk_full,
             "disk_error": self._disk_error,
             "clock_skew": self._clock_skew,
@@ -92,6 +93,8 @@ class Nemesis:
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
+        if DISK_HANG in self._setup.faults:
+            await self._hanging.end()
         self._fabric.calm()
         for machine in self._machines:
             machine.mend()
