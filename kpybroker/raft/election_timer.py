@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from kpybroker.raft.state import LATE_MS, READING_MS
 
+SHORT_RETRY_MS = 500
+"""When to try again what needs a descriptor, where there was none."""
+
 
 class ElectionTimer:
     """Calls `tick` once for each time that was set. Times are milliseconds of the loop's clock."""

@@ -24,12 +24,13 @@ from kpybroker.raft.asking import Asking
 from kpybroker.raft.changing import Changes
 from kpybroker.raft.core import step
 from kpybroker.raft.current import Current
-from kpybroker.raft.election_timer import ElectionTimer
+from kpybroker.raft.election_timer import SHORT_RETRY_MS, ElectionTimer
 from kpybroker.raft.fetching import Fetching
 from kpybroker.raft.founding import Founding
 from kpybroker.raft.identity import Identity, listener_of
 from kpybroker.raft.joining import Joining
 from kpybroker.raft.loading import first_state, way_out
+from kpybroker.raft.metadata_disk import MetadataDisk
 from kpybroker.raft.metadata_log import MetadataLog, pieces
 from kpybroker.raft.newcomer import Newcomer
 from kpybroker.raft.office import Office
@@ -47,8 +48,6 @@ chronicle = logging.getLogger(CHRONICLE)
 
 FAREWELL_S = 0.5
 """How long a leader that stops waits for the others to hear of it."""
-SHORT_RETRY_MS = 500
-"""When to try again what needs a descriptor, where there was none."""
 
 
 class Quorum:
@@ -82,6 +81,7 @@ class Quorum:
         self.changes = Changes(world, self)
         self._fetching = Fetching(world, self)
         self._joining = Joining(world, self)
+        self._disk = MetadataDisk(world, self)
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
         self._asking = Asking(
             world.network, self.addresses, self.identity, self.voters, timeout_ms, self._take, self.fail
@@ -114,6 +114,7 @@ class Quorum:
 
     def run(self) -> None:
         """Take part in the quorum: others can reach this node from now on. A sole voter leads already."""
+        self._disk.start()
         self._fetching.start()
         self._joining.start()
         if not self.state.is_leader:
@@ -147,6 +148,7 @@ class Quorum:
         """Sync what is written and close the files; a log that is damaged is only closed."""
         self._stops = True
         self._timer.cancel()
+        self._disk.stop()
         await self.founding.close()
         await self._joining.close()
         await self._fetching.close()
@@ -292,10 +294,11 @@ class Quorum:
         before = self.state
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         after, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
+        if self._disk.keeps_from(event, effects):
+            return False
         self._persist(effects, now_ms)
-        self.state = after
+        self.state, sound = after, False
         self._steps += 1
-        sound = False
         try:
             granted = self._carry_out(effects)
             if (before.role, before.voted) != (self.state.role, self.state.voted):

@@ -224,7 +224,7 @@ class Moves:
             self._assignments.assign(move.partition.topic_id, move.partition.index, move.target.id)
             return False
         move.is_told = True
-        await future.sync()
+        await future.sync(is_chore=True)
         return self._end(move)
 
     def _is_over(self, move: Move) -> bool:

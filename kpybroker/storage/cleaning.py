@@ -97,7 +97,7 @@ class Cleaning:
         if self._log.synced_end < self._log.high_watermark:
             # a loss of power must not take what makes the rest superfluous: a newer record, the end of a transaction;
             # and until the new names are on disk it brings the old files back
-            await self._log.sync()
+            await self._log.sync(is_chore=True)
         await self._note_keys()
         end = self._map.latest + 1
         count = sum(segment.base_offset < end for segment in self._segments)

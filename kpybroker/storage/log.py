@@ -318,12 +318,19 @@ class Log(WriteSide):
         """This replica leads from here on: the epoch begins at `end`."""
         self.epochs.assign(epoch, self.end, save=False)
 
-    async def sync(self) -> None:
-        """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage."""
+    async def sync(self, *, is_chore: bool = False) -> None:
+        """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage.
+
+        A chore is waited for by no request and by no other node, and may take its time.
+        """
+        device, work = self.device, 0 if is_chore else self.device.begin(self.world.steady_ms())
         try:
             await self.syncing.up_to(self, self.written_end)
         except OSError as error:
             raise self.fail(error) from error
+        finally:
+            if work:
+                device.end(work, self.world.steady_ms())
         if self.offline is not None:
             raise Damage(self.offline)
 

@@ -316,7 +316,7 @@ class LogDirectory:
         for one in list(self.logs.values()):
             if one.syncing.has_sealed and one.offline is None:
                 try:
-                    await one.sync()
+                    await one.sync(is_chore=True)
                 except Damage:
                     continue  # logged, and offline, by the log itself
         self._update_offsets()

@@ -162,9 +162,10 @@ def _nobody_waits() -> None:
 
 
 class UnderWay(NamedTuple):
-    """What a thread writes: where to, how many bytes, up to which offset."""
+    """What a thread writes: where to, how many bytes, up to which offset; and the device's number for it."""
 
     write: PendingWrite
+    work: int
     segment: Segment
     size_bytes: int
     end: int
@@ -205,7 +206,7 @@ class WriteBehind:
         if not segment.written_bytes:
             log.syncing.directory_changed = True
         write = log.world.disk.write_soon(handle, data, segment.written_bytes)
-        self._under_way = UnderWay(write, segment, len(data), self._end)
+        self._under_way = UnderWay(write, log.device.begin(log.world.steady_ms()), segment, len(data), self._end)
         if not waits:
             write.when_done(partial(self._written, write))
 
@@ -219,7 +220,7 @@ class WriteBehind:
         """Take the end of the write under way, and begin the next. Raises Damage."""
         log = self._log
         assert self._under_way is not None, "a write is under way"
-        (write, segment, size_bytes, end), self._under_way = self._under_way, None
+        (write, work, segment, size_bytes, end), self._under_way = self._under_way, None
         log.device.queued_bytes -= size_bytes
         try:
             write.result()
@@ -227,6 +228,7 @@ class WriteBehind:
             self._finish()
             raise log.fail_write(segment, error) from error
         finally:
+            log.device.end(work, log.world.steady_ms())
             segment.let_go()
         if log.offline is not None:
             self._finish()
