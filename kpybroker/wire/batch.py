@@ -249,7 +249,7 @@ def _invalid(text: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, text)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: Buffer, at: int) -> tuple[int, int]:
     """A zigzag varint of at most 10 bytes and the position after it. Raises IndexError at the end of the data."""
     byte = data[at]
     at += 1
