@@ -122,16 +122,15 @@ class PlainRecords:
 async def unpacked(batch: Batch, turns: Turns, where: str) -> PlainRecords:
     """The records of a batch; memory for at most DECOMPRESSED_LIMIT_BYTES. Raises Damage, which begins with `where`."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec
+    if codec == Codec.NONE and len(body) <= LARGE_BYTES:
+        return PlainRecords(batch, bytes(body), turns, where)
     plain = bytearray()
     try:
         source = pieces(codec, body, DECOMPRESSED_LIMIT_BYTES)
-        if codec == Codec.NONE:
-            in_place_bytes = len(body) + 1 if len(body) <= LARGE_BYTES else 0
-        else:
-            is_tried = len(body) <= PACKED_BYTES and whole_bytes(codec, body) <= IN_PLACE_BYTES
-            in_place_bytes = IN_PLACE_BYTES if is_tried else 0
-        is_whole = _take(source, plain, in_place_bytes)
-        await turns.step(0, len(plain))
+        is_whole = False
+        if codec and len(body) <= PACKED_BYTES and whole_bytes(codec, body) <= IN_PLACE_BYTES:
+            is_whole = _take(source, plain, IN_PLACE_BYTES)
+            await turns.step(0, len(plain))
         while not is_whole:
             is_whole = await turns.off_loop(partial(_take, source, plain, PORTION_BYTES))
     except KafkaError as error:
@@ -141,8 +140,6 @@ async def unpacked(batch: Batch, turns: Turns, where: str) -> PlainRecords:
 
 def _take(source: Iterator[bytes | memoryview], plain: bytearray, size_bytes: int) -> bool:
     """Unpack so many bytes more, or a piece more than that; True: that was all."""
-    if size_bytes <= 0:
-        return False
     until = len(plain) + size_bytes
     for part in source:
         plain += part
