@@ -223,7 +223,7 @@ def _handle_one(
             data.records = records
             return _in_transaction(broker, call, request)
         now_ms, known = broker.world.wall_ms(), RECORDS
-        if partition.log.opens(batch):
+        if partition.is_internal or partition.log.opens(batch):
             data.records = records
             opened = _open_one(broker, call, request, data, partition, batch, now_ms)
             if not isinstance(opened, Batch):
@@ -257,7 +257,7 @@ def _open_one(
     """What to append, or all the rest of the Produce where the batch takes longer. Raises KafkaError."""
     from kpybroker.handlers.opening_batches import append_later, first_slices, opening_one
 
-    begin = partial(opening_one, data, batch, partition.log.settings, now_ms)
+    begin = partial(opening_one, data, batch, partition.topic, partition.log.settings, now_ms)
     begun = begin()
     opened, step = first_slices(begun)
     if opened is None:

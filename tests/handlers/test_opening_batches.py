@@ -68,6 +68,33 @@ def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) ->
     with_broker(scenario)
 
 
+def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBroker) -> None:
+    """Nor one of another connection that came while it was: each producer's batches keep their order."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", configs={"compression.type": "zstd", "compression.zstd.level": "19"})
+
+        def batches(producer: int) -> list[bytes]:
+            counts = (MANY, 1, MANY, 1, 1)
+            first = [sum(counts[:at]) for at in range(len(counts))]
+            facts = {"producer_id": producer, "producer_epoch": 0}
+            return [large(Codec.LZ4, n, base_sequence=at, **facts) for n, at in zip(counts, first, strict=True)]
+
+        async with dialled(node) as other:
+            asked = [put(which, "t", records=one) for which, id_ in ((peer, 5), (other, 6)) for one in batches(id_)]
+            answers = await asyncio.gather(*asked)
+        assert [answer.error_code for answer in answers] == [0] * 10
+        for mine in (answers[:5], answers[5:]):
+            offsets = [answer.base_offset for answer in mine]
+            assert offsets == sorted(offsets)
+        log = node.broker.hosting.leads("t", 0).log
+        stored = split(bytes(log.read(0, 1 << 22, upper=log.end, min_one=True) or b""))
+        assert [batch.codec for batch in stored] == [Codec.ZSTD] * 10
+        assert all(batch.crc_ok() for batch in stored)
+
+    with_broker(scenario)
+
+
 def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: WithBroker) -> None:
     """Only until the batch is appended: with acks=all its followers take their time."""
 
