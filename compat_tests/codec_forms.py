@@ -150,3 +150,43 @@ FORMS = {
     Codec.ZSTD: zstd_forms,
 }
 """By codec, what makes its forms by name."""
+REFUSED = {
+    Codec.GZIP: {"a wrong checksum", "a wrong length", "cut in its trailer", "not ended"},
+    Codec.SNAPPY: {
+        "raw, a byte behind",
+        "a block of no bytes between",
+        "a block of no bytes last",
+        "a block of a negative length",
+        "a block that is cut",
+        "a block that claims more than it has",
+        "a block that claims 100 MB",
+    },
+    Codec.LZ4: {
+        "no end",
+        "a block longer than the frame",
+        "a block larger than the header allows",
+        "a wrong checksum of the header",
+        "a wrong checksum of a block",
+        "linked blocks",
+    },
+    Codec.ZSTD: {
+        "a frame that is not ended",
+        "cut in its checksum",
+        "a wrong checksum",
+        "a wrong content size",
+        "a reserved bit",
+        "bytes behind",
+        "a byte behind",
+        "a dictionary",
+    },
+}
+"""What Apache Kafka 4.3.1 answers with UNKNOWN_SERVER_ERROR."""
+INVALID = {Codec.LZ4: {"a block of no bytes first", "a block of no bytes between"}}
+"""What it answers with INVALID_RECORD: its reader ends there, and the records are fewer than promised."""
+READ_NO_FURTHER = {
+    Codec.GZIP: {"bytes behind", "zeros behind"},
+    Codec.SNAPPY: {"half a block length behind", "a second header between"},
+    Codec.LZ4: {"a block of no bytes last", "a wrong checksum of the content"},
+    Codec.ZSTD: {"a second frame that is not ended", "a skippable frame that is cut"},
+}
+"""What it takes, since all records are there before it: it looks no further. kpybroker does, and refuses."""

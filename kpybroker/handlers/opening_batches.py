@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.produce import Opened, Verdicts, append_all
+from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
 from kpybroker.storage.admission import check_header, opening
 from kpybroker.storage.slices import OffLoop, Work, nothing_open
 from kpybroker.wire.batch import Batch, split
@@ -55,7 +55,7 @@ def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
         for data in topic.partition_data:
             try:
                 log = broker.hosting.leads(name or "", data.index).log
-                batches = split(data.records or b"")
+                batches = split(data.records or b"", TOO_MANY)
             except KafkaError:
                 continue
             if len(batches) > 1:

@@ -44,6 +44,8 @@ Later = Coroutine[Any, Any, Reply | Response | None]
 """The rest of a Produce that has to wait before it can append; None where no answer is wanted."""
 NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 """Refused before the log's state mattered: its start is not told, as Kafka does not."""
+TOO_MANY = 2
+"""Batches of one partition: one may come, no more are looked at."""
 ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes."""
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -361,7 +363,7 @@ def _admit(
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
-    return partition, split(records)
+    return partition, split(records, TOO_MANY)
 
 
 def _refuse(answer: PartitionProduceResponse, refusal: KafkaError) -> None:

@@ -112,6 +112,19 @@ def test_large_and_small_and_broken_ones_in_one_request(with_broker: WithBroker)
     with_broker(scenario)
 
 
+def test_no_more_batches_are_looked_at_than_may_come(with_broker: WithBroker) -> None:
+    """One for each partition; what is behind the second does not matter."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        one = large(Codec.NONE, 1)
+        for records in (one * 2, one * 3, one * 2 + b"x" * 100):
+            assert (await put(peer, "t", records=records)).error_code == ErrorCode.INVALID_RECORD
+        assert (await put(peer, "t", records=one + b"x" * 100)).error_code == ErrorCode.CORRUPT_MESSAGE
+
+    with_broker(scenario)
+
+
 def test_a_broken_batch_alone_is_refused_however_large(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
