@@ -16,7 +16,7 @@ from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.slices import Work
 from kpybroker.wire.batch import HEADER_BYTES, Batch, with_body
-from kpybroker.wire.compression import Codec, clients_pieces, compress, pieces
+from kpybroker.wire.compression import Codec, clients_pieces, compress, stored_pieces
 from kpybroker.wire.decompressed import Load
 from kpybroker.wire.record_fields import Piece
 from kpybroker.wire.walking import Walk, walk_through
@@ -99,7 +99,9 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
 
 
 def plain_pieces(
-    batch: Batch, limit_bytes: int, decompressed: Callable[[int, memoryview, int], Iterable[Piece | Load]] = pieces
+    batch: Batch,
+    limit_bytes: int,
+    decompressed: Callable[[int, memoryview, int], Iterable[Piece | Load]] = stored_pieces,
 ) -> Iterable[Piece | Load]:
     """The batch's records, `decompressed` to at most `limit_bytes` as they are asked for."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec

@@ -14,7 +14,17 @@ from struct import Struct
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire import lz4_frames, zstd_frames
-from kpybroker.wire.decompressed import IN_PLACE_BYTES, PIECE_BYTES, Pieces, at_once, corrupt, even, loaded, too_large
+from kpybroker.wire.decompressed import (
+    IN_PLACE_BYTES,
+    PIECE_BYTES,
+    Part,
+    Pieces,
+    at_once,
+    corrupt,
+    even,
+    loaded,
+    too_large,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -100,12 +110,25 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> Buffer:
     return plain
 
 
-def pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """The plain bytes of stored data, in pieces of at most PIECE_BYTES; among them functions that are to be called
-    before the next piece is asked for, on any thread: what comes out in one go, and is large, is made there.
+def pieces(codec: int, data: Buffer, limit_bytes: int) -> Iterator[Part]:
+    """The plain bytes of stored data, in pieces of at most PIECE_BYTES. `whole_bytes` says how large the parts are that
+    they are cut from. Reads all that `decompress` reads, and raises as it does, once it gets there."""
+    return at_once(stored_pieces(codec, data, limit_bytes))
 
-    Reads all that `decompress` reads, and raises as it does, once it gets there.
-    """
+
+def whole_bytes(codec: int, data: Buffer) -> int:
+    """What `pieces` may have to make in one go, in bytes; from headers alone. Raises KafkaError."""
+    match codec:
+        case Codec.LZ4:
+            return lz4_frames.largest_part_bytes(bytes(data))
+        case Codec.SNAPPY:
+            return max((size for _, size in _snappy_blocks(bytes(data))), default=0)
+    return PIECE_BYTES
+
+
+def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
+    """As `pieces`, but what comes out in one go, and is large, is made by functions among them: to be called before the
+    next piece is asked for, on any thread."""
     match codec:
         case Codec.GZIP:
             return even(_gzip_pieces(data, limit_bytes), limit_bytes)
@@ -120,7 +143,7 @@ def pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
 
 
 def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """As `pieces`, of what a client sends: only what Java's consumer reads to its end.
+    """As `stored_pieces`, of what a client sends: only what Java's consumer reads to its end.
 
     Raises KafkaError, too: UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4, see `lz4_frames.pieces`.
     """
@@ -130,7 +153,7 @@ def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
             return even(lz4_frames.pieces(bytes(data), whole), limit_bytes)
         case Codec.ZSTD:
             return even(zstd_frames.pieces(bytes(data)), limit_bytes)
-    return pieces(codec, data, limit_bytes)
+    return stored_pieces(codec, data, limit_bytes)
 
 
 def _gzip_pieces(data: Buffer, limit_bytes: int) -> Iterator[bytes]:
@@ -172,10 +195,22 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _snappy_pieces(data: bytes, limit_bytes: int) -> Pieces:
-    if not data.startswith(_XERIAL_MAGIC):
-        yield from loaded(partial(_decompress_raw_snappy, data), _raw_snappy_bytes(data, limit_bytes))
-        return
     left = limit_bytes
+    for block, plain_bytes in _snappy_blocks(data):
+        if plain_bytes > left:
+            raise too_large(limit_bytes)
+        left -= plain_bytes
+        if plain_bytes > IN_PLACE_BYTES:
+            yield from loaded(partial(_decompress_raw_snappy, block), plain_bytes)
+        else:
+            yield _decompress_raw_snappy(block)
+
+
+def _snappy_blocks(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The blocks, and how many bytes they hold. Raises KafkaError."""
+    if not data.startswith(_XERIAL_MAGIC):
+        yield data, _raw_snappy_bytes(data)
+        return
     at = len(_XERIAL_HEADER)
     while at < len(data):
         if at + 4 > len(data):
@@ -185,16 +220,11 @@ def _snappy_pieces(data: bytes, limit_bytes: int) -> Pieces:
         if not 0 < size <= len(data) - at:
             raise corrupt("snappy", f"block of {size} bytes with {len(data) - at} left")
         block = data[at : at + size]
-        plain_bytes = _raw_snappy_bytes(block, left)
-        if plain_bytes > IN_PLACE_BYTES:
-            yield from loaded(partial(_decompress_raw_snappy, block), plain_bytes)
-        else:
-            yield _decompress_raw_snappy(block)
-        left -= plain_bytes
+        yield block, _raw_snappy_bytes(block)
         at += size
 
 
-def _raw_snappy_bytes(block: Buffer, limit_bytes: int) -> int:
+def _raw_snappy_bytes(block: bytes) -> int:
     """What a block says that it holds. Raises KafkaError."""
     import cramjam
 
@@ -204,12 +234,10 @@ def _raw_snappy_bytes(block: Buffer, limit_bytes: int) -> int:
         raise corrupt("snappy", error) from error
     if size_bytes > _SNAPPY_MAX_RATIO * len(block):
         raise corrupt("snappy", f"{size_bytes} bytes of {len(block)}")
-    if size_bytes > limit_bytes:
-        raise too_large(limit_bytes)
     return size_bytes
 
 
-def _decompress_raw_snappy(block: bytes) -> memoryview:
+def _decompress_raw_snappy(block: bytes) -> Part:
     import cramjam
 
     try:

@@ -178,6 +178,19 @@ def bound_bytes(data: bytes) -> int:
     return bound
 
 
+def largest_part_bytes(data: bytes) -> int:
+    """The most bytes that `stored_pieces` makes in one go; walks over headers only. Raises KafkaError."""
+    largest = at = 0
+    while at < len(data):
+        header = header_at(data, at)
+        if header.is_linked:
+            return max(largest, bound_bytes(data[at:]))
+        for block in blocks(data, header):
+            largest = max(largest, block.bound_bytes)
+            at = block.end
+    return largest
+
+
 class Content:
     """What the blocks of a frame become, held against its header and its checksums."""
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire import compression
-from kpybroker.wire.compression import Codec, clients_pieces, compress, decompress, pieces
-from kpybroker.wire.decompressed import PIECE_BYTES, Part, at_once
+from kpybroker.wire.compression import Codec, clients_pieces, compress, decompress, pieces, stored_pieces, whole_bytes
+from kpybroker.wire.decompressed import IN_PLACE_BYTES, PIECE_BYTES, Part, at_once
 
 LIMIT = 1 << 24
 TEXT = b"the same again and again, " * 5000
@@ -36,7 +36,7 @@ def as_client(codec: Codec, packed: bytes, limit_bytes: int = LIMIT) -> bytes:
 
 
 def as_stored(codec: Codec, packed: bytes, limit_bytes: int = LIMIT) -> bytes:
-    return b"".join(at_once(pieces(codec, packed, limit_bytes)))
+    return b"".join(pieces(codec, packed, limit_bytes))
 
 
 def plain_block(data: bytes) -> bytes:
@@ -169,7 +169,7 @@ def bombs() -> dict[str, tuple[Codec, bytes]]:
 @pytest.mark.parametrize("what", bombs())
 def test_no_piece_is_larger_than_one_may_be(what: str) -> None:
     codec, packed = bombs()[what]
-    read = pieces if "linked" in what else clients_pieces
+    read = stored_pieces if "linked" in what else clients_pieces
     sizes, loads = [], 0
     for piece in read(codec, packed, LIMIT):
         if isinstance(piece, Part):
@@ -179,6 +179,8 @@ def test_no_piece_is_larger_than_one_may_be(what: str) -> None:
             piece()
     assert max(sizes) <= PIECE_BYTES
     assert sum(sizes) == (900_000 if "below" in what else 3 << 20)
+    assert b"".join(pieces(codec, packed, LIMIT)) == bytes(sum(sizes))
+    assert (whole_bytes(codec, packed) > IN_PLACE_BYTES) == loads
     assert loads == (what in ("snappy in one block", "raw snappy", "LZ4 in one block", "LZ4 of linked blocks"))
     assert refusal_of(lambda: list(at_once(read(codec, packed, sum(sizes) - 1)))) == ErrorCode.MESSAGE_TOO_LARGE
 
