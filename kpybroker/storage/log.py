@@ -199,7 +199,7 @@ class Log(WriteSide):
         stamped = -1
         if client:
             if len(batches) != 1:
-                raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
+                raise KafkaError(ErrorCode.INVALID_RECORD, "one batch per partition, not several")
             batch = batches[0]
             if known != ALL:
                 check_header(batch, settings, now_ms)
