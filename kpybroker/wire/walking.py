@@ -135,6 +135,7 @@ class Walk:
         Any other is left to `_any`. Short varints are taken apart in place: calls would cost more than all the rest.
         """
         earliest, latest, total, begin = self.earliest, self.latest, len(plain), at
+        may_be_absent = not self.needs_keys
         before = -1  # the timestamp delta of the record before, still zigzag: many have the same
         while (index := self.seen) < last and index < INDEXES:
             (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
@@ -170,7 +171,11 @@ class Walk:
                     offset, offset_rest, key = unpack(plain, at)
                     if offset != expected or offset_rest != rest:
                         break
-                    at = at + after_key[key] if key < 0x80 else after_length(plain, at + width)
+                    at = (
+                        at + after_key[key]
+                        if key < 0x80
+                        else after_length(plain, at + width, may_be_absent=may_be_absent)
+                    )
                     value = plain[at]
                     if value < 0x80:
                         at += AFTER_LENGTH[value]
