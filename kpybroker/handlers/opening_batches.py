@@ -13,7 +13,7 @@ from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import checking as groups_checking
-from kpybroker.handlers.produce import Opened, Verdicts, append_all
+from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
 from kpybroker.machine import Stored
 from kpybroker.storage.admission import check_header, opening
 from kpybroker.storage.opening import refusal
@@ -37,6 +37,9 @@ CHECKS: dict[str, Callable[[Stored], None]] = {
     "__transaction_state": transactions_records.check_record,
 }
 """By topic: raises Damage where its coordinator could not replay a record."""
+
+BYTES_A_RECORD = 1000
+"""Of a batch: its checksum takes as long for them as the walk over one record."""
 
 
 def opening_one(
@@ -79,24 +82,25 @@ def checked(batch: Batch, settings: LogSettings, now_ms: int) -> Batch | KafkaEr
 def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
     """Those of all partitions that are led here; what is wrong with the others their append will say."""
     found: Opened = {}
-    records = 0
+    done = 0
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
         for data in topic.partition_data:
             try:
                 log = broker.hosting.leads(name or "", data.index).log
-                batches = split(data.records or b"")
+                batches = split(data.records or b"", TOO_MANY)
             except KafkaError:
                 continue
             if len(batches) > 1:
                 continue
-            if name in CHECKS or log.opens(batches[0]):
-                found |= yield from opening_one(data, batches[0], name or "", log.settings, broker.world.wall_ms())
+            (batch,) = batches
+            if name in CHECKS or log.opens(batch):
+                found |= yield from opening_one(data, batch, name or "", log.settings, broker.world.wall_ms())
             else:
-                found[id(data)] = checked(batches[0], log.settings, broker.world.wall_ms())
-            records += batches[0].record_count
-            if records >= SLICE_RECORDS:
-                records = 0
+                found[id(data)] = checked(batch, log.settings, broker.world.wall_ms())
+            done += batch.record_count + batch.size_bytes // BYTES_A_RECORD
+            if done >= SLICE_RECORDS or found[id(data)] is not batch:  # what it took does not show where it is refused
+                done = 0
                 yield nothing_open
     return found
 

@@ -42,6 +42,8 @@ Opened = dict[int, Batch | KafkaError]
 """By the identity of a PartitionProduceData, the batch to append in its place, or why not."""
 Later = Coroutine[Any, Any, Reply | Response | None]
 """The rest of a Produce that has to wait before it can append; None where no answer is wanted."""
+TOO_MANY = 2
+"""Batches of one partition: one may come, no more are looked at."""
 ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes."""
 AT_ONCE_BYTES = 8 * 1024 * 1024
@@ -364,4 +366,4 @@ def _admit(
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
-    return partition, split(records)
+    return partition, split(records, TOO_MANY)

@@ -67,7 +67,7 @@ def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
         for data in topic.partition_data:
             try:
-                batch = split(data.records)[0] if data.records is not None else None
+                batch = split(data.records, 1)[0] if data.records is not None else None
             except KafkaError:
                 continue
             if name is not None and batch is not None and batch.is_transactional and batch.producer_id >= 0:

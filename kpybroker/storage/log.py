@@ -8,6 +8,7 @@ transaction that is open, or whose marker has not committed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -199,7 +200,7 @@ class Log(WriteSide):
         stamped = -1
         if client:
             if len(batches) != 1:
-                raise KafkaError(ErrorCode.INVALID_RECORD, f"one batch per partition, not {len(batches)}")
+                raise KafkaError(ErrorCode.INVALID_RECORD, "one batch per partition, not several")
             batch = batches[0]
             if known != ALL:
                 check_header(batch, settings, now_ms)
@@ -323,14 +324,11 @@ class Log(WriteSide):
 
         A chore is waited for by no request and by no other node, and may take its time.
         """
-        device, work = self.device, 0 if is_chore else self.device.begin(self.world.steady_ms())
         try:
-            await self.syncing.up_to(self, self.written_end)
+            with nullcontext() if is_chore else self.device.working(self.world.steady_ms):
+                await self.syncing.up_to(self, self.written_end)
         except OSError as error:
             raise self.fail(error) from error
-        finally:
-            if work:
-                device.end(work, self.world.steady_ms())
         if self.offline is not None:
             raise Damage(self.offline)
 

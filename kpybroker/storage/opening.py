@@ -16,19 +16,15 @@ from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.slices import Work
 from kpybroker.wire.batch import HEADER_BYTES, Batch, with_body
-from kpybroker.wire.compression import (
-    LZ4_DEFAULT_LEVEL,
-    Codec,
-    check_lz4_frame,
-    compress,
-    decompress,
-    pieces,
-    whole_bytes,
-)
-from kpybroker.wire.walking import Piece, Walk, walk_through
+from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, stored_pieces
+from kpybroker.wire.decompressed import Load
+from kpybroker.wire.record_fields import Piece
+from kpybroker.wire.walking import Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
 """Records of a batch that is compressed: a few bytes of zstd can say millions."""
+HEADERS_LIMIT = 1 << 22
+"""Headers of a batch that is compressed, for the same reason: they take as long as a quarter as many records."""
 PLAIN_LIMIT_BYTES = 128 << 20
 """What a batch may decompress to; as much as compaction reads again."""
 RECOMPRESSED_LIMIT_BYTES = 32 << 20
@@ -83,11 +79,10 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     earliest, latest = _times_taken(settings, now_ms)
     base, is_ours = batch.base_timestamp, settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
     found = Walk(earliest - base, latest - base, timeless=-1 - base, needs_keys=settings.compacted)
+    found.headers_limit = HEADERS_LIMIT if batch.codec else None
     kept: list[Piece] = []
     try:
-        if batch.codec == Codec.LZ4:
-            check_lz4_frame(batch.view[HEADER_BYTES:])
-        source = yield from plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES)
+        source = plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES, clients_pieces)
         yield from walk_through(found, _keeping(source, kept) if anew else source, batch.record_count)
     except KafkaError as error:
         if error.code != ErrorCode.CORRUPT_MESSAGE:
@@ -108,17 +103,18 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     return batch
 
 
-def plain_pieces(batch: Batch, limit_bytes: int) -> Work[Iterable[Piece]]:
-    """The batch's records, decompressed to at most `limit_bytes` as they are asked for. Raises KafkaError."""
+def plain_pieces(
+    batch: Batch,
+    limit_bytes: int,
+    decompressed: Callable[[int, memoryview, int], Iterable[Piece | Load]] = stored_pieces,
+) -> Iterable[Piece | Load]:
+    """The batch's records, `decompressed` to at most `limit_bytes` as they are asked for."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec
-    if codec == Codec.NONE:
-        if len(body) <= PLAIN_PIECE_BYTES:
-            return (body if len(body) > FEW_BYTES * batch.record_count else bytes(body),)
-        return (body[at : at + PLAIN_PIECE_BYTES] for at in range(0, len(body), PLAIN_PIECE_BYTES))
-    if whole_bytes(codec, body) <= ON_LOOP_BYTES:
-        return pieces(codec, body, limit_bytes)
-    plain = memoryview((yield partial(decompress, codec, body, limit_bytes)))
-    return (bytes(plain[at : at + PLAIN_PIECE_BYTES]) for at in range(0, len(plain), PLAIN_PIECE_BYTES))
+    if codec:
+        return decompressed(codec, body, limit_bytes)
+    if len(body) <= PLAIN_PIECE_BYTES:
+        return (body if len(body) > FEW_BYTES * batch.record_count else bytes(body),)
+    return (body[at : at + PLAIN_PIECE_BYTES] for at in range(0, len(body), PLAIN_PIECE_BYTES))
 
 
 def compressed_on_loop_bytes(codec: int, level: int | None) -> int:
@@ -129,9 +125,10 @@ def compressed_on_loop_bytes(codec: int, level: int | None) -> int:
     return SLOWLY_ON_LOOP_BYTES if is_slow else COMPRESSED_ON_LOOP_BYTES
 
 
-def _keeping(source: Iterable[Piece], kept: list[Piece]) -> Iterator[Piece]:
+def _keeping(source: Iterable[Piece | Load], kept: list[Piece]) -> Iterator[Piece | Load]:
     for piece in source:
-        kept.append(piece)
+        if isinstance(piece, Piece):
+            kept.append(piece)
         yield piece
 
 

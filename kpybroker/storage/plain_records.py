@@ -16,7 +16,8 @@ from kpybroker.errors import Damage, KafkaError
 from kpybroker.storage.log import Log
 from kpybroker.storage.offset_map import map_key
 from kpybroker.wire.batch import DECOMPRESSED_LIMIT_BYTES, HEADER_BYTES, Batch
-from kpybroker.wire.compression import PIECE_BYTES, Buffer, Codec, pieces, whole_bytes
+from kpybroker.wire.compression import Buffer, Codec, pieces, whole_bytes
+from kpybroker.wire.decompressed import PIECE_BYTES
 from kpybroker.wire.thinning import Found, put_retimed, scan
 
 STEP = 500

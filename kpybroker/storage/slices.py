@@ -20,12 +20,14 @@ Result = TypeVar("Result")
 OffLoop = Callable[[], Any]
 Work = Generator[OffLoop | None, Any, Result]
 
-AT_ONCE = 8
-"""Works that have slices in turn: each may hold a decompressor's window, or what LZ4 made in one go."""
-SHORT_AT_ONCE = 4
-"""Of them, those that have not had SHORT_SLICES yet: long works leave these places to short ones."""
+SHORT_AT_ONCE, MIDDLING_AT_ONCE, LONG_AT_ONCE = 4, 2, 2
+"""Works that have slices in turn, by how many they have had: what has had few never waits for what needs many."""
+AT_ONCE = SHORT_AT_ONCE + MIDDLING_AT_ONCE + LONG_AT_ONCE
+"""Each may hold a decompressor's window, or what snappy made in one go."""
 SHORT_SLICES = 64
-"""A work that needs more is long: it begins anew, in a place for long works. 4 MB of plain bytes, or 64,000 records."""
+"""A work that needs more begins anew in a place for middling ones. 4 MB of plain bytes, or 64,000 records."""
+MIDDLING_SLICES = 512
+"""A work that needs more than these begins anew once more. 32 MB of plain bytes, or 512,000 records."""
 WAITING_LIMIT = 10_000
 """Works that wait until it is their turn to begin."""
 
@@ -107,14 +109,16 @@ class _Places:
 class SlicedWork:
     """All long work of one broker.
 
-    A work waits for its first place behind at most SHORT_SLICES of each work before it, however long these are: one
-    that needs more begins anew among the long ones. A long one leaves its place between its batches.
+    A work waits for its first place behind at most SHORT_SLICES of each work before it, however long these are, and for
+    the next behind at most MIDDLING_SLICES: one that needs more begins anew among longer ones. A long one leaves its
+    place between its batches.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._short = _Places(SHORT_AT_ONCE)
-        self._long = _Places(AT_ONCE - SHORT_AT_ONCE)
+        self._middling = _Places(MIDDLING_AT_ONCE)
+        self._long = _Places(LONG_AT_ONCE)
         self._slices: deque[asyncio.Future[None]] = deque()
         self._called = False
 
@@ -134,22 +138,27 @@ class SlicedWork:
         if begun is not None and not self._short.is_free:
             begun.close()
             begun = step = None
-        is_over, result = await self._some(begin() if begun is None else begun, step, deadline)
+        first = begin() if begun is None else begun
+        is_over, result = await self._some(first, step, self._short, SHORT_SLICES, deadline)
+        if not is_over:
+            is_over, result = await self._some(begin(), None, self._middling, MIDDLING_SLICES, deadline)
         return result if is_over else await self._all(begin(), deadline)
 
-    async def _some(self, work: Work[Result], step: OffLoop | None, deadline: float | None) -> tuple[bool, Any]:
-        """The first SHORT_SLICES of a work: whether it has ended with them, and what it returned."""
+    async def _some(
+        self, work: Work[Result], step: OffLoop | None, places: _Places, slices: int, deadline: float | None
+    ) -> tuple[bool, Any]:
+        """The first `slices` of a work: whether it has ended with them, and what it returned."""
         is_over, told = False, step
         try:
-            await self._short.enter(deadline)
+            await places.enter(deadline)
             try:
-                for _ in range(SHORT_SLICES):
+                for _ in range(slices):
                     is_over, told = await self._slice(work, told)
                     if is_over:
                         break
             finally:
                 work.close()
-                self._short.leave()
+                places.leave()
         finally:
             work.close()
         return is_over, told

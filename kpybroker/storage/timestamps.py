@@ -73,8 +73,7 @@ def _record_in(batch: Batch, timestamp: int | None, start: int) -> Work[Found | 
     if wanted is not None:
         wanted = -(1 << 64) if batch.log_append_time else wanted - batch.base_timestamp
     looking = TimeWalk(start - batch.base_offset, wanted)
-    pieces = yield from plain_pieces(batch, PLAIN_LIMIT_BYTES)
-    yield from walk_through(looking, pieces, batch.record_count)
+    yield from walk_through(looking, plain_pieces(batch, PLAIN_LIMIT_BYTES), batch.record_count)
     if looking.found is None:
         return None
     offset, delta = looking.found

@@ -157,11 +157,11 @@ class Batch:
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
 
 
-def split(view: Buffer) -> list[Batch]:
-    """The batches of a records field, in order, without a copy where `view` is writable.
+def split(view: Buffer, most: int | None = None) -> list[Batch]:
+    """The batches of a records field, at most the first `most`, without a copy where `view` is writable.
 
-    Checks sizes and magic only; a CRC is checked by whoever takes the batch over. Raises KafkaError: INVALID_RECORD for
-    no batch or an old magic, CORRUPT_MESSAGE for lengths that do not fit.
+    Checks sizes and magic only, no CRC. Raises KafkaError: INVALID_RECORD for no batch or an old magic, CORRUPT_MESSAGE
+    for lengths that do not fit.
     """
     whole = view if type(view) is memoryview else memoryview(view)
     if whole.readonly:
@@ -173,7 +173,7 @@ def split(view: Buffer) -> list[Batch]:
             return [only]
     batches: list[Batch] = []
     at = 0
-    while at < total:
+    while at < total and len(batches) != most:
         if total - at < HEADER_BYTES:
             if total - at > 16 and whole[at + 16] < 2:
                 raise _old_magic(whole[at + 16])

@@ -9,9 +9,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import partial
 from struct import Struct
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire import lz4_frames, zstd_frames
+from kpybroker.wire.decompressed import (
+    IN_PLACE_BYTES,
+    PIECE_BYTES,
+    Part,
+    Pieces,
+    at_once,
+    corrupt,
+    even,
+    loaded,
+    too_large,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -19,17 +32,12 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
-_LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
-_LZ4_INDEPENDENT = 0x20
-_LZ4_MAX_RATIO = 255
 _LZ4_FAST = 1
 LZ4_DEFAULT_LEVEL = 9
 """Of compression.lz4.level."""
-_LZ4_WORD = Struct("<I")
-_ZSTD_MAX_WINDOW_BYTES = 1 << 27
-PIECE_BYTES = 64 << 10
-"""Decompressed in one go."""
+_SNAPPY_MAX_RATIO = 64
+_GZIP_NEXT_BYTES = 1 << 10
+"""Of a second member, handed over at once, and twice as much each time: what is behind its end is copied."""
 
 
 class Codec(IntEnum):
@@ -92,74 +100,89 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> Buffer:
         case Codec.GZIP:
             plain = b"".join(_gzip_pieces(data, limit_bytes))
         case Codec.SNAPPY:
-            plain = b"".join(_snappy_pieces(bytes(data), limit_bytes))
+            plain = b"".join(at_once(_snappy_pieces(bytes(data), limit_bytes)))
         case Codec.LZ4:
-            plain = _decompress_lz4(data, limit_bytes)
+            plain = _decompress_lz4(limit_bytes, data)
         case Codec.ZSTD:
             plain = b"".join(_zstd_pieces(data, limit_bytes))
         case _:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
     if len(plain) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise too_large(limit_bytes)
     return plain
 
 
-def pieces(codec: int, data: Buffer, limit_bytes: int) -> Iterator[bytes | memoryview]:
-    """The plain bytes as they are decompressed, some PIECE_BYTES at a time, so that no more need be in memory.
-
-    LZ4, and snappy in one block, come out whole: `whole_bytes` says how large that may be. Raises as `decompress` does,
-    once it gets there.
-    """
-    match codec:
-        case Codec.GZIP:
-            yield from _gzip_pieces(data, limit_bytes)
-        case Codec.SNAPPY:
-            yield from _snappy_pieces(bytes(data), limit_bytes)
-        case Codec.ZSTD:
-            yield from _zstd_pieces(data, limit_bytes)
-        case _:
-            plain = memoryview(decompress(codec, data, limit_bytes))
-            for at in range(0, len(plain), PIECE_BYTES):
-                yield bytes(plain[at : at + PIECE_BYTES])
+def pieces(codec: int, data: Buffer, limit_bytes: int) -> Iterator[Part]:
+    """The plain bytes of stored data, in pieces of at most PIECE_BYTES. `whole_bytes` says how large the parts are that
+    they are cut from. Reads all that `decompress` reads, and raises as it does, once it gets there."""
+    return at_once(stored_pieces(codec, data, limit_bytes))
 
 
 def whole_bytes(codec: int, data: Buffer) -> int:
     """What `pieces` may have to make in one go, in bytes; from headers alone. Raises KafkaError."""
-    if codec == Codec.LZ4:
-        return _lz4_bound(bytes(data))
-    if codec == Codec.SNAPPY and bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _raw_snappy_bytes(data)
+    match codec:
+        case Codec.LZ4:
+            return lz4_frames.largest_part_bytes(bytes(data))
+        case Codec.SNAPPY:
+            return max((size for _, size in _snappy_blocks(bytes(data))), default=0)
     return PIECE_BYTES
 
 
-def _too_large(limit_bytes: int) -> KafkaError:
-    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"records decompress to more than {limit_bytes} bytes")
+def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
+    """As `pieces`, but what comes out in one go, and is large, is made by functions among them: to be called before the
+    next piece is asked for, on any thread."""
+    match codec:
+        case Codec.GZIP:
+            return even(_gzip_pieces(data, limit_bytes), limit_bytes)
+        case Codec.SNAPPY:
+            return even(_snappy_pieces(bytes(data), limit_bytes), limit_bytes)
+        case Codec.LZ4:
+            whole = partial(_decompress_lz4, limit_bytes)
+            return even(lz4_frames.stored_pieces(bytes(data), whole), limit_bytes)
+        case Codec.ZSTD:
+            return even(_zstd_pieces(data, limit_bytes), limit_bytes)
+    return even((bytes(decompress(codec, data, limit_bytes)),), limit_bytes)
 
 
-def _corrupt(codec: str, cause: object) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{codec} data cannot be decompressed: {cause}")
+def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
+    """As `stored_pieces`, of what a client sends: only what Java's consumer reads to its end.
+
+    Raises KafkaError, too: UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4, see `lz4_frames.pieces`.
+    """
+    match codec:
+        case Codec.LZ4:
+            whole = partial(_decompress_lz4, limit_bytes)
+            return even(lz4_frames.pieces(bytes(data), whole), limit_bytes)
+        case Codec.ZSTD:
+            return even(zstd_frames.pieces(bytes(data)), limit_bytes)
+    return stored_pieces(codec, data, limit_bytes)
 
 
 def _gzip_pieces(data: Buffer, limit_bytes: int) -> Iterator[bytes]:
     left = limit_bytes
-    rest: Buffer = data
+    at, size = 0, PIECE_BYTES
     while True:
         member = zlib.decompressobj(31)
         while not member.eof:
-            try:
-                part = member.decompress(rest, min(left + 1, PIECE_BYTES))
-            except zlib.error as error:
-                raise _corrupt("gzip", error) from error
-            rest = member.unconsumed_tail
-            left -= len(part)
-            if left < 0:
-                raise _too_large(limit_bytes)
-            if not part and not rest and not member.eof:
-                raise _corrupt("gzip", "truncated")
-            yield part
-        rest = member.unused_data
-        if not rest:
+            rest: Buffer = data[at : at + size]
+            at += len(rest)
+            size = min(2 * size, PIECE_BYTES)
+            if not rest:
+                raise corrupt("gzip", "truncated")
+            while rest and not member.eof:
+                try:
+                    part = member.decompress(rest, min(left + 1, PIECE_BYTES))
+                except zlib.error as error:
+                    raise corrupt("gzip", error) from error
+                rest = member.unconsumed_tail
+                left -= len(part)
+                if left < 0:
+                    raise too_large(limit_bytes)
+                yield part
+        at -= len(member.unused_data)
+        if at >= len(data):
             return
+        size = _GZIP_NEXT_BYTES
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -173,117 +196,84 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_pieces(data: bytes, limit_bytes: int) -> Iterator[bytes]:
-    if not data.startswith(_XERIAL_MAGIC):
-        yield _decompress_raw_snappy(data, limit_bytes)
-        return
+def _snappy_pieces(data: bytes, limit_bytes: int) -> Pieces:
     left = limit_bytes
+    for block, plain_bytes in _snappy_blocks(data):
+        if plain_bytes > left:
+            raise too_large(limit_bytes)
+        left -= plain_bytes
+        if plain_bytes > IN_PLACE_BYTES:
+            yield from loaded(partial(_decompress_raw_snappy, block), plain_bytes)
+        else:
+            yield _decompress_raw_snappy(block)
+
+
+def _snappy_blocks(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The blocks, and how many bytes they hold. Raises KafkaError."""
+    if not data.startswith(_XERIAL_MAGIC):
+        yield data, _raw_snappy_bytes(data)
+        return
     at = len(_XERIAL_HEADER)
     while at < len(data):
         if at + 4 > len(data):
-            raise _corrupt("snappy", "truncated block length")
+            raise corrupt("snappy", "truncated block length")
         (size,) = _INT32.unpack_from(data, at)
         at += 4
         if not 0 < size <= len(data) - at:
-            raise _corrupt("snappy", f"block of {size} bytes with {len(data) - at} left")
-        part = _decompress_raw_snappy(data[at : at + size], left)
-        left -= len(part)
-        yield part
+            raise corrupt("snappy", f"block of {size} bytes with {len(data) - at} left")
+        block = data[at : at + size]
+        yield block, _raw_snappy_bytes(block)
         at += size
 
 
-def _raw_snappy_bytes(block: Buffer) -> int:
+def _raw_snappy_bytes(block: bytes) -> int:
+    """What a block says that it holds. Raises KafkaError."""
     import cramjam
 
     try:
-        return cramjam.snappy.decompress_raw_len(block)
+        size_bytes = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
-        raise _corrupt("snappy", error) from error
+        raise corrupt("snappy", error) from error
+    if size_bytes > _SNAPPY_MAX_RATIO * len(block):
+        raise corrupt("snappy", f"{size_bytes} bytes of {len(block)}")
+    return size_bytes
 
 
-def _decompress_raw_snappy(block: bytes, limit_bytes: int) -> bytes:
+def _decompress_raw_snappy(block: bytes) -> Part:
     import cramjam
 
-    if _raw_snappy_bytes(block) > limit_bytes:
-        raise _too_large(limit_bytes)
     try:
-        return bytes(cramjam.snappy.decompress_raw(block))
+        return memoryview(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
-        raise _corrupt("snappy", error) from error
+        raise corrupt("snappy", error) from error
 
 
-def check_lz4_frame(data: Buffer) -> None:
-    """Refuse LZ4 that Java's consumer does not read, or not to its end, though `decompress` does.
-
-    Raises KafkaError, with Apache Kafka's codes: UNKNOWN_SERVER_ERROR for blocks that depend on those before them,
-    INVALID_RECORD for bytes behind the first frame, CORRUPT_MESSAGE for no frame.
-    """
-    frame = bytes(data)
-    _, end = _lz4_frame(frame, 0)
-    if not frame[4] & _LZ4_INDEPENDENT:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "LZ4 frame with linked blocks: send independent blocks")
-    if end < len(frame):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(frame) - end} bytes after the LZ4 frame: send one frame")
-
-
-def _lz4_bound(data: bytes) -> int:
-    """The most bytes these LZ4 frames can hold, from their block lengths; walks headers only."""
-    bound = at = 0
-    while at < len(data):
-        more, at = _lz4_frame(data, at)
-        bound += more
-    return bound
-
-
-def _lz4_frame(data: bytes, at: int) -> tuple[int, int]:
-    """The most bytes the LZ4 frame at this position can hold, and the position after it. Raises KafkaError."""
-    if data[at : at + 4] != _LZ4_MAGIC or at + 7 > len(data):
-        raise _corrupt("lz4", "no frame header")
-    flags, descriptor = data[at + 4], data[at + 5]
-    block_bytes = _LZ4_BLOCK_BYTES.get(descriptor >> 4 & 7)
-    if block_bytes is None or flags >> 6 != 1 or flags & 1:
-        raise _corrupt("lz4", "unsupported frame header")
-    bound = 0
-    at += 15 if flags & 0x08 else 7
-    while True:
-        if at + 4 > len(data):
-            raise _corrupt("lz4", "truncated frame")
-        (word,) = _LZ4_WORD.unpack_from(data, at)
-        at += 4
-        if not word:
-            break
-        size = word & 0x7FFFFFFF
-        bound += min(size if word >> 31 else size * _LZ4_MAX_RATIO, block_bytes)
-        at += size + (4 if flags & 0x10 else 0)
-    return bound, at + (4 if flags & 0x04 else 0)
-
-
-def _decompress_lz4(data: Buffer, limit_bytes: int) -> Buffer:
+def _decompress_lz4(limit_bytes: int, data: Buffer, bound_bytes: int | None = None) -> memoryview:
     import cramjam
 
-    plain = bytes(data)
-    bound = _lz4_bound(plain)
+    frames = bytes(data)
+    bound = lz4_frames.bound_bytes(frames) if bound_bytes is None else bound_bytes
     output = bytearray(min(bound, limit_bytes))
     try:
-        size = cramjam.lz4.decompress_into(plain, output)
+        size = cramjam.lz4.decompress_into(frames, output)
     except cramjam.DecompressionError as error:
         if bound > limit_bytes and "whole buffer" in str(error):
-            raise _too_large(limit_bytes) from error
-        raise _corrupt("lz4", error) from error
+            raise too_large(limit_bytes) from error
+        raise corrupt("lz4", error) from error
     return memoryview(output)[:size]
 
 
 def _zstd_pieces(data: Buffer, limit_bytes: int) -> Iterator[bytes]:
     import zstandard
 
-    unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
+    unpacker = zstandard.ZstdDecompressor(max_window_size=zstd_frames.WINDOW_BYTES_MAX)
     left = limit_bytes
     try:
         with unpacker.stream_reader(data, read_across_frames=True) as reader:
             while part := reader.read(min(left + 1, PIECE_BYTES)):
                 left -= len(part)
                 if left < 0:
-                    raise _too_large(limit_bytes)
+                    raise too_large(limit_bytes)
                 yield part
     except zstandard.ZstdError as error:
-        raise _corrupt("zstd", error) from error
+        raise corrupt("zstd", error) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kpybroker.wire.walking import LONG_BITS, Piece, misfit, record_size, varint
+from kpybroker.wire.record_fields import LONG_BITS, Piece, misfit, record_size, varint
 
 
 @dataclass(slots=True)
@@ -36,6 +36,10 @@ class TimeWalk:
                 self.found = offset >> 1, delta
         elif delta >= self.wanted and self.found is None:
             self.found = offset >> 1, delta
+
+    def note_headers(self, count: int) -> bool:
+        """No header matters."""
+        return False
 
     def some(self, plain: Piece, at: int, most: int) -> int:
         """As in `Walk`, with less to look at: short varints are taken apart in place."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from struct import Struct
 
 from kpybroker.errors import KafkaError
-from kpybroker.wire.walking import Piece, Walk, record_size
+from kpybroker.wire.record_fields import Piece, record_size
+from kpybroker.wire.walking import Walk
 
 _EVER = 1 << 64
 _FIRST = Struct(">6B").unpack_from

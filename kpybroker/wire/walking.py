@@ -8,50 +8,23 @@ zigzag. Source: KIP-98, "Message format".
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.record_layouts import AFTER_LENGTH, AFTER_NAME, INDEXES, MISFIT, layout_at
+from kpybroker.wire.decompressed import Load
+from kpybroker.wire.large_records import FIELDS_BYTES, LargeRecord, Slices, Walking, next_piece
+from kpybroker.wire.record_fields import LONG_BITS, Piece, after_length, misfit, record_size, varint, whole_headers
+from kpybroker.wire.record_layouts import AFTER_LENGTH, INDEXES, MISFIT, layout_at
 
-INT_BITS = 35
-"""Five bytes, as much as a varint of 32 bits takes: Java's consumer refuses a longer one."""
-LONG_BITS = 70
-"""Ten bytes, as much as a varint of 64 bits takes: timestamp deltas alone."""
 SLICE_RECORDS = 1000
 """Records, or headers, of one slice: about half a millisecond."""
 BLAMED_LIMIT = 1000
 """Records that one refusal names."""
-_FIELDS_BYTES = 32
-"""At least what stands in a record before its key: its length, attributes, two deltas, the length of the key."""
 _SHORT_BYTES = 64 << 10
 """Of a record that is not whole in its piece: up to here it is put together, else walked over field by field."""
 _ALONE_MOST = 16
 """Records that are looked at on their own before the next try to go faster."""
-Piece = bytes | memoryview
-Slices = Generator[None, None, None]
-"""Work on the loop; others have their turn wherever it yields."""
-
-
-class Walking(Protocol):
-    """What goes over the records."""
-
-    seen: int
-    """Records walked over."""
-
-    def some(self, plain: Piece, at: int, most: int) -> int:
-        """Walk over at most `most` records that are whole; the position after them.
-
-        Raises KafkaError; IndexError for a whole record whose fields leave it.
-        """
-
-    def note(self, delta: int, offset: int, key_bytes: int) -> None:
-        """One large record: its deltas (offset still zigzag), -1 for no key. Raises KafkaError."""
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing of what follows matters."""
 
 
 @dataclass(slots=True)
@@ -74,6 +47,10 @@ class Walk:
     """Of both the first BLAMED_LIMIT."""
     needs_keys: bool = True
     """Whether to look for records without a key."""
+    headers: int = 0
+    """Of all records walked over."""
+    headers_limit: int | None = None
+    """More are refused."""
 
     @property
     def is_over(self) -> bool:
@@ -90,6 +67,14 @@ class Walk:
         if key_bytes < 0 and self.needs_keys:
             self.blame_key(self.seen)
         self.seen += 1
+
+    def note_headers(self, count: int) -> bool:
+        """So many more. Raises KafkaError: MESSAGE_TOO_LARGE above the limit."""
+        self.headers += count
+        if self.headers_limit is not None and self.headers > self.headers_limit:
+            text = f"a compressed batch with more than {self.headers_limit} headers"
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
+        return True
 
     def blame_time(self, index: int, delta: int) -> None:
         if delta != self.timeless and len(self.out_of_time) < BLAMED_LIMIT:
@@ -126,11 +111,22 @@ class Walk:
             raise _not_next(self.seen)
         key, at = varint(plain, at)
         value, at = varint(plain, at + (key >> 1))
-        at = _end_of_headers(plain, at + (value >> 1), end)
+        at = self._end_of_headers(plain, at + (value >> 1), end)
         # every length moved `at` forward: ending here, no field has left its record. An odd length is negative
         if at != end or size & 1 or (key & 1 and key != 1) or (value & 1 and value != 1):
             raise misfit(self.seen)
         self.note((delta >> 1) ^ -(delta & 1), offset, -1 if key & 1 else key >> 1)
+        return at
+
+    def _end_of_headers(self, plain: Piece, at: int, end: int) -> int:
+        """Where the headers of a record end that ends at `end`; only what ends there is right."""
+        count, at = varint(plain, at)
+        if count & 1 or count > end - at:
+            return MISFIT  # a negative number, or more than two bytes each can be
+        number, at = whole_headers(plain, at, count >> 1)
+        if number < count >> 1 or at != end:
+            return MISFIT
+        self.note_headers(number)
         return at
 
     def _sound(self, plain: Piece, at: int, last: int) -> int:
@@ -139,6 +135,7 @@ class Walk:
         Any other is left to `_any`. Short varints are taken apart in place: calls would cost more than all the rest.
         """
         earliest, latest, total, begin = self.earliest, self.latest, len(plain), at
+        may_be_absent = not self.needs_keys
         before = -1  # the timestamp delta of the record before, still zigzag: many have the same
         while (index := self.seen) < last and index < INDEXES:
             (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
@@ -174,15 +171,19 @@ class Walk:
                     offset, offset_rest, key = unpack(plain, at)
                     if offset != expected or offset_rest != rest:
                         break
-                    at = at + after_key[key] if key < 0x80 else _after_length(plain, at + width)
+                    at = (
+                        at + after_key[key]
+                        if key < 0x80
+                        else after_length(plain, at + width, may_be_absent=may_be_absent)
+                    )
                     value = plain[at]
                     if value < 0x80:
                         at += AFTER_LENGTH[value]
                     elif (more := plain[at + 1]) < 0x80:
                         at += AFTER_LENGTH[value] + (more << 6)
                     else:
-                        at = _after_length(plain, at)
-                    at = _end_of_headers(plain, at, end) if plain[at] else at + 1
+                        at = after_length(plain, at)
+                    at = self._end_of_headers(plain, at, end) if plain[at] else at + 1
                     if at != end or at > total:
                         break
                 else:
@@ -203,7 +204,7 @@ def walk(plain: bytes, count: int, earliest: int, latest: int) -> Walk:
     return found
 
 
-def walk_through(found: Walking, pieces: Iterable[Piece], count: int) -> Slices:
+def walk_through(found: Walking, pieces: Iterable[Piece | Load], count: int) -> Slices:
     """Go over `count` records whose bytes come in `pieces`, which are held only as long as they are walked over.
 
     Raises KafkaError: INVALID_RECORD for bytes that are not these records, and what `pieces` raise.
@@ -222,157 +223,30 @@ def walk_through(found: Walking, pieces: Iterable[Piece], count: int) -> Slices:
         if found.seen == count:
             break
         if found.seen - before == SLICE_RECORDS:
-            yield
-        elif record_size(plain, at)[0] >> 1 > _SHORT_BYTES and len(plain) - at >= _FIELDS_BYTES:
-            record = _Large(plain, at, left)
+            yield None
+        elif record_size(plain, at)[0] >> 1 > _SHORT_BYTES and len(plain) - at >= FIELDS_BYTES:
+            record = LargeRecord(plain, at, left)
             yield from record.walk_over(found)
             plain, at = record.plain, record.at
         else:
-            more = next(left, None)
+            more = yield from next_piece(left)
             if more is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"fewer than {count} records in the batch")
             plain = more if at >= len(plain) else bytes(plain[at:]) + bytes(more)
             at = 0
-            yield
+            yield None
     yield from _nothing_follows(plain, at, left)
 
 
-def _nothing_follows(plain: Piece, at: int, left: Iterator[Piece]) -> Slices:
+def _nothing_follows(plain: Piece, at: int, left: Iterator[Piece | Load]) -> Slices:
     more: Piece | None = plain[at:]
     while more is not None:
         if more:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(more)} bytes after the last record")
-        more = next(left, None)
+        more = yield from next_piece(left)
         if more is not None:
-            yield
-
-
-class _Large:
-    """A record that is not whole in its piece and too large to put together: its fields, one by one."""
-
-    def __init__(self, plain: Piece, at: int, left: Iterator[Piece]) -> None:
-        self.plain = plain
-        self.at = at
-        self._left = left
-        self._bytes = 0
-        """Of the record, that are still to come."""
-        self._index = 0
-
-    def walk_over(self, found: Walking) -> Slices:
-        """Note it in `found`. Raises KafkaError."""
-        self._index = found.seen
-        size, self.at = varint(self.plain, self.at)
-        if size & 1:
-            raise misfit(self._index)
-        self._bytes = size >> 1
-        yield from self._skip(1)
-        delta = yield from self._number(LONG_BITS)
-        offset = yield from self._number()
-        key_bytes = yield from self._sized()
-        yield from self._sized()
-        count = yield from self._number()
-        if count & 1 or count > self._bytes:
-            raise misfit(self._index)
-        for number in range(count >> 1):
-            if (yield from self._sized()) < 0:
-                raise misfit(self._index)
-            yield from self._sized()
-            if number % SLICE_RECORDS == SLICE_RECORDS - 1:
-                yield
-        if self._bytes:
-            raise misfit(self._index)
-        found.note((delta >> 1) ^ -(delta & 1), offset, key_bytes)
-
-    def _number(self, bits: int = INT_BITS) -> Generator[None, None, int]:
-        """A varint, still zigzag."""
-        needed = min(10, self._bytes)
-        while len(self.plain) - self.at < needed:
-            self.plain = bytes(self.plain[self.at :]) + bytes(self._next())
-            self.at = 0
-            yield
-        before = self.at
-        try:
-            value, self.at = varint(self.plain, before, bits)
-        except IndexError as error:
-            raise misfit(self._index) from error
-        self._bytes -= self.at - before
-        return value
-
-    def _sized(self) -> Generator[None, None, int]:
-        """Go over a length and its bytes; -1 for none."""
-        size = yield from self._number()
-        if size & 1:
-            if size != 1:
-                raise misfit(self._index)
-            return -1
-        yield from self._skip(size >> 1)
-        return size >> 1
-
-    def _skip(self, size: int) -> Slices:
-        self._bytes -= size
-        if self._bytes < 0:
-            raise misfit(self._index)
-        while (here := len(self.plain) - self.at) < size:
-            size -= here
-            self.plain, self.at = self._next(), 0
-            yield
-        self.at += size
-
-    def _next(self) -> Piece:
-        more = next(self._left, None)
-        if more is None:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"record {self._index} is not whole")
-        return more
-
-
-def misfit(index: int) -> KafkaError:
-    """What to raise for a record whose fields do not fill it."""
-    return KafkaError(ErrorCode.INVALID_RECORD, f"record {index} does not have the length of its fields")
+            yield None
 
 
 def _not_next(index: int) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, f"record {index} is not at the offset that follows")
-
-
-def varint(plain: Piece, at: int, bits: int = INT_BITS) -> tuple[int, int]:
-    """A varint, still zigzag, and the position after it. Raises IndexError, KafkaError."""
-    value = 0
-    for shift in range(0, bits, 7):
-        byte = plain[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise KafkaError(ErrorCode.INVALID_RECORD, "varint is too long")
-
-
-def record_size(plain: Piece, at: int) -> tuple[int, int]:
-    """A record's length and the position after it; one that has not come whole is larger than all that is here."""
-    try:
-        return varint(plain, at)
-    except IndexError:
-        return len(plain) + 1 << 1, at
-
-
-def _end_of_headers(plain: Piece, at: int, end: int) -> int:
-    """Where the headers of a record end that ends at `end`; only what ends there is right."""
-    count = plain[at]
-    at += 1
-    if count > 0x7F:
-        count, at = varint(plain, at - 1)
-    if count & 1 or count > end - at:
-        return -1  # a negative number, or more than two bytes each can be
-    for _ in range(count >> 1):
-        name = plain[at]
-        at = at + AFTER_NAME[name] if name < 0x80 else _after_length(plain, at, may_be_absent=False)
-        value = plain[at]
-        at = at + AFTER_LENGTH[value] if value < 0x80 else _after_length(plain, at)
-    return at
-
-
-def _after_length(plain: Piece, at: int, *, may_be_absent: bool = True) -> int:
-    """What is behind a length that has more than one byte, and its bytes. Raises IndexError, KafkaError."""
-    size, at = varint(plain, at)
-    if size & 1:
-        return at if size == 1 and may_be_absent else MISFIT
-    return at + (size >> 1)

@@ -7,6 +7,8 @@ on a thread, until they have been quick for a while.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,15 @@ class Device:
         del self._under_way[work]
         if was_oldest:
             self._oldest_since_ms = now_ms
+
+    @contextmanager
+    def working(self, clock_ms: Callable[[], int]) -> Iterator[None]:
+        """From `begin` to `end`."""
+        work = self.begin(clock_ms())
+        try:
+            yield
+        finally:
+            self.end(work, clock_ms())
 
     def silent_ms(self, now_ms: int) -> int:
         """For how long the same write or sync has been the oldest under way; 0 where there is none.

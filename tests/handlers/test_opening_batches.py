@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
 from kpybroker.handlers.in_turns import SLICE
+from kpybroker.handlers.opening_batches import opening_all
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
@@ -20,6 +22,7 @@ from tests.conftest import WithBroker
 from tests.handlers.strangers import live_stranger
 from tests.serving import dialled
 
+CALL = Call(0, 9, "a", "127.0.0.1", 1)
 MANY = 8000
 """Records of a batch that is opened in several slices."""
 
@@ -215,6 +218,19 @@ def test_large_and_small_and_broken_ones_in_one_request(with_broker: WithBroker)
     with_broker(scenario)
 
 
+def test_no_more_batches_are_looked_at_than_may_come(with_broker: WithBroker) -> None:
+    """One for each partition; what is behind the second does not matter."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        one = large(Codec.NONE, 1)
+        for records in (one * 2, one * 3, one * 2 + b"x" * 100):
+            assert (await put(peer, "t", records=records)).error_code == ErrorCode.INVALID_RECORD
+        assert (await put(peer, "t", records=one + b"x" * 100)).error_code == ErrorCode.CORRUPT_MESSAGE
+
+    with_broker(scenario)
+
+
 def test_a_broken_batch_alone_is_refused_however_large(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -263,6 +279,38 @@ def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: 
         if found >= 0:
             assert slices >= MANY // 1000
             assert turns >= slices, "others have as many turns"
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
+def test_others_have_their_turns_between_batches_that_are_refused(codec: Codec, with_broker: WithBroker) -> None:
+    """However few records they say they have."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=60)
+        good = Batch(memoryview(bytearray(large(Codec.NONE, 1))))
+        broken = bytes(with_body(good, codec, bytes(range(50)) * 20, NOW_MS).view)
+        data = [produce.PartitionProduceData(index=index, records=broken) for index in range(60)]
+        told = produce.TopicProduceData(name="t", partition_data=data)
+        request = produce.Request(acks=1, timeout_ms=5000, topic_data=[told])
+        assert sum(1 for _ in opening_all(node.broker, CALL, request)) >= 60
+        answers = (await peer.ask("Produce", request, version=9)).responses[0].partition_responses
+        assert {each.error_code for each in answers} <= {ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR}
+
+    with_broker(scenario)
+
+
+def test_others_have_their_turns_between_large_batches_of_one_record(with_broker: WithBroker) -> None:
+    """The checksum of a megabyte takes as long as a thousand records."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=20)
+        one = bytes(encode_batch([Record(0, NOW_MS, b"k", bytes(1_000_000))]))
+        data = [produce.PartitionProduceData(index=index, records=one) for index in range(20)]
+        told = produce.TopicProduceData(name="t", partition_data=data)
+        request = produce.Request(acks=1, timeout_ms=5000, topic_data=[told])
+        assert sum(1 for _ in opening_all(node.broker, CALL, request)) >= 19
 
     with_broker(scenario)
 

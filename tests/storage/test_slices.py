@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.slices import AT_ONCE, SHORT_AT_ONCE, SHORT_SLICES, SlicedWork, Work, at_once, nothing_open
+from kpybroker.storage.slices import (
+    AT_ONCE,
+    MIDDLING_SLICES,
+    SHORT_AT_ONCE,
+    SHORT_SLICES,
+    SlicedWork,
+    Work,
+    at_once,
+    nothing_open,
+)
 from kpybroker.world.real import RealWorld
 
 
@@ -131,6 +140,36 @@ def test_a_short_work_waits_for_a_bounded_number_of_slices_of_long_ones(slices: 
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
+
+    running(scenario)
+
+
+@pytest.mark.parametrize("slices", [SHORT_SLICES, MIDDLING_SLICES - 1])
+def test_a_middling_work_does_not_wait_for_those_without_an_end(slices: int) -> None:
+    """Batches of some megabytes: those that take more leave their places to them."""
+
+    async def scenario(sliced: SlicedWork) -> None:
+        told: list[str] = []
+        works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(AT_ONCE)]
+        while len(told) < 2 * AT_ONCE * (SHORT_SLICES + MIDDLING_SLICES):
+            await asyncio.sleep(0)
+        begun = len(told)
+        assert await sliced.run(partial(counting, "middling", slices, told)) == "middling"
+        assert len(told) - begun <= AT_ONCE * (slices + SHORT_SLICES), "it shares with those that have places"
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    running(scenario)
+
+
+@pytest.mark.parametrize("slices", [SHORT_SLICES, SHORT_SLICES + 1, MIDDLING_SLICES, MIDDLING_SLICES + 1])
+def test_a_work_begins_anew_in_a_longer_place(slices: int) -> None:
+    async def scenario(sliced: SlicedWork) -> None:
+        told: list[str] = []
+        assert await sliced.run(partial(counting, "x", slices - 1, told)) == "x"
+        before = (SHORT_SLICES if slices > SHORT_SLICES else 0) + (MIDDLING_SLICES if slices > MIDDLING_SLICES else 0)
+        assert len(told) == slices - 1 + before
 
     running(scenario)
 

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, PIECE_BYTES, Codec, check_lz4_frame, compress, decompress
+from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, decompress
+from kpybroker.wire.decompressed import PIECE_BYTES, at_once
 
 codecs = st.sampled_from(Codec)
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -56,6 +57,11 @@ def test_the_default_of_lz4_is_the_fast_compressor_as_in_kafka() -> None:
     fast, default, high = (len(compress(Codec.LZ4, plain, level)) for level in (None, LZ4_DEFAULT_LEVEL, 10))
     assert fast == default
     assert high < default
+
+
+def as_client(codec: Codec, packed: bytes, limit_bytes: int = LIMIT) -> bytes:
+    """What a client's bytes become. Raises KafkaError."""
+    return b"".join(at_once(clients_pieces(codec, packed, limit_bytes)))
 
 
 TEXT = b"the same again and again, " * 5000
@@ -105,15 +111,15 @@ def test_an_unknown_codec_is_refused() -> None:
 )
 def test_lz4_that_java_does_not_read_is_refused(frame: bytes, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refusal:
-        check_lz4_frame(frame)
+        as_client(Codec.LZ4, frame)
     assert refusal.value.code == code
 
 
 def test_one_lz4_frame_of_independent_blocks_is_taken_whatever_its_flags() -> None:
-    check_lz4_frame(compress(Codec.LZ4, TEXT))
+    as_client(Codec.LZ4, compress(Codec.LZ4, TEXT))
     frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     frame.compress(TEXT)
-    check_lz4_frame(bytes(frame.finish()))
+    as_client(Codec.LZ4, bytes(frame.finish()))
 
 
 @pytest.mark.parametrize("level", [None, 9, 1, 12])

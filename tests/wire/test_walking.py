@@ -45,6 +45,7 @@ def as_read(batch: Batch, earliest: int, latest: int) -> Walk:
             found.without_key.append(index)
         if not earliest <= delta <= latest:
             found.out_of_time.append(index)
+        found.headers += len(record.headers)
         found.seen += 1
     return found
 

@@ -140,6 +140,7 @@ def mutated(plain: bytes, data: Any) -> bytes:
     st.data(),
 )
 @example([Form(0, 7, 64)] * 3, 0, (-EVER, EVER), True, None, None)
+@example([Form(0, -1, 3, (), frozenset({"key"}))] * 3, 0, (-EVER, EVER), True, None, None)
 @some
 def test_the_walk_agrees_with_a_plain_reading(
     of: list[Form], first: int, bounds: tuple[int, int], needs_keys: bool, piece: int | None, data: Any

@@ -1,0 +1,269 @@
+"""LZ4 frames, block by block. Source: "LZ4 Frame Format Description", version 1.6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.decompressed import IN_PLACE_BYTES, Load, Part, Pieces, corrupt, loaded
+
+MAGIC = b"\x04\x22\x4d\x18"
+FEW_BLOCKS = 64
+"""A frame of at most so many blocks, and IN_PLACE_BYTES, is decompressed whole: this is what most batches are."""
+_MAX_RATIO = 255
+_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
+_INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
+_RESERVED = 0x03
+_VERSION = 0x40
+_RESERVED_SIZE = 0x8F
+_AS_IT_IS = 1 << 31
+"""A bit of a block's length: it is not compressed."""
+_WORD = Struct("<I")
+_CONTENT_BYTES = Struct("<Q")
+_END = bytes(4)
+_PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+_MASK = 0xFFFFFFFF
+
+
+class Header(NamedTuple):
+    """The header of a frame, as far as it is not checked by `checked`."""
+
+    flags: int
+    block_bytes: int
+    """The most that a block holds."""
+    first: int
+    """Where the first block begins."""
+
+    @property
+    def is_linked(self) -> bool:
+        """Blocks may depend on those before them."""
+        return not self.flags & _INDEPENDENT
+
+
+class Block(NamedTuple):
+    """Where a block is; its data is followed by a checksum where the frame says so."""
+
+    at: int
+    """Of its length."""
+    word: int
+    bound_bytes: int
+    """The most it can hold."""
+    end: int
+
+
+def header_at(data: bytes, at: int) -> Header:
+    """The header of the frame at a position. Raises KafkaError."""
+    if data[at : at + 4] != MAGIC or at + 7 > len(data):
+        raise corrupt("lz4", "no frame header")
+    flags, size = data[at + 4], data[at + 5]
+    block_bytes = _BLOCK_BYTES.get(size >> 4 & 7)
+    if block_bytes is None or flags >> 6 != 1 or flags & _RESERVED or size & _RESERVED_SIZE:
+        raise corrupt("lz4", "unsupported frame header")
+    return Header(flags, block_bytes, at + (15 if flags & _CONTENT_SIZE else 7))
+
+
+def blocks(data: bytes, header: Header) -> Iterator[Block]:
+    """The blocks of a frame; the last has word 0, and ends where the frame does. Raises KafkaError."""
+    flags, block_bytes, at = header
+    more = 4 if flags & _BLOCK_CHECKSUM else 0
+    while True:
+        if at + 4 > len(data):
+            raise corrupt("lz4", "truncated frame")
+        (word,) = _WORD.unpack_from(data, at)
+        size = word & 0x7FFFFFFF
+        if not word:
+            end = at + (8 if flags & _CONTENT_CHECKSUM else 4)
+        elif size > block_bytes:
+            raise corrupt("lz4", f"block of {size} bytes, at most {block_bytes} by its frame")
+        else:
+            end = at + 4 + size + more
+        if end > len(data):
+            raise corrupt("lz4", "truncated frame")
+        yield Block(at, word, min(size if word & _AS_IT_IS else size * _MAX_RATIO, block_bytes), end)
+        if not word:
+            return
+        at = end
+
+
+def few_blocks(data: bytes) -> int | None:
+    """The most that a client's frame holds, where it has few blocks, and no more than IN_PLACE_BYTES; None for any
+    other. Raises KafkaError, as `pieces` does."""
+    bound = 0
+    for number, block in enumerate(blocks(data, _clients(data))):
+        if not block.word:
+            _check_end(data, block.end)
+            return bound
+        _check_block(data, block)
+        bound += block.bound_bytes
+        if number >= FEW_BLOCKS or bound > IN_PLACE_BYTES:
+            return None
+    raise AssertionError
+
+
+def pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -> Pieces:
+    """The plain bytes of a client's frame, block by block, however small these are; `decompress_whole` where they are
+    few. Nothing is put together or cut, see `even`.
+
+    Raises KafkaError for what Java's consumer does not read, or not to its end, with Apache Kafka's codes:
+    UNKNOWN_SERVER_ERROR for blocks that depend on those before them, INVALID_RECORD for bytes behind the first frame or
+    behind a block of no bytes, CORRUPT_MESSAGE for no frame.
+    """
+    bound = few_blocks(data)
+    if bound is not None:
+        yield decompress_whole(data, bound)
+        return
+    for block, part in _parts(data, 0, _clients(data)):
+        if not block.word:
+            _check_end(data, block.end)
+        else:
+            _check_block(data, block)
+            yield part
+
+
+def stored_pieces(data: bytes, decompress_whole: Callable[[bytes, int | None], Part]) -> Pieces:
+    """As `pieces`, of frames in any form: those with linked blocks are decompressed whole. Raises KafkaError."""
+    at = 0
+    while at < len(data):
+        header = header_at(data, at)
+        if header.is_linked:
+            yield from loaded(partial(decompress_whole, data[at:], None), IN_PLACE_BYTES + 1)
+            return
+        for block, part in _parts(data, at, header):
+            at = block.end
+            yield part
+
+
+def _parts(data: bytes, at: int, header: Header) -> Iterator[tuple[Block, Part | Load]]:
+    """The blocks of the frame at a position, and what they hold."""
+    content = checked(data, at, header)
+    size_bytes = 0
+    for block in blocks(data, header):
+        if not block.word:
+            content.check(size_bytes, data[block.at + 4 : block.end])
+            yield block, b""
+            return
+        for part in loaded(partial(content.plain, data, block), block.bound_bytes):
+            if isinstance(part, Part):
+                size_bytes += len(part)
+            yield block, part
+
+
+def _clients(data: bytes) -> Header:
+    header = header_at(data, 0)
+    if header.is_linked:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "LZ4 frame with linked blocks: send independent blocks")
+    return header
+
+
+def _check_block(data: bytes, block: Block) -> None:
+    if block.word == _AS_IT_IS and data[block.end : block.end + 4] != _END:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "LZ4 block of no bytes: Java's consumer reads no further")
+
+
+def _check_end(data: bytes, end: int) -> None:
+    if end < len(data):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(data) - end} bytes after the LZ4 frame: send one frame")
+
+
+def bound_bytes(data: bytes) -> int:
+    """The most bytes these frames can hold, from their block lengths; walks over headers only. Raises KafkaError."""
+    bound = at = 0
+    while at < len(data):
+        for block in blocks(data, header_at(data, at)):
+            bound += block.bound_bytes
+            at = block.end
+    return bound
+
+
+def largest_part_bytes(data: bytes) -> int:
+    """The most bytes that `stored_pieces` makes in one go; walks over headers only. Raises KafkaError."""
+    largest = at = 0
+    while at < len(data):
+        header = header_at(data, at)
+        if header.is_linked:
+            return max(largest, bound_bytes(data[at:]))
+        for block in blocks(data, header):
+            largest = max(largest, block.bound_bytes)
+            at = block.end
+    return largest
+
+
+class Content:
+    """What the blocks of a frame become, held against its header and its checksums."""
+
+    def __init__(self, header: Header, size_bytes: int | None, alone: bytes) -> None:
+        self._size_bytes = size_bytes
+        self._alone = alone
+        """The header of a frame of one of its blocks."""
+        self._sums_blocks = bool(header.flags & _BLOCK_CHECKSUM)
+        self._output = bytearray()
+        """For one block, made anew for a larger one."""
+        self._summing = None
+        if header.flags & _CONTENT_CHECKSUM:
+            import cramjam
+
+            # the only way to this checksum: it ends what is compressed
+            self._summing = cramjam.lz4.Compressor(level=1, content_checksum=True, block_linked=False)
+
+    def plain(self, data: bytes, block: Block) -> bytes:
+        """A block decompressed. Raises KafkaError."""
+        import cramjam
+
+        if block.word & _AS_IT_IS and not self._sums_blocks:
+            plain = data[block.at + 4 : block.end]
+        else:
+            if len(self._output) < block.bound_bytes:
+                self._output = bytearray(block.bound_bytes)
+            try:
+                if self._sums_blocks:
+                    frame = b"".join((self._alone, data[block.at : block.end], _END))
+                    size = cramjam.lz4.decompress_into(frame, self._output)
+                else:
+                    size = cramjam.lz4.decompress_block_into(data[block.at + 4 : block.end], self._output)
+            except cramjam.DecompressionError as error:
+                raise corrupt("lz4", error) from error
+            plain = bytes(memoryview(self._output)[:size])
+        if self._summing is not None:
+            self._summing.compress(plain)
+            self._summing.flush()
+        return plain
+
+    def check(self, size_bytes: int, checksum: bytes) -> None:
+        """Once all blocks are there. Raises KafkaError."""
+        if self._size_bytes not in (None, size_bytes):
+            raise corrupt("lz4", f"{size_bytes} bytes, {self._size_bytes} by its header")
+        if self._summing is not None and bytes(self._summing.finish())[-4:] != checksum:
+            raise corrupt("lz4", "checksum of the content")
+
+
+def checked(data: bytes, at: int, header: Header) -> Content:
+    """The content of the frame at a position, once its header has been held against its checksum. Raises KafkaError."""
+    if data[header.first - 1] != _header_checksum(data[at + 4 : header.first - 1]):
+        raise corrupt("lz4", "checksum of the header")
+    size_bytes = None
+    if header.flags & _CONTENT_SIZE:
+        (size_bytes,) = _CONTENT_BYTES.unpack_from(data, at + 6)
+    short = bytes((_VERSION | _INDEPENDENT | header.flags & _BLOCK_CHECKSUM, data[at + 5]))
+    return Content(header, size_bytes, MAGIC + short + bytes((_header_checksum(short),)))
+
+
+def _header_checksum(descriptor: bytes) -> int:
+    """The second byte of xxHash-32, for less than 16 bytes (XXH32, seed 0)."""
+    value = _PRIME_5 + len(descriptor)
+    at = 0
+    while at + 4 <= len(descriptor):
+        (word,) = _WORD.unpack_from(descriptor, at)
+        value = _rotated(value + word * _PRIME_3 & _MASK, 17) * _PRIME_4 & _MASK
+        at += 4
+    for byte in descriptor[at:]:
+        value = _rotated(value + byte * _PRIME_5 & _MASK, 11) * _PRIME_1 & _MASK
+    value = (value ^ value >> 15) * _PRIME_2 & _MASK
+    value = (value ^ value >> 13) * _PRIME_3 & _MASK
+    return (value ^ value >> 16) >> 8 & 0xFF
+
+
+def _rotated(value: int, bits: int) -> int:
+    return (value << bits | value >> 32 - bits) & _MASK
