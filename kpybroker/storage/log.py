@@ -320,10 +320,8 @@ class Log(WriteSide):
         self.epochs.assign(epoch, self.end, save=False)
 
     async def sync(self, *, is_chore: bool = False) -> None:
-        """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage.
-
-        A chore is waited for by no request and by no other node, and may take its time.
-        """
+        """Return when all that was flushed is on disk; callers share one fdatasync. No request and no other node waits for
+        a chore, which may take its time. Raises Damage."""
         try:
             with nullcontext() if is_chore else self.device.working(self.world.steady_ms):
                 await self.syncing.up_to(self, self.written_end)

@@ -130,12 +130,9 @@ class Walk:
         return at
 
     def _sound(self, plain: Piece, at: int, last: int) -> int:
-        """The next records up to index `last`, while they are whole and nothing is to be said of them.
-
-        Any other is left to `_any`. Short varints are taken apart in place: calls would cost more than all the rest.
-        """
+        """The next records up to index `last`, while nothing is to be said of them; any other is left to `_any`. Short
+        varints are taken apart in place: calls would cost more than all the rest."""
         earliest, latest, total, begin = self.earliest, self.latest, len(plain), at
-        may_be_absent = not self.needs_keys
         before = -1  # the timestamp delta of the record before, still zigzag: many have the same
         while (index := self.seen) < last and index < INDEXES:
             (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
@@ -171,11 +168,10 @@ class Walk:
                     offset, offset_rest, key = unpack(plain, at)
                     if offset != expected or offset_rest != rest:
                         break
-                    at = (
-                        at + after_key[key]
-                        if key < 0x80
-                        else after_length(plain, at + width, may_be_absent=may_be_absent)
-                    )
+                    if key < 0x80:
+                        at += after_key[key]
+                    else:
+                        at = after_length(plain, at + width, may_be_absent=not self.needs_keys)
                     value = plain[at]
                     if value < 0x80:
                         at += AFTER_LENGTH[value]

@@ -18,12 +18,13 @@ from kpybroker.storage.compaction import look
 from kpybroker.storage.log import Log
 from kpybroker.storage.plain_records import IN_PLACE_BYTES, LARGE_BYTES, STEP_BYTES
 from kpybroker.wire.batch import Batch, Record, encode_batch, read_records
-from kpybroker.wire.compression import PIECE_BYTES, Codec
+from kpybroker.wire.compression import Codec
+from kpybroker.wire.decompressed import PIECE_BYTES
 from kpybroker.wire.thinning import delete_horizon_ms
 from tests.storage.compacting import COMPACT, LIMITS, append, batches_of, clean, opened, records_of, table
 
 UNPACKS = {"read", "decompress", "decompress_into", "decompress_raw"}
-"""What makes plain bytes, PIECE_BYTES at a time or, with LZ4, all of them."""
+"""What makes plain bytes, PIECE_BYTES at a time."""
 LONG_WORK = UNPACKS | {"digest", "compress", "compress_raw"}
 LARGE = replace(COMPACT, segment_bytes=1 << 20, max_message_bytes=1 << 30)
 
@@ -69,7 +70,7 @@ def test_of_a_batch_that_is_large_when_unpacked_the_loop_makes_a_piece(codec: Co
     log = filled(tmp_path, *batches)
     turns = calls_on_the_loop(log)
     made = max(sum(turn[name] for name in UNPACKS) for turn in turns)
-    assert made <= (0 if codec == Codec.LZ4 else IN_PLACE_BYTES // PIECE_BYTES + 1)
+    assert made <= IN_PLACE_BYTES // PIECE_BYTES + 1
     assert [record.offset for record in records_of(log)] == [2, 3, 4]
 
 
