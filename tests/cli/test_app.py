@@ -102,6 +102,31 @@ def test_every_help_page_explains_every_option(path: tuple[str, ...], offline: S
         assert option in shown
 
 
+def families() -> list[tuple[str, ...]]:
+    """What is not complete without the name of a command."""
+    found = []
+    for path in commands():
+        command: Any = get_command(app)
+        for name in path:
+            command = command.commands[name]
+        if hasattr(command, "commands"):
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("path", families(), ids=" ".join)
+def test_a_family_without_a_command_shows_its_help(path: tuple[str, ...], offline: Shell) -> None:
+    """On stderr, with the exit code of arguments that cannot be used."""
+    assert offline(*path) == (2, "", offline(*path, "--help").out)
+
+
+def test_the_program_alone_shows_its_help() -> None:
+    process = kpybroker_process()
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("Usage: kpybroker [OPTIONS] COMMAND ...\n")
+
+
 @pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("produce", "t"), ("consume", "t")])
 def test_nobody_listens(offline: Shell, command: tuple[str, ...]) -> None:
     answer = offline(*command)
