@@ -21,7 +21,7 @@ def main() -> None:
     if is_serving:
         from kpybroker.cli import early
 
-        early.prepare()
+        early.prepare(until_hangup=arguments[0] == "dev" and "--detach" not in arguments)
     from kpybroker.errors import ConfigError
 
     try:

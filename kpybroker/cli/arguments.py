@@ -11,7 +11,8 @@ from kpybroker.cli.help_page import Page, Row
 
 DEV = (
     "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
-    "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C or SIGTERM."
+    "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C, SIGTERM, or when its "
+    "terminal is closed (SIGHUP)."
 )
 SERVE = (
     "Start a broker with Kafka's settings, from a properties file, from --set, or both (--set wins). It prints one "

@@ -270,6 +270,8 @@ class _Stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             # not the loop's own handlers: they would wait while the loop is busy, and so would the second signal
             signal.signal(number, self._on_signal)
+        if early.ends_at_hangup():
+            signal.signal(signal.SIGHUP, self._on_hangup)
         if early.was_asked_to_stop():
             self.wished.set()
         self._hands_over = lifetime.hands_over
@@ -281,6 +283,9 @@ class _Stop:
         if self._signals > 1:
             os._exit(1)
         self._wish()
+
+    def _on_hangup(self, number: int, frame: object) -> None:
+        self._wish()  # however many come: kernel and shell both send one when a terminal is closed
 
     def _wish(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended already
