@@ -181,7 +181,11 @@ async def _consume(client: Client, topic: str, wish: _Wish, printer: _Printer) -
     reader = consuming.Reader(client, topic, dict(positions), ends)
     if printer.is_done:
         return
+    is_waiting_told = not (wish.goes_on and sys.stderr.isatty())
     async for page in reader.pages():
+        if not page and not is_waiting_told:
+            remark(f"waiting for records of {topic}; Ctrl-C ends it")
+            is_waiting_told = True
         looked_at = printer.write(page)
         if wish.group is not None and reader.positions != positions:
             positions = dict(reader.positions)

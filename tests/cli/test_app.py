@@ -127,6 +127,27 @@ def test_the_program_alone_shows_its_help() -> None:
     assert err.startswith("Usage: kpybroker [OPTIONS] COMMAND ...\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [(("topics", "list"), "kpybroker.cli.commands"), (("topics", "list"), "typer"), (("dev",), "kpybroker.cli.early")],
+)
+def test_an_interrupt_while_modules_are_imported(arguments: tuple[str, ...], module: str) -> None:
+    """Ctrl-C in the first moment, before there is anything to stop."""
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "from kpybroker.__main__ import main\n"
+        "main()\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("produce", "t"), ("consume", "t")])
 def test_nobody_listens(offline: Shell, command: tuple[str, ...]) -> None:
     answer = offline(*command)
