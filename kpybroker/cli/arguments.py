@@ -37,7 +37,8 @@ class _Parser(argparse.ArgumentParser):
         return Page(f"{self.prog} [OPTIONS]", self.description or "", (("Options", [*ours, HELP_ROW]),)).render()
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"kpybroker: {message}; see `{self.prog} --help`\n")
+        told = message.removeprefix("argument ").replace(": must be", " must be", 1)
+        self.exit(2, f"kpybroker: {told}; see `{self.prog} --help`\n")
 
 
 def port_number(text: str) -> int:
@@ -50,7 +51,7 @@ def port_number(text: str) -> int:
 def broker_count(text: str) -> int:
     """How many brokers."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 50:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of brokers: write a number from 1 to 50")
+        raise argparse.ArgumentTypeError(f"must be from 1 to 50, not {text!r}")
     return int(text)
 
 
@@ -150,5 +151,5 @@ def _read(arguments: list[str]) -> argparse.Namespace:
     if given.command == "dev" and given.detach:
         for name in ("ephemeral", "ready_file", "until_stdin_closes"):
             if getattr(given, name):
-                dev.error(f"--detach and --{name.replace('_', '-')} exclude each other")
+                dev.error(f"--detach and --{name.replace('_', '-')} cannot be used together")
     return given

@@ -71,7 +71,7 @@ class Facts(NamedTuple):
 def dev(wanted: Wanted, data_dir: Path | None, *, ephemeral: bool, lifetime: Lifetime) -> None:
     """One node on 127.0.0.1 with defaults for a laptop, or several, each a process. Raises ConfigError."""
     if ephemeral and "log.dirs" in wanted.settings:
-        raise ConfigError("--ephemeral and --set log.dirs exclude each other; give one of them")
+        raise ConfigError("--ephemeral and --set log.dirs cannot be used together; give one of them")
     directory = Path(tempfile.mkdtemp(prefix="kpybroker-")) if ephemeral else (data_dir or DEV_DATA_DIR)
     try:
         (_dev_one if wanted.brokers == 1 else _dev_several)(wanted, directory.absolute(), lifetime)
@@ -222,7 +222,7 @@ def _tell_of_the_cluster(config: BrokerConfig) -> None:
 def _log_level() -> str:
     level = os.environ.get("KPYBROKER_LOG", "WARNING").upper()
     if level not in logging.getLevelNamesMapping():
-        raise ConfigError(f"KPYBROKER_LOG={level} is no level; write DEBUG, INFO, WARNING or ERROR")
+        raise ConfigError(f"KPYBROKER_LOG={level} is not a log level; write DEBUG, INFO, WARNING or ERROR")
     return level
 
 

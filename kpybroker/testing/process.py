@@ -79,8 +79,9 @@ class BrokerProcess:
     def started(cls, *settings: str, brokers: int = 1) -> Iterator[BrokerProcess]:
         """A broker with `settings` (`"name=value"`), from ready to stopped.
 
-        brokers: so many are one cluster, at most BROKERS_MAX; `bootstrap` then names them all, and `pid` is the process
-        that started them. Raises TypeError and ValueError for settings that are not `"name=value"`, BrokerStartError.
+        brokers: the number of brokers in the cluster, at most BROKERS_MAX. With several, `bootstrap` names all of
+        them, and `pid` is the process that started them. Raises TypeError and ValueError for settings that are not
+        `"name=value"`, BrokerStartError.
         """
         given = [argument for setting in settings for argument in ("--set", _checked(setting))]
         if not 1 <= brokers <= BROKERS_MAX:

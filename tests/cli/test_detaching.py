@@ -91,4 +91,4 @@ def kpybroker_port(kpybroker: BrokerProcess) -> str:
 def test_what_excludes_detach(other: tuple[str, ...]) -> None:
     refused = program("dev", "--detach", *other)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert f"--detach and {other[0]} exclude each other" in refused.stderr
+    assert f"--detach and {other[0]} cannot be used together" in refused.stderr
