@@ -15,6 +15,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -22,6 +25,12 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
 )
 from kafka.errors import InvalidTopicError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
@@ -179,6 +188,43 @@ class TestConfluentKafka:
         assert found["node.id"].is_read_only
         assert len(found) > 200
         assert found["log.retention.hours"].value == "168"
+
+    def test_scram_credentials(self, admin: AdminClient, unique: Callable[[], str], settled: Settled) -> None:
+        ann, nobody = unique(), unique()
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192)
+        added = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(ann, info, b"secret")])
+        assert added[ann].result(TIMEOUT_S) is None
+
+        def described() -> list[tuple[ScramMechanism, int]]:
+            found = admin.describe_user_scram_credentials().result(TIMEOUT_S)
+            infos = found[ann].scram_credential_infos if ann in found else ()
+            return [(each.mechanism, each.iterations) for each in infos]
+
+        settled(lambda: described() == [(ScramMechanism.SCRAM_SHA_512, 8192)])
+        removals = [UserScramCredentialDeletion(user, ScramMechanism.SCRAM_SHA_512) for user in (ann, nobody)]
+        removed = admin.alter_user_scram_credentials(removals)
+        assert removed[ann].result(TIMEOUT_S) is None
+        with pytest.raises(KafkaException) as refusal:
+            removed[nobody].result(TIMEOUT_S)
+        assert code(refusal) == KafkaError.RESOURCE_NOT_FOUND
+        settled(lambda: described() == [])
+        with pytest.raises(KafkaException) as refusal:
+            admin.describe_user_scram_credentials([ann])[ann].result(TIMEOUT_S)
+        assert code(refusal) == KafkaError.RESOURCE_NOT_FOUND
+
+    def test_there_are_no_acls(self, admin: AdminClient) -> None:
+        one = AclBinding(
+            ResourceType.TOPIC,
+            "a",
+            ResourcePatternType.LITERAL,
+            "User:a",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        with pytest.raises(KafkaException) as refusal:
+            admin.create_acls([one])[one].result(TIMEOUT_S)
+        assert code(refusal) == KafkaError.SECURITY_DISABLED
 
     def test_offsets(self, broker: Running, admin: AdminClient, make_topic: MakeTopic) -> None:
         at = TopicPartition(make_topic(), 0)

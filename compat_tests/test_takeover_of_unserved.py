@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,11 @@ SECURED = {
 }
 LOGIN = """security.protocol=SASL_PLAINTEXT
 sasl.mechanism=SCRAM-SHA-256
-sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="secret";
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="%s" password="secret";
 """
 
 
-def stay_with_kpybroker(home: Home) -> None:
+def stay_with_kpybroker(home: Home, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Long enough for a snapshot of the metadata, which has what is kept for others; with a quota of its own."""
 
     def snapshots() -> set[str]:
@@ -37,6 +38,7 @@ def stay_with_kpybroker(home: Home) -> None:
     before = snapshots()
     rate = ("--entity-type", "clients", "--entity-default", "--add-config", "controller_mutation_rate=1000.5")
     tool("kafka-configs", "--alter", *rate, bootstrap=home.bootstrap).ok()
+    meanwhile()
     tool("kafka-topics", "--create", "--topic", "wide", "--partitions", "500", bootstrap=home.bootstrap).ok()
     until(lambda: snapshots() - before, "kpybroker has made a snapshot")
     home.stop()
@@ -44,9 +46,13 @@ def stay_with_kpybroker(home: Home) -> None:
 
 @pytest.mark.full
 def test_users_and_what_they_may_do(tmp_path: Path) -> None:
-    """Quotas, SCRAM credentials, ACLs and delegation tokens: listed as before, and a user comes in as before."""
-    login = tmp_path / "alice.properties"
-    login.write_text(LOGIN)
+    """Quotas, SCRAM credentials, ACLs and delegation tokens: listed as before, and a user comes in as before.
+
+    kpybroker lists the credentials, too, and a user who has one from kpybroker comes in on Apache Kafka.
+    """
+    login, other = tmp_path / "alice.properties", tmp_path / "bob.properties"
+    login.write_text(LOGIN % "alice")
+    other.write_text(LOGIN % "bob")
     with Home() as home:
         controller, named = steady_port(), f"127.0.0.1:{steady_port()}"
         clients = f"PLAINTEXT://{home.bootstrap},NAMED://{named}"
@@ -57,8 +63,9 @@ def test_users_and_what_they_may_do(tmp_path: Path) -> None:
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
         }
 
+        user = ("--entity-type", "users", "--entity-name", "alice")
+
         def seen() -> list[str]:
-            user = ("--entity-type", "users", "--entity-name", "alice")
             listed = ("--describe", "--owner-principal", "User:alice", "--command-config", str(login))
             return [
                 tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok(),
@@ -66,11 +73,15 @@ def test_users_and_what_they_may_do(tmp_path: Path) -> None:
                 tool("kafka-delegation-tokens", *listed, bootstrap=named).ok(),
             ]
 
+        def add_a_user() -> None:
+            assert tool("kafka-configs", "--describe", *user, bootstrap=home.bootstrap).ok() == before[0]
+            bob = ("--alter", "--entity-type", "users", "--entity-name", "bob", "--add-config")
+            tool("kafka-configs", *bob, "SCRAM-SHA-256=[password=secret]", bootstrap=home.bootstrap).ok()
+
         home.start(KAFKA, secured)
         lower_features(home)
-        user = ("--alter", "--entity-type", "users", "--entity-name", "alice", "--add-config")
         for one in ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=secret]"):
-            tool("kafka-configs", *user, one, bootstrap=home.bootstrap).ok()
+            tool("kafka-configs", "--alter", *user, "--add-config", one, bootstrap=home.bootstrap).ok()
         for resource in (("--topic", "orders"), ("--group", "bill", "--resource-pattern-type", "prefixed")):
             allowed = ("--add", "--allow-principal", "User:alice", "--operation", "Read", *resource)
             tool("kafka-acls", *allowed, bootstrap=home.bootstrap).ok()
@@ -80,9 +91,10 @@ def test_users_and_what_they_may_do(tmp_path: Path) -> None:
         until(lambda: all(word in told for told, word in zip(seen(), words, strict=True)), "all of it is listed")
         before = seen()
         home.stop()
-        stay_with_kpybroker(home)
+        stay_with_kpybroker(home, add_a_user)
         home.start(KAFKA, secured)
         assert seen() == before
+        tool("kafka-delegation-tokens", "--describe", "--command-config", str(other), bootstrap=named).ok()
         rate = ("--describe", "--entity-type", "clients", "--entity-default")
         assert "controller_mutation_rate=1000.5" in tool("kafka-configs", *rate, bootstrap=home.bootstrap).ok()
         home.stop()

@@ -43,6 +43,7 @@ from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
 from kpybroker.replication.txn_markers import TxnMarkers
 from kpybroker.storage.directory import Directory, random_id
+from kpybroker.storage.disk_watch import DiskWatch
 from kpybroker.storage.log_dirs import LogDirectories, open_log_dirs
 from kpybroker.transactions.client import TransactionsClient
 from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
@@ -56,7 +57,6 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-PLAINTEXT = 0
 
 
 class Broker:
@@ -69,8 +69,7 @@ class Broker:
         self.config, self.node_id = config, config.node_id
         self.dynamic = DynamicConfigs(config, config.node_id)
         self.cluster_id = directories[0].cluster_id
-        self.directories = directories
-        self.log_dirs = log_dirs
+        self.directories, self.log_dirs = directories, log_dirs
         self.metrics = Metrics()
         self.image = Image()
         self.answers = Answers()
@@ -85,6 +84,7 @@ class Broker:
         self.controller = Controller(
             world, config, self.quorum, lambda bug: self.fail(f"bug in the controller: {bug!r}"), self._applied
         )
+        self.disk_watch = self._watch_disks()
         self.presence = Presence(world, self.controller, config.node_id)
         self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
         """Asks the active controller whatever handlers and replication want of it."""
@@ -122,6 +122,10 @@ class Broker:
             TRANSACTION_TOPIC: self.transactions,
         }
         self._chores: list[asyncio.Task[None]] = []
+
+    def _watch_disks(self) -> DiskWatch:
+        paths = [each.path for each in self.directories]
+        return DiskWatch(self.world, paths, self.config.broker_session_timeout_ms, self._tell_controller)
 
     def _replicas(self, context: Context) -> Replicas:
         asking = (self.channel, self.node_id, lambda: self.epoch)
@@ -181,10 +185,7 @@ class Broker:
             broker_id=self.node_id,
             cluster_id=self.cluster_id,
             incarnation_id=random_id(self.world.random),
-            listeners=[
-                broker_registration.Listener(name=e.name, host=e.host, port=e.port, security_protocol=PLAINTEXT)
-                for e in advertised
-            ],
+            listeners=[broker_registration.Listener(name=e.name, host=e.host, port=e.port) for e in advertised],
             features=[
                 broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in self.supported_features.items()
@@ -201,13 +202,13 @@ class Broker:
             on_epoch=self._begin_epoch,
             on_failure=self.fail,
             offline_log_dirs=lambda: list(self.log_dirs.offline_ids),
+            wants_fence=lambda: bool(self.disk_watch.hung) and whereabouts.others_live(self.image, self.node_id),
         )
+        self.disk_watch.start()
         await self.lifecycle.join()
+        retention = retain_and_checkpoint(self.world, self.config, self.hosting, self.log_dirs)
         chores = [
-            (
-                "retention and checkpoints",
-                retain_and_checkpoint(self.world, self.config, self.hosting, self.log_dirs),
-            ),
+            ("retention and checkpoints", retention),
             ("the watch over followers", self.replicas.watch_followers()),
             ("the moves between log directories", self.replicas.moves.run()),
             ("the log cleaner", self.log_dirs.keep_clean(lambda: self.config)),
@@ -223,15 +224,13 @@ class Broker:
         self.replicas.wake()
 
     def _tell_controller(self) -> None:
-        """There is news for it: a log directory has failed."""
+        """There is news for it: a log directory has failed, or a disk does not answer."""
         if self.lifecycle is not None:
             self.lifecycle.tell()
 
     async def leave(self, *, also_last: bool = False) -> None:
         """Hand over what this broker leads, while it still serves; the last one need not, unless others still vote."""
-        others = also_last or any(
-            not broker.fenced for node_id, broker in self.image.brokers.items() if node_id != self.node_id
-        )
+        others = also_last or whereabouts.others_live(self.image, self.node_id)
         if self.lifecycle is not None and others and self.config.controlled_shutdown_enable:
             await self.lifecycle.leave()
 
@@ -239,6 +238,7 @@ class Broker:
         """Stop the coordinators, write everything, leave the mark of a clean stop."""
         if self.lifecycle is not None:
             self.lifecycle.stop()
+        self.disk_watch.stop()
         self._heartbeats.close()
         self.channel.close()
         self.presence.stop()
@@ -316,6 +316,7 @@ class Broker:
 
     def _apply_topic_settings(self, name: str) -> None:
         settings = self._log_settings(name)
+        self.replicas.configure(name, settings)
         for index in range(len(self.image.topics[name].partitions)):
             partition = self.hosting.find(name, index)
             if partition is not None:

@@ -20,6 +20,9 @@ M = TypeVar("M", bound=Machine)
 AGAIN_S, AGAIN_MAX_S = 1.0, 60.0
 """How long a partition rests whose machine has broken off: a bug may be met again at once."""
 
+TOLD_LIMIT = 10
+"""Records that cannot be read and are named by their offset, in one replay."""
+
 IN_CLIENTS_WORDS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -34,12 +37,20 @@ IN_CLIENTS_WORDS = {
 
 
 class CoordinatorLog:
-    """A StateLog over another one. Damage, too, is a refusal here: the partition says for itself that it is offline."""
+    """A StateLog over another one. Damage, too, is a refusal here: the partition says for itself that it is offline.
 
-    __slots__ = ("_log",)
+    - name: of the partition.
+    - check: raises Damage where a record cannot be replayed.
+    """
 
-    def __init__(self, log: StateLog) -> None:
+    __slots__ = ("_check", "_log", "_name", "is_checked")
+
+    def __init__(self, log: StateLog, name: str, check: Callable[[Stored], None]) -> None:
         self._log = log
+        self._name = name
+        self._check = check
+        self.is_checked = False
+        """Each record is checked before it is replayed, and passed over where it cannot be."""
 
     @property
     def end(self) -> int:
@@ -62,9 +73,30 @@ class CoordinatorLog:
     def on_committed(self, callback: Callable[[], None]) -> None:
         self._log.on_committed(callback)
 
-    def replay(self) -> AsyncIterator[Sequence[Stored]]:
+    async def replay(self) -> AsyncIterator[Sequence[Stored]]:
         """Every record from the start to the end. Raises Damage."""
-        return self._log.replay()
+        passed_over = 0
+        async for records in self._log.replay():
+            if not self.is_checked:
+                yield records
+                continue
+            sound = []
+            for record in records:
+                try:
+                    self._check(record)
+                except Damage as unreadable:
+                    passed_over += 1
+                    self._tell(record, unreadable, passed_over)
+                else:
+                    sound.append(record)
+            yield sound
+        if passed_over > TOLD_LIMIT:
+            log.error("%s: %d records that cannot be read are passed over in all", self._name, passed_over)
+
+    def _tell(self, record: Stored, unreadable: Damage, number: int) -> None:
+        if number <= TOLD_LIMIT:
+            text = "%s: the record at offset %d cannot be read and is passed over, what was said before it holds: %s"
+            log.error(text, self._name, record.offset, unreadable)
 
 
 class Reign(Generic[M]):
@@ -72,7 +104,7 @@ class Reign(Generic[M]):
 
     __slots__ = ("again_s", "epoch", "loading", "log", "machine", "refusal", "runner", "timer")
 
-    def __init__(self, epoch: int, log: StateLog) -> None:
+    def __init__(self, epoch: int, log: CoordinatorLog) -> None:
         self.epoch = epoch
         self.log = log
         self.machine: M
@@ -89,7 +121,11 @@ class Reigns(Generic[M]):
     """The partitions of one topic that this broker leads, with a machine for each.
 
     - make: a new machine for a partition and the epoch of the reign.
+    - check: raises Damage where a machine could not replay a record.
     - on_loaded: told once a machine has been replayed.
+
+    Records that cannot be read are passed over, and named: they cost what they say, and not all that is in their
+    partition. They are looked for once a replay has met one.
 
     A machine with a bug takes its partition out, and nothing else: it is replayed again after a pause, which doubles.
     """
@@ -99,11 +135,13 @@ class Reigns(Generic[M]):
         topic: str,
         world: World,
         make: Callable[[int, int], M],
+        check: Callable[[Stored], None],
         on_loaded: Callable[[int, Reign[M]], None],
     ) -> None:
         self._topic = topic
         self._world = world
         self._make = make
+        self._check = check
         self._on_loaded = on_loaded
         self._led: dict[int, Reign[M]] = {}
         self._turn = asyncio.Lock()
@@ -133,20 +171,33 @@ class Reigns(Generic[M]):
             if epoch <= known.epoch:
                 return
             self.resign(partition)
-        led = self._led[partition] = Reign(epoch, CoordinatorLog(state_log))
+        led = self._led[partition] = Reign(epoch, CoordinatorLog(state_log, f"{self._topic}-{partition}", self._check))
         self._begin(partition, led)
 
     def _begin(self, partition: int, led: Reign[M]) -> None:
         led.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        led.machine = self._make(partition, led.epoch)
-        led.runner = Runner(led.machine, led.log, self._world, on_bug=partial(self._bug, partition, led))
-        led.loading = asyncio.get_running_loop().create_task(self._load(partition, led, led.runner))
+        self._renew(partition, led)
+        led.loading = asyncio.get_running_loop().create_task(self._load(partition, led))
         led.loading.add_done_callback(_is_told)
 
-    async def _load(self, partition: int, led: Reign[M], runner: Runner) -> None:
+    def _renew(self, partition: int, led: Reign[M]) -> None:
+        led.machine = self._make(partition, led.epoch)
+        led.runner = Runner(led.machine, led.log, self._world, on_bug=partial(self._bug, partition, led))
+
+    async def _replay(self, partition: int, led: Reign[M]) -> None:
+        try:
+            await led.runner.load()
+        except Damage:
+            if led.log.is_checked:
+                raise
+            led.log.is_checked = True
+            self._renew(partition, led)
+            await led.runner.load()
+
+    async def _load(self, partition: int, led: Reign[M]) -> None:
         try:
             async with self._turn:
-                await runner.load()
+                await self._replay(partition, led)
         except Damage as unreadable:
             log.error("%s-%d cannot be loaded: %s", self._topic, partition, unreadable)
             led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kpybroker.errors import MalformedFrame
 
@@ -21,6 +21,9 @@ REQUESTS_MAX = 8
 """So many long requests of one broker are taken apart and answered at a time."""
 ELEMENTS_MAX = 300_000
 """So many elements these have together: a Fetch of 250,000 partitions takes some 100 MB."""
+PARKED_MAX = 500_000
+"""So many elements requests have together that wait for something else, outside of any place: Fetches of many
+partitions for records (some 200 MB), others for the controller."""
 QUEUE_MAX = 1000
 """So many long requests wait for a place."""
 QUEUE_MAX_BYTES = 64 * 1024 * 1024
@@ -50,6 +53,21 @@ class LongWork:
         self.queued_bytes = 0
         """Of the frames that wait."""
         self._on_busy: Callable[[bool], None] | None = None
+        self.parked = 0
+        """Elements of requests that wait outside of any place."""
+        self._held: dict[asyncio.Task[Any] | None, Asked] = {}
+        """The places that are taken, by the task of the request."""
+
+    def park(self, elements: int) -> bool:
+        """Whether so many more may wait; they are counted then, until `unpark`."""
+        if self.parked + elements > PARKED_MAX:
+            return False
+        self.parked += elements
+        return True
+
+    def unpark(self, elements: int) -> None:
+        """They wait no more."""
+        self.parked -= elements
 
     def limit_queue(self, max_bytes: int) -> None:
         """Let frames of so many bytes wait; a single one may have more."""
@@ -87,14 +105,39 @@ class LongWork:
         the largest of those that do is refused, the last that came of several.
         """
         asked = Asked(min(elements, ELEMENTS_MAX), frame_bytes)
+        task = asyncio.current_task()
+        await self._enter(task, asked)
+        try:
+            yield
+        finally:
+            if self._held.pop(task, None) is not None:
+                self._give_place(asked)
+
+    @asynccontextmanager
+    async def outside(self) -> AsyncIterator[None]:
+        """While a request waits for another node its place is somebody else's; then it waits for one again.
+
+        Where too much waits like that already it keeps its place. Nothing happens for a request without one.
+        """
+        task = asyncio.current_task()
+        asked = self._held.get(task)
+        if asked is None or not self.park(asked.elements):
+            yield
+            return
+        del self._held[task]
+        self._give_place(asked)
+        try:
+            yield
+        finally:
+            self.unpark(asked.elements)
+        await self._enter(task, asked._replace(frame_bytes=0))
+
+    async def _enter(self, task: asyncio.Task[Any] | None, asked: Asked) -> None:
         if not self._queue and self._fits(asked):
             self._take(asked)
         else:
             await self._wait(asked)
-        try:
-            yield
-        finally:
-            self._give_place(asked)
+        self._held[task] = asked
 
     async def _wait(self, asked: Asked) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -23,6 +23,7 @@ from oracle.marker_scenes import MarkerScenes
 from oracle.quorum_scenes import QuorumScenes
 from oracle.quota_scenes import QuotaScenes
 from oracle.scenes import Scenes
+from oracle.security_scenes import SecurityScenes
 from oracle.transaction_scenes import TransactionScenes
 from oracle.txn_offset_scenes import TxnOffsetScenes
 from oracle.voter_scenes import VoterScenes
@@ -94,6 +95,7 @@ def main() -> None:
         recorder, at_controller = _at(kafka, int(kafka.bootstrap.rpartition(":")[2])), _at(kafka, kafka.controller_port)
         ClusterScenes(recorder.ask, at_controller.ask).all()
         QuotaScenes(recorder.ask).all()
+        SecurityScenes(recorder.ask).all()
         at_controller.said["api_versions_at_controller"] = at_controller.said.pop("api_versions")
         recorder.write(GOLDEN)
         at_controller.write(GOLDEN)

@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 from kpybroker.cli.local_cluster import LocalNode
 from kpybroker.errors import ConfigError
 
-STOP_PATIENCE_S = 15.0
-"""A child that has not stopped by then is killed."""
+HAND_OVER_PATIENCE_S = 15.0
+STOP_PATIENCE_S = 30.0
+"""A child that has not stopped by then is killed: more than a stop takes on a slow disk (`storage/closing.py`)."""
 HAND_OVER = b"hand over\n"
 """What a child is told before all of them stop."""
 TOLD_BYTES = 2000
@@ -77,7 +78,7 @@ class Child:
             return
         with contextlib.suppress(BrokenPipeError, TimeoutError):
             os.write(self._stdin, HAND_OVER)
-            async with asyncio.timeout(STOP_PATIENCE_S):
+            async with asyncio.timeout(HAND_OVER_PATIENCE_S):
                 await self._left.wait()
 
     async def stop(self) -> None:

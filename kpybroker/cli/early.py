@@ -37,11 +37,17 @@ def was_asked_to_stop() -> bool:
     return bool(_heard)
 
 
-def _hang_up(number: int, frame: FrameType | None) -> None:
-    if not _heard:  # kernel and shell both send one when a terminal is closed
-        _leave(number, frame)
+def ignore_signals() -> None:
+    """The process ends anyhow: what comes now must not change its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _hang_up(number: int, frame: FrameType | None) -> NoReturn:
+    _leave(number, frame)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     _heard.append(number)
+    ignore_signals()
     sys.exit(0)

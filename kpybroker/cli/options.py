@@ -168,7 +168,6 @@ def told(refusal: KafkaError) -> str:
 
 HINTS = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists makes that no error",
-    ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with `kpybroker topics alter TOPIC --set`",
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now; try again when its brokers are up",
     ErrorCode.REQUEST_TIMED_OUT: "give it longer with --timeout",
     ErrorCode.UNSUPPORTED_VERSION: "this broker is too old or too new for it",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from kpybroker.cli import options
 from kpybroker.cli.client import Client, CommandFailed, check
 from kpybroker.cli.json_lines import Outgoing, parse_json_line
 from kpybroker.cli.murmur2 import partition_of
@@ -21,6 +22,8 @@ OPEN_BYTES_MAX = 16 * 1024 * 1024
 """What all partitions together hold back: one request, however many partitions there are."""
 RECORD_OVERHEAD_BYTES = 16
 LINE_BYTES_MAX = 64 * 1024 * 1024
+TOO_LARGE = {ErrorCode.MESSAGE_TOO_LARGE: "max.message.bytes", ErrorCode.RECORD_LIST_TOO_LARGE: "segment.bytes"}
+"""The setting of the topic that a batch is larger than."""
 
 
 @dataclass(slots=True)
@@ -199,7 +202,7 @@ class Sender:
         topic = self._known or await self._client.topic(self._topic)
         self._known = None  # a failure below asks anew who leads
         leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
-        refused: KafkaError | None = None
+        refused: KafkaError | CommandFailed | None = None
         for node in sorted({leaders[partition] for partition in todo}):
             mine = {partition: batch for partition, batch in todo.items() if leaders[partition] == node}
             request = produce.Request(
@@ -226,15 +229,20 @@ class Sender:
                 if row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     todo.pop(row.index, None)
                     continue
-                refused = _refusal(row, self._topic)
+                refused = _refusal(row, self._topic, len(mine[row.index]))
         if refused is not None:
             raise refused
         self._known = topic
 
 
-def _refusal(row: produce.PartitionProduceResponse, topic: str) -> KafkaError:
+def _refusal(row: produce.PartitionProduceResponse, topic: str, size_bytes: int) -> KafkaError | CommandFailed:
+    """Why a batch of this size was not stored; where a setting is in the way, with the value that lets it through."""
     try:
         check(row.error_code, row.error_message or f"a batch for {topic}-{row.index}")
     except KafkaError as refusal:
-        return refusal
+        setting = TOO_LARGE.get(refusal.code)
+        if setting is None:
+            return refusal
+        way_out = f"`kpybroker topics alter {topic} --set {setting}={size_bytes}` lets it through"
+        return CommandFailed(f"{options.told(refusal)}; {way_out}")
     raise AssertionError("asked about a batch that was stored")

@@ -42,12 +42,15 @@ DEV_DEFAULTS = {
 }
 """On a laptop somebody waits for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 
-GC_THRESHOLDS = (10_000, 20, 50)
+GC_THRESHOLDS = (10_000, 5, 200)
+"""A collection of what is young looks at 60,000 objects at most, some 15 ms; a full one comes after 1,000 of them."""
 PUT_OFF = 20
 """Full collections come so many times as late while long requests are under way."""
 MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 KEPT_BYTES = 64 << 20
+ONE_WISH_S = 0.5
+"""A second Ctrl-C that comes so soon is the first one, which somebody has passed on."""
 
 
 class Lifetime(NamedTuple):
@@ -120,6 +123,7 @@ def _dev_several(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
             raise ConfigError(f"cannot write {directory}: {error.strerror}; choose another --data-dir") from error
         ports.let_nodes_listen()
         failure = asyncio.run(_oversee(children.fork_all(nodes, _run_child), directory, lifetime))
+    early.ignore_signals()
     world.disk.close(lock)
     _end_with(failure)
 
@@ -192,7 +196,9 @@ def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
         import uvloop
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    _end_with(asyncio.run(_serve(config, lifetime)))
+    failure = asyncio.run(_serve(config, lifetime))
+    early.ignore_signals()
+    _end_with(failure)
 
 
 def _prepare(lifetime: Lifetime) -> None:
@@ -256,14 +262,18 @@ def _partial(path: Path) -> Path:
 
 
 class _Stop:
-    """The wish to stop: from a signal or the end of stdin. A second signal does not wait for anything."""
+    """The wish to stop: from a signal or the end of stdin.
+
+    A second Ctrl-C does not wait for anything. A second SIGTERM does: one wish may come as several, for `timeout` and
+    the like send it to the process and to its group. So may one Ctrl-C, where a wrapper passes it on.
+    """
 
     def __init__(self) -> None:
         self.wished = asyncio.Event()
         self.hand_over = asyncio.Event()
         """Whoever started this wants it to hand over what it leads."""
         self._loop = asyncio.get_running_loop()
-        self._signals = 0
+        self._wished_at: float | None = None
         self._hands_over = False
 
     def listen(self, lifetime: Lifetime) -> None:
@@ -279,10 +289,12 @@ class _Stop:
             threading.Thread(target=self._read_stdin, daemon=True).start()
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self._signals += 1
-        if self._signals > 1:
+        now = self._loop.time()
+        if self._wished_at is None:
+            self._wished_at = now
+            self._wish()
+        elif number == signal.SIGINT and now - self._wished_at >= ONE_WISH_S:
             os._exit(1)
-        self._wish()
 
     def _on_hangup(self, number: int, frame: object) -> None:
         self._wish()  # however many come: kernel and shell both send one when a terminal is closed

@@ -95,6 +95,12 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     harmless("socket.connection.setup.timeout.ms", LONG, "10000"),
     harmless("socket.listen.backlog.size", INT, "50", at_least(1)),
     harmless("socket.receive.buffer.bytes", INT, "102400"),
-    obeyed("socket.request.max.bytes", INT, "104857600", at_least(1)),
+    obeyed(
+        "socket.request.max.bytes",
+        INT,
+        "104857600",
+        at_least(1),
+        doc="Requests that carry no records have 32 MB at most.",
+    ),
     harmless("socket.send.buffer.bytes", INT, "102400"),
 )

@@ -11,6 +11,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.errors import ErrorCode
 from kpybroker.machine import Tick
 
@@ -380,5 +381,6 @@ Command = (
     | AlterConfigs
     | IncrementalAlterConfigs
     | AlterClientQuotas
+    | AlterUserScramCredentials
     | AllocateProducerIds
 )

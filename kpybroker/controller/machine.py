@@ -17,11 +17,13 @@ from kpybroker.controller import (
     log_dirs,
     quotas,
     reassignment,
+    scram,
     topics,
 )
 from kpybroker.controller import commands as asked
 from kpybroker.controller.commands import Command, ProducerIdBlock
 from kpybroker.controller.rules import Rules
+from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
@@ -105,6 +107,8 @@ class ControllerMachine:
                 return configs.incremental_alter_configs(state, self.config, command)
             case asked.AlterClientQuotas():
                 return quotas.alter_client_quotas(state, command)
+            case AlterUserScramCredentials():
+                return scram.alter_user_scram_credentials(state, command)
             case asked.AllocateProducerIds():
                 return self._allocate_producer_ids(command)
             case asked.RegisterBroker():

@@ -92,6 +92,8 @@ class ControllerState:
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     quotas: dict[Entity, Mapping[str, float]] = field(default_factory=dict)
+    scram_credentials: set[tuple[str, int]] = field(default_factory=set)
+    """User and mechanism of each; what they are is in the Image."""
     next_producer_id: int = 0
     partition_count: int = 0
     open_transaction: list[Any] | None = None
@@ -233,6 +235,14 @@ def _quota(state: ControllerState, record: stored.ClientQuotaRecord) -> None:
     changed(state.quotas, record)
 
 
+def _scram_credential(state: ControllerState, record: stored.UserScramCredentialRecord) -> None:
+    state.scram_credentials.add((record.name, record.mechanism))
+
+
+def _remove_scram_credential(state: ControllerState, record: stored.RemoveUserScramCredentialRecord) -> None:
+    state.scram_credentials.discard((record.name, record.mechanism))
+
+
 CHANGES: Mapping[type[Any], Callable[[ControllerState, Any], None]] = {
     stored.TopicRecord: _topic,
     stored.RemoveTopicRecord: _remove_topic,
@@ -248,4 +258,6 @@ CHANGES: Mapping[type[Any], Callable[[ControllerState, Any], None]] = {
     stored.FeatureLevelRecord: _feature,
     stored.ProducerIdsRecord: _producer_ids,
     stored.ClientQuotaRecord: _quota,
+    stored.UserScramCredentialRecord: _scram_credential,
+    stored.RemoveUserScramCredentialRecord: _remove_scram_credential,
 }

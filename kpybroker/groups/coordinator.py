@@ -13,6 +13,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.coordinating import Reign, Reigns
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.groups.assignors import ASSIGNORS, CLASSES
+from kpybroker.groups.checking import check_record
 from kpybroker.groups.commands import DropTopics, EndTransaction, ListGroups
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.settings import GroupSettings
@@ -90,7 +91,7 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
         """Topics deleted while a partition was loading, by that partition."""
-        self.reigns = Reigns(TOPIC, world, self._machine, self._loaded)
+        self.reigns = Reigns(TOPIC, world, self._machine, check_record, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""

@@ -31,6 +31,19 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     return Response(results=list(topics.values()))
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition is refused."""
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            told = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=[]))
+            told.partitions += [
+                AlterReplicaLogDirPartitionResult(partition_index=index, error_code=refusal.code)
+                for index in topic.partitions
+            ]
+    return Response(results=list(topics.values()))
+
+
 def _altered(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
     try:
         broker.replicas.moves.alter(topic, index, path)

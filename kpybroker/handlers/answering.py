@@ -21,7 +21,7 @@ def handler_of(api: Api) -> ModuleType:
 
 
 async def answer(broker: Broker, api: Api, call: Call, request: Any) -> Any:
-    """The response. Raises KafkaError where the API has no place for one."""
+    """The response."""
     try:
         result = handler_of(api).handle(broker, call, request)
         return await result if inspect.iscoroutine(result) else result
@@ -32,13 +32,14 @@ async def answer(broker: Broker, api: Api, call: Call, request: Any) -> Any:
 
 
 def refused(api: Api, request: Any, refusal: KafkaError) -> Any:
-    """The response that says so: the handler's `refuse`, or the code in a new response. Raises where neither fits."""
+    """The response that says so: the handler's `refuse`, or the code in a new response.
+
+    Raises MalformedFrame where the request wants no answer (Produce with acks=0).
+    """
     refuse = getattr(handler_of(api), "refuse", None)
     if refuse is not None:
         return refuse(request, refusal)
     response = api.response()
-    if not hasattr(response, "error_code"):
-        raise refusal
     response.error_code = int(refusal.code)
     if hasattr(response, "error_message"):
         response.error_message = refusal.message

@@ -30,11 +30,20 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return Response(groups=groups)
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every group is refused."""
+    return Response(groups=[_refused(each, refusal) for each in request.group_ids])
+
+
+def _refused(group_id: str, refusal: KafkaError) -> DescribedGroup:
+    return DescribedGroup(group_id=group_id, error_code=refusal.code, error_message=refusal.message)
+
+
 async def _describe(broker: Broker, group_id: str) -> DescribedGroup:
     try:
         check_served(broker)
         runner = broker.groups.runner(group_id)
         described: DescribedGroup = await runner.ask(DescribeConsumerGroup(group_id), broker.config.request_timeout_ms)
     except KafkaError as refusal:
-        return DescribedGroup(group_id=group_id, error_code=refusal.code, error_message=refusal.message)
+        return _refused(group_id, refusal)
     return described

@@ -27,3 +27,9 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             code = refusal.code
         results.append(DeletableGroupResult(group_id=group_id, error_code=code))
     return Response(results=results)
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every group is refused."""
+    names = dict.fromkeys(request.groups_names)
+    return Response(results=[DeletableGroupResult(group_id=each, error_code=refusal.code) for each in names])

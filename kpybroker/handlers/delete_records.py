@@ -34,6 +34,24 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return Response(topics=topics)
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition is refused."""
+    return Response(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(
+                        partition_index=ask.partition_index, low_watermark=-1, error_code=refusal.code
+                    )
+                    for ask in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 async def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
         partition = broker.hosting.leads(topic, ask.partition_index)

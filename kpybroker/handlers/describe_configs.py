@@ -47,6 +47,20 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     return Response(results=results)
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every resource is refused."""
+    return Response(results=[_refused(resource, refusal) for resource in request.resources])
+
+
+def _refused(resource: DescribeConfigsResource, refusal: KafkaError) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=refusal.code,
+        error_message=refusal.message or "",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
 def layers(broker: Broker) -> BrokerLayers:
     """The settings of this broker by layers."""
     image = broker.image
@@ -61,12 +75,7 @@ def _answer(broker: Broker, resource: DescribeConfigsResource, request: Request)
     try:
         entries = _describe(broker, resource.resource_type, resource.resource_name)
     except KafkaError as refusal:
-        return DescribeConfigsResult(
-            error_code=refusal.code,
-            error_message=refusal.message or "",
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
+        return _refused(resource, refusal)
     wanted = frozenset(resource.configuration_keys or ())
     return DescribeConfigsResult(
         resource_type=resource.resource_type,

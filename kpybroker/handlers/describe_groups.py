@@ -37,6 +37,11 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return Response(groups=groups)
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every group is refused."""
+    return Response(groups=[DescribedGroup(group_id=each, error_code=refusal.code) for each in request.groups])
+
+
 async def _describe(broker: Broker, call: Call, group_id: str) -> DescribedGroup:
     described: DescribedGroup
     try:

@@ -27,13 +27,27 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return Response(topics=topics)
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition is refused."""
+    return Response(
+        topics=[
+            TopicResponse(name=topic.name, partitions=[_refused(index, refusal) for index in topic.partition_indexes])
+            for topic in request.topics
+        ]
+    )
+
+
+def _refused(index: int, refusal: KafkaError) -> PartitionResponse:
+    return PartitionResponse(
+        partition_index=index, error_code=refusal.code, error_message=refusal.message, active_producers=[]
+    )
+
+
 def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
         partition = broker.hosting.leads(topic, index)
     except KafkaError as refusal:
-        return PartitionResponse(
-            partition_index=index, error_code=refusal.code, error_message=refusal.message, active_producers=[]
-        )
+        return _refused(index, refusal)
     return PartitionResponse(
         partition_index=index,
         active_producers=[

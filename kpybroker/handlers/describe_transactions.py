@@ -24,11 +24,20 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     return Response(transaction_states=states)
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every id is refused."""
+    return Response(transaction_states=[_refused(each, refusal) for each in request.transactional_ids])
+
+
+def _refused(transactional_id: str, refusal: KafkaError) -> TransactionState:
+    return TransactionState(error_code=refusal.code, transactional_id=transactional_id)
+
+
 async def _describe(broker: Broker, transactional_id: str) -> TransactionState:
     try:
         found = await broker.transactions.describe(transactional_id, broker.config.request_timeout_ms)
     except KafkaError as refusal:
-        return TransactionState(error_code=refusal.code, transactional_id=transactional_id)
+        return _refused(transactional_id, refusal)
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(found.partitions):
         topics[topic].append(index)

@@ -12,7 +12,9 @@ PATIENCE_MS = 1000
 
 
 async def served_everywhere(broker: Broker, timeout_ms: int) -> None:
-    """Until every live broker has applied what this one, the active controller, has committed by now."""
+    """Until every live broker has applied what this one, the active controller, has committed by now, and this one
+    has opened its logs."""
+    await broker.replicas.until_hosted()
     if len(broker.image.brokers) < 2:
         return
 

@@ -1,7 +1,8 @@
 """The Fetch of very many partitions: looked at, answered and encoded in turns, so that others do not wait for it.
 
 When something is appended it looks again after a while that grows with the number of partitions: however busy they are,
-it takes a fifth of the time at most. Its `max_wait_ms` holds as for any other fetch.
+it takes a fifth of the time at most. Its `max_wait_ms` holds as for any other fetch, unless too much waits already
+(`long_work.PARKED_MAX`): then it is answered at once, with what there is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kpybroker.handlers.in_turns import SLICE, Turns, slices
 from kpybroker.replication.sessions import Session, Want, Wanted
 from kpybroker.wire.api import by_key
 from kpybroker.wire.forms import FetchedMany
-from kpybroker.wire.message import Buffer, merge, pieces_in_turns
+from kpybroker.wire.message import Buffer, build_chunks_in_turns
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ AGAIN_S_A_PARTITION = 20e-6
 class ManyFetchReply(FetchReply):
     """Looks at its partitions in a task, one look at a time. A rack is not asked for: the leader answers."""
 
-    __slots__ = ("_again", "_must_answer")
+    __slots__ = ("_again", "_must_answer", "_parked")
 
     def __init__(
         self, broker: Broker, call: Call, request: Request, session: Session | None, wants: list[Want]
@@ -40,6 +41,8 @@ class ManyFetchReply(FetchReply):
         super().__init__(broker, call, request, session, wants)
         self._again: asyncio.TimerHandle | None = None
         self._must_answer = False
+        self._parked = 0
+        """Rows that are counted among those that wait."""
 
     def try_now(self, *, final: bool) -> Response | None:
         """Begin to look; the answer comes later."""
@@ -67,6 +70,8 @@ class ManyFetchReply(FetchReply):
 
     def _release(self) -> None:
         super()._release()
+        self._broker.long_work.unpark(self._parked)
+        self._parked = 0
         if self._again is not None:
             self._again.cancel()
 
@@ -74,7 +79,7 @@ class ManyFetchReply(FetchReply):
         while True:
             must_answer = self._must_answer
             rows, is_enough = await self._look_at_all()
-            if must_answer or is_enough:
+            if must_answer or is_enough or not self._may_wait():
                 self._finish(await self._answer(rows))
                 return
             if not self._watched:
@@ -84,6 +89,12 @@ class ManyFetchReply(FetchReply):
             if not self._must_answer:
                 self._task = None
                 return
+
+    def _may_wait(self) -> bool:
+        if not self._parked and not self._broker.long_work.park(len(self.wants)):
+            return False
+        self._parked = len(self.wants)
+        return True
 
     async def _look_at_all(self) -> tuple[list[tuple[Want, PartitionData]], bool]:
         """All rows, and whether they are worth an answer."""
@@ -124,7 +135,7 @@ class ManyFetchReply(FetchReply):
         whole.responses = list(topics.values())
         if len(topics) <= SLICE and sum(len(topic.partitions) for topic in whole.responses) <= SLICE:
             return whole
-        body: list[Buffer] = list(merge(*await work.through(pieces_in_turns(whole, version))))
+        body: list[Buffer] = list(await work.through(build_chunks_in_turns(whole, version)))
         return FetchedMany(whole.session_id, body, version >= by_key[self.call.api_key].flexible)
 
 

@@ -13,9 +13,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
-from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.fetch import FetchReply
 from kpybroker.handlers.fetch_sessions import resume
+from kpybroker.replication.fetch_session import NAMED_MAX
 from kpybroker.replication.followers import UNKNOWN, Follower
 from kpybroker.replication.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition import Partition
 
 NO_EPOCH = -1
+NAMED_LIMIT = 2 * NAMED_MAX
+"""The partitions that one Fetch may name: they are looked at in one go."""
 COUNT_ALL_MS = 250
 """How often a session is looked at as a whole: well below any replica.lag.time.max.ms."""
 
@@ -231,7 +234,12 @@ def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
 
 
 def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
-    """Count what the follower has, then answer at once where there is something to say, else park."""
+    """Count what the follower has, then answer at once where there is something to say, else park.
+
+    Raises MalformedFrame where it names more than a follower does.
+    """
+    if call.is_long and sum(len(topic.partitions) for topic in request.topics) > NAMED_LIMIT:
+        raise MalformedFrame(f"the Fetch of a replica names more than {NAMED_LIMIT} partitions")
     broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
     session, named = resume(broker, request, call.version >= 13, ReplicaWant)
     news = News() if session is None else session.news

@@ -45,6 +45,22 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition is refused."""
+    return Response(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=ask.partition_index, error_code=refusal.code)
+                    for ask in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 async def _answer(
     broker: Broker, call: Call, request: Request, topic: str, ask: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:

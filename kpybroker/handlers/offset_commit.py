@@ -60,6 +60,23 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return Response(topics=topics)
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition is refused."""
+    return Response(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=ask.partition_index, error_code=refusal.code)
+                    for ask in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 async def _commit(
     broker: Broker, call: Call, request: Request, known: list[Known], answers: list[OffsetCommitResponsePartition]
 ) -> None:

@@ -38,6 +38,21 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition is refused."""
+    return Response(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    EpochEndOffset(partition=ask.partition, error_code=refusal.code) for ask in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 def _answer(broker: Broker, topic: str, ask: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
     try:
         partition = broker.hosting.leads(topic, ask.partition)

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings
-from kpybroker.errors import KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.groups import checking as groups_checking
 from kpybroker.handlers.produce import Opened, Verdicts, append_all
+from kpybroker.machine import Stored
 from kpybroker.storage.admission import check_header, opening
+from kpybroker.storage.opening import refusal
 from kpybroker.storage.slices import OffLoop, Work, nothing_open
-from kpybroker.wire.batch import Batch, split
+from kpybroker.transactions import records as transactions_records
+from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request
 from kpybroker.wire.walking import SLICE_RECORDS
 
@@ -24,14 +28,43 @@ if TYPE_CHECKING:
 
 SLICES_AT_ONCE = 4
 """Before others have their turn; a few milliseconds at most."""
+REPLAYED_LIMIT_BYTES = 8 << 20
+"""What a batch may decompress to that coordinators are to replay: a record of theirs is read in one go."""
+REPLAYED_ON_LOOP_BYTES = 16 << 10
+"""Of such a batch, read on the loop; a larger one, or one that is compressed, is read on a thread."""
+CHECKS: dict[str, Callable[[Stored], None]] = {
+    "__consumer_offsets": groups_checking.check_record,
+    "__transaction_state": transactions_records.check_record,
+}
+"""By topic: raises Damage where its coordinator could not replay a record."""
 
 
-def opening_one(data: PartitionProduceData, batch: Batch, settings: LogSettings, now_ms: int) -> Work[Opened]:
+def opening_one(
+    data: PartitionProduceData, batch: Batch, topic: str, settings: LogSettings, now_ms: int
+) -> Work[Opened]:
     """The only batch of a request."""
     try:
-        return {id(data): (yield from opening(batch, settings, now_ms))}
+        found = yield from opening(batch, settings, now_ms)
+        check = CHECKS.get(topic)
+        if check is not None:
+            work = partial(check_replayed, found, check)
+            if found.codec or found.size_bytes > REPLAYED_ON_LOOP_BYTES:
+                yield work
+            else:
+                work()
+        return {id(data): found}
     except KafkaError as refusal:
         return {id(data): refusal}
+
+
+def check_replayed(batch: Batch, check: Callable[[Stored], None]) -> None:
+    """Refuse what a coordinator could not replay. Raises KafkaError: INVALID_RECORD, MESSAGE_TOO_LARGE."""
+    for index, record in enumerate(read_records(batch, REPLAYED_LIMIT_BYTES)):
+        try:
+            check(Stored(record.key, record.value))
+        except Damage as unreadable:
+            text = f"the coordinator of this topic cannot read the record: {unreadable}"
+            raise refusal(ErrorCode.INVALID_RECORD, text, [index]) from unreadable
 
 
 def checked(batch: Batch, settings: LogSettings, now_ms: int) -> Batch | KafkaError:
@@ -57,8 +90,8 @@ def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
                 continue
             if len(batches) > 1:
                 continue
-            if log.opens(batches[0]):
-                found |= yield from opening_one(data, batches[0], log.settings, broker.world.wall_ms())
+            if name in CHECKS or log.opens(batches[0]):
+                found |= yield from opening_one(data, batches[0], name or "", log.settings, broker.world.wall_ms())
             else:
                 found[id(data)] = checked(batches[0], log.settings, broker.world.wall_ms())
             records += batches[0].record_count
@@ -103,9 +136,13 @@ async def append_later(
     step: OffLoop | None = None,
 ) -> Reply:
     """Append once all has been opened, and answer as any Produce: what was appended is written, so that the next
-    request may begin. Raises KafkaError: REQUEST_TIMED_OUT where opening did not get a place in time."""
+    request may begin. Where opening did not get a place in time nothing is appended: REQUEST_TIMED_OUT."""
     timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 nobody would be told
-    opened = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
+    opened: Opened
+    try:
+        opened = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
+    except KafkaError as refusal:
+        opened = {id(data): refusal for topic in request.topic_data for data in topic.partition_data}
     reply = append_all(broker, call, request, verdicts, opened)
     broker.hosting.flush()
     return reply

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.handlers.produce_refusals import ACKS_WITH_REPLY, first_error, name_leader, refuse_partition
+from kpybroker.handlers.produce_refusals import refuse as refuse
 from kpybroker.storage.admission import ALL, NOTHING, RECORDS
 from kpybroker.wire.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.forms import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
-    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     Request,
@@ -42,13 +42,12 @@ Opened = dict[int, Batch | KafkaError]
 """By the identity of a PartitionProduceData, the batch to append in its place, or why not."""
 Later = Coroutine[Any, Any, Reply | Response | None]
 """The rest of a Produce that has to wait before it can append; None where no answer is wanted."""
-NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
-"""Refused before the log's state mattered: its start is not told, as Kafka does not."""
 ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes."""
+AT_ONCE_BYTES = 8 * 1024 * 1024
+"""Batches of several partitions are checked and written in one go up to here: some 15 ms."""
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
-ACKS_WITH_REPLY = (ACKS_ALL, ACKS_LEADER)
 _acknowledged = partial(tuple.__new__, Acknowledged)
 """A NamedTuple's own constructor costs three times as much."""
 ADMIN_CLIENT = "__admin_client"
@@ -90,7 +89,7 @@ class ProduceReply(Reply):
                 continue
             refusal = partition.refusal
             if refusal is not None:
-                _refuse(answer, refusal)
+                refuse_partition(answer, refusal)
                 if refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                     answer.current_leader = LeaderIdAndEpoch(
                         leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
@@ -224,7 +223,7 @@ def _handle_one(
             data.records = records
             return _in_transaction(broker, call, request)
         now_ms, known = broker.world.wall_ms(), RECORDS
-        if partition.log.opens(batch):
+        if partition.is_internal or partition.log.opens(batch):
             data.records = records
             opened = _open_one(broker, call, request, data, partition, batch, now_ms)
             if not isinstance(opened, Batch):
@@ -235,11 +234,11 @@ def _handle_one(
         answer = PartitionProduceResponse(index=data.index)
         if partition is not None:
             answer.log_start_offset = partition.log.start
-        _refuse(answer, error)
+        refuse_partition(answer, error)
         told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
         response = Response(responses=[told])
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            _name_leader(broker, call, response, name, answer)
+            name_leader(broker, call, response, name, answer)
         return response
     reply = OneReply(request, call.version, partition, appended)
     broker.hosting.woken.append(reply)
@@ -258,7 +257,7 @@ def _open_one(
     """What to append, or all the rest of the Produce where the batch takes longer. Raises KafkaError."""
     from kpybroker.handlers.opening_batches import append_later, first_slices, opening_one
 
-    begin = partial(opening_one, data, batch, partition.log.settings, now_ms)
+    begin = partial(opening_one, data, batch, partition.topic, partition.log.settings, now_ms)
     begun = begin()
     opened, step = first_slices(begun)
     if opened is None:
@@ -276,11 +275,15 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | L
         partitions = topics[0].partition_data
         if len(partitions) == 1:
             return _handle_one(broker, call, request, topics[0], partitions[0])
-    if call.is_long:
+    if call.is_long or _size_bytes(topics) > AT_ONCE_BYTES:
         from kpybroker.handlers.producing_in_slices import produce_in_slices
 
         return produce_in_slices(broker, call, request)
     return append_or_ask(broker, call, request)
+
+
+def _size_bytes(topics: list[TopicProduceData]) -> int:
+    return sum([len(data.records or b"") for topic in topics for data in topic.partition_data])
 
 
 def append_or_ask(broker: Broker, call: Call, request: Request) -> Reply | Later:
@@ -340,12 +343,12 @@ def append_all(broker: Broker, call: Call, request: Request, verified: Verdicts,
                 answer.log_append_time_ms = appended.log_append_time_ms
                 reply.wait_for(partition, appended.last_offset + 1, answer)
             except KafkaError as error:
-                _refuse(answer, error)
+                refuse_partition(answer, error)
                 refused = True
                 if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    _name_leader(broker, call, result, name, answer)
+                    name_leader(broker, call, result, name, answer)
     if refused and request.acks == ACKS_NONE:
-        raise MalformedFrame(f"a produce with acks=0 was refused: {_first_error(result)}")
+        raise MalformedFrame(f"a produce with acks=0 was refused: {first_error(result)}")
     broker.hosting.woken.append(reply)
     return reply
 
@@ -362,36 +365,3 @@ def _admit(
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
     return partition, split(records)
-
-
-def _refuse(answer: PartitionProduceResponse, refusal: KafkaError) -> None:
-    answer.error_code = refusal.code
-    answer.base_offset = -1
-    answer.log_append_time_ms = -1
-    if refusal.code in NOT_LOOKED_AT:
-        answer.log_start_offset = -1
-    answer.error_message = refusal.message
-    if refusal.code == ErrorCode.INVALID_RECORD and refusal.records:
-        answer.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
-            for index, why in refusal.records
-        ]
-
-
-def _name_leader(
-    broker: Broker, call: Call, response: Response, topic: str | None, answer: PartitionProduceResponse
-) -> None:
-    """Who leads instead, and where it listens, as far as this broker knows (KIP-951)."""
-    leader = broker.leader_of(topic or "", answer.index, call.listener)
-    if leader is None:
-        return
-    answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
-    if leader.host and all(node.node_id != leader.node_id for node in response.node_endpoints):
-        response.node_endpoints.append(
-            NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack)
-        )
-
-
-def _first_error(result: Response) -> str:
-    codes = [a.error_code for t in result.responses for a in t.partition_responses if a.error_code]
-    return ErrorCode(codes[0]).name

@@ -1,17 +1,18 @@
-"""A Produce to very many partitions: appended, written and settled in slices, with turns for others between them.
+"""A Produce of much: appended, written and settled in slices, with turns for others between them.
 
 Each slice is a request of its own, so that nothing is atomic that was not: refusals are per partition.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
-from kpybroker.handlers.in_turns import SLICE, slices
-from kpybroker.handlers.produce import append_or_ask
+from kpybroker.handlers.in_turns import SLICE
+from kpybroker.handlers.produce import AT_ONCE_BYTES, append_or_ask
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
 
 if TYPE_CHECKING:
@@ -55,33 +56,51 @@ class SlicesReply(Reply):
 
 
 async def produce_in_slices(broker: Broker, call: Call, request: Request) -> SlicesReply:
-    """Append all slices; the reply waits for their answers, so that replication is not waited for here."""
+    """Append all slices; the reply waits for their answers, so that replication is not waited for here.
+
+    `timeout_ms` is the whole request's. Where the connection is lost nobody waits for what was appended.
+    """
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + request.timeout_ms / 1000
     begun: list[Any] = []
-    for topic_data in _in_slices(request.topic_data):
-        some = Request(
-            transactional_id=request.transactional_id,
-            acks=request.acks,
-            timeout_ms=request.timeout_ms,
-            topic_data=topic_data,
-        )
-        result = append_or_ask(broker, call, some)
-        begun.append(await result if inspect.iscoroutine(result) else result)
-        broker.hosting.flush()
-        await broker.long_work.turn()
+    try:
+        for topic_data in _in_slices(request.topic_data):
+            some = Request(
+                transactional_id=request.transactional_id,
+                acks=request.acks,
+                timeout_ms=min(max(int((ends_s - loop.time()) * 1000), 0), request.timeout_ms),
+                topic_data=topic_data,
+            )
+            result = append_or_ask(broker, call, some)
+            begun.append(await result if inspect.iscoroutine(result) else result)
+            broker.hosting.flush()
+            await broker.long_work.turn()
+    except asyncio.CancelledError:
+        SlicesReply(begun, is_wanted=False).abandon()
+        raise
     return SlicesReply(begun, is_wanted=request.acks != 0)
 
 
 def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData]]:
-    """Pieces of few more than SLICE partitions."""
+    """Pieces of SLICE partitions, or of those with which AT_ONCE_BYTES are reached; an empty topic counts as one."""
     piece: list[TopicProduceData] = []
-    room = SLICE
+    room, room_bytes = SLICE, AT_ONCE_BYTES
     for topic in topics:
-        for some in slices(topic.partition_data):
-            piece.append(TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=list(some)))
-            room -= len(some) or 1
-            if room <= 0:
+        left = iter(topic.partition_data)
+        data = next(left, None)
+        is_first = True
+        while is_first or data is not None:
+            is_first = False
+            some = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[])
+            piece.append(some)
+            room -= data is None
+            while data is not None and room > 0 and room_bytes > 0:
+                some.partition_data.append(data)
+                room, room_bytes = room - 1, room_bytes - len(data.records or b"")
+                data = next(left, None)
+            if room <= 0 or room_bytes <= 0:
                 yield piece
-                piece, room = [], SLICE
+                piece, room, room_bytes = [], SLICE, AT_ONCE_BYTES
     if piece:
         yield piece
 

@@ -69,6 +69,22 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     return response
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition is refused."""
+    return Response(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=ask.partition_index, error_code=refusal.code)
+                    for ask in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 async def _commit(broker: Broker, call: Call, request: Request, known: list[Known]) -> list[ErrorCode]:
     """Raises KafkaError."""
     broker.groups.runner(request.group_id)  # whoever does not coordinate the group need not ask

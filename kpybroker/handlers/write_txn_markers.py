@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.wire.rpc.write_txn_markers import Request, Response
+from kpybroker.errors import KafkaError
+from kpybroker.wire.rpc.write_txn_markers import (
+    Request,
+    Response,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+)
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -17,3 +24,25 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """A code for every partition of every marker."""
     return await broker.write_markers(request)
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """Every partition of every marker is refused."""
+    return Response(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=refusal.code)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )

@@ -57,7 +57,7 @@ def tell(old: Image, new: Image, node_id: int) -> None:
             log.info("in-sync sets %s, %d: %s", what, len(names), _named(names))
     if unclean:
         log.warning(
-            "unclean election: this broker leads %d partitions without all that was acknowledged: %s",
+            "unclean election: this broker leads %d partitions, which may lack records that were acknowledged: %s",
             len(unclean),
             _named(unclean),
         )

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kpybroker.errors import Damage
+from kpybroker.metadata import quotas, scram
 from kpybroker.metadata.parts import BrokerImage, Changes, PartitionImage, TopicImage
-from kpybroker.metadata.quotas import NO_QUOTAS, Quotas, changed, record_of
 from kpybroker.metadata.records import kept_as
 from kpybroker.wire.stored import metadata as stored
 
@@ -52,6 +52,7 @@ class Image:
         "next_producer_id",
         "offset",
         "quotas",
+        "scram_credentials",
         "topics",
     )
 
@@ -66,8 +67,9 @@ class Image:
         self.configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
         """(resource type, name) -> the settings it has of its own."""
         self.features: Mapping[str, int] = {}
-        self.quotas: Quotas = NO_QUOTAS
+        self.quotas: quotas.Quotas = quotas.NO_QUOTAS
         """By entity, the values that are set."""
+        self.scram_credentials: scram.ScramCredentials = scram.NO_CREDENTIALS
         self.next_producer_id = 0
         self.changes = Changes()
         self._names: Mapping[bytes, str] = {}
@@ -125,7 +127,9 @@ class Image:
             for key, value in settings.items():
                 yield stored.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
         for entity, values in self.quotas.items():
-            yield from (record_of(entity, key, value) for key, value in values.items())
+            yield from (quotas.record_of(entity, key, value) for key, value in values.items())
+        for user, credentials in self.scram_credentials.items():
+            yield from (scram.record_of(user, mechanism, each) for mechanism, each in credentials.items())
         if self.next_producer_id:
             yield stored.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id)
         yield from self._kept.values()
@@ -141,6 +145,7 @@ class Image:
             "configs",
             "features",
             "quotas",
+            "scram_credentials",
             "next_producer_id",
             "_kept",
             "_open",
@@ -298,7 +303,12 @@ class _Draft:
         self._image.next_producer_id = record.next_producer_id
 
     def quota(self, record: stored.ClientQuotaRecord) -> None:
-        changed(self.of("quotas"), record)
+        quotas.changed(self.of("quotas"), record)
+
+    def scram_credential(
+        self, record: stored.UserScramCredentialRecord | stored.RemoveUserScramCredentialRecord
+    ) -> None:
+        scram.changed(self.of("scram_credentials"), record)
 
     def nothing(self, record: Any) -> None:
         """NoOpRecord and what is left of migrations from ZooKeeper: there is nothing to remember."""
@@ -331,8 +341,8 @@ _CHANGES: Mapping[type[Any], Callable[[_Draft, Any], None]] = {
     stored.ClientQuotaRecord: _Draft.quota,
     stored.AccessControlEntryRecord: _Draft.keep,
     stored.RemoveAccessControlEntryRecord: _Draft.keep,
-    stored.UserScramCredentialRecord: _Draft.keep,
-    stored.RemoveUserScramCredentialRecord: _Draft.keep,
+    stored.UserScramCredentialRecord: _Draft.scram_credential,
+    stored.RemoveUserScramCredentialRecord: _Draft.scram_credential,
     stored.DelegationTokenRecord: _Draft.keep,
     stored.RemoveDelegationTokenRecord: _Draft.keep,
 }

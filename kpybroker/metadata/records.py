@@ -11,6 +11,4 @@ def kept_as(record: Any) -> tuple[Any, bool]:
     """Under which key a record is kept, and whether it says that what is kept there is gone."""
     if isinstance(record, stored.AccessControlEntryRecord | stored.RemoveAccessControlEntryRecord):
         return ("acl", record.id), isinstance(record, stored.RemoveAccessControlEntryRecord)
-    if isinstance(record, stored.UserScramCredentialRecord | stored.RemoveUserScramCredentialRecord):
-        return ("scram", record.name, record.mechanism), isinstance(record, stored.RemoveUserScramCredentialRecord)
     return ("token", record.token_id), isinstance(record, stored.RemoveDelegationTokenRecord)

@@ -23,6 +23,11 @@ class Leader(NamedTuple):
     rack: str | None = None
 
 
+def others_live(image: Image, node_id: int) -> bool:
+    """There are other brokers that are not fenced."""
+    return any(not broker.fenced for other, broker in image.brokers.items() if other != node_id)
+
+
 class Departed:
     """Brokers that were fenced a moment ago: Metadata says for a while where they were.
 

@@ -1,4 +1,4 @@
-"""Who votes, and where the nodes of the quorum listen: settings, then what the nodes tell of one another."""
+"""Where the nodes of the quorum listen: settings, then what the nodes tell of one another; and who answers there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ class Address(NamedTuple):
     port: int
 
 
+class Active(NamedTuple):
+    """The active controller, and where it listens for other nodes (its controller listener)."""
+
+    node_id: int
+    host: str
+    port: int
+
+
 class Addresses:
     """Node ids and addresses of the quorum's controllers."""
 
@@ -26,6 +34,7 @@ class Addresses:
         self._bootstrap = [Address(*server) for server in config.controller_quorum_bootstrap_servers]
         self._names = config.controller_listener_names
         self._next = 0
+        self._silent: set[Address] = set()
 
     def of(self, node_id: int) -> Address | None:
         """Where a node listens; None where nobody has said it."""
@@ -35,7 +44,10 @@ class Addresses:
         """Take in what a response said of leaders: node id, host, port."""
         for node_id, host, port in told:
             if node_id >= 0 and host and port and (node_id in self._known or len(self._known) < KNOWN_MAX):
-                self._known[node_id] = Address(host, port)
+                address = Address(host, port)
+                if self._known.get(node_id) != address:
+                    self._silent.discard(self._known.get(node_id, address))
+                    self._known[node_id] = address
 
     def learn_voters(self, voters: Iterable[Voter]) -> None:
         """Take in where the log says that the voters listen."""
@@ -46,8 +58,28 @@ class Addresses:
 
     def anybody(self) -> Address | None:
         """One of those who may know the leader, each in its turn."""
-        candidates = [*self._known.values(), *self._bootstrap]
+        candidates = self.everybody()
         if not candidates:
             return None
         self._next += 1
         return candidates[self._next % len(candidates)]
+
+    def everybody(self) -> list[Address]:
+        """All that are known, from settings or from nodes."""
+        return [*self._known.values(), *self._bootstrap]
+
+    def answered(self, address: Address) -> None:
+        """Somebody answers there, be it with a refusal."""
+        self._silent.discard(address)
+
+    def unanswered(self, address: Address) -> None:
+        """The last question to this address got no answer."""
+        self._silent.add(address)
+
+    def all_may_answer(self) -> None:
+        """What was tried before somebody led says nothing about who answers now."""
+        self._silent.clear()
+
+    def is_silent(self, address: Address) -> bool:
+        """The last question to this address got no answer."""
+        return address in self._silent

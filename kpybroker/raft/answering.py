@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class Answering:
         self._quorum = quorum
         self._limit_bytes = quorum.config.fetch_max_bytes
         self._parked: dict[Callable[[], None], None] = {}
+        self._wake_is_due = False
         self.standing = Standing(world, quorum)
         self.followed = Followed()
 
@@ -256,13 +258,14 @@ class Answering:
         """It does not wait any more."""
         self._parked.pop(look_again, None)
 
-    @property
-    def is_waited_for(self) -> bool:
-        """There are parked fetches."""
-        return bool(self._parked)
+    def wake_soon(self) -> None:
+        """Let everybody who waits look again, once for all that happens in this turn of the loop."""
+        if self._parked and not self._wake_is_due:
+            self._wake_is_due = True
+            asyncio.get_running_loop().call_soon(self._wake)
 
-    def wake(self) -> None:
-        """Let everybody who waits look again."""
+    def _wake(self) -> None:
+        self._wake_is_due = False
         for look_again in list(self._parked):
             look_again()
 

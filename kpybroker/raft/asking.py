@@ -14,7 +14,7 @@ from typing import Any
 from kpybroker.errors import KafkaError, MalformedFrame
 from kpybroker.peer import Peer
 from kpybroker.raft import state as raft
-from kpybroker.raft.addresses import Addresses
+from kpybroker.raft.addresses import Address, Addresses
 from kpybroker.raft.identity import Identity
 from kpybroker.raft.tasks import begin
 from kpybroker.raft.voters import Voters
@@ -53,8 +53,6 @@ class Asking:
         self._fail = fail
         self._peers: dict[int, Peer] = {}
         self._under_way: dict[int, tuple[Question, asyncio.Task[None]]] = {}
-        self._silent: set[int] = set()
-        """Voters whose last question was not answered."""
         self._twin_known_to: int | None = None
         """A voter who said last that the leader has this node's id, while this node asks for votes."""
 
@@ -74,18 +72,29 @@ class Asking:
         me = self._identity.node_id
         if self._twin_known_to is not None:
             return f"voter {self._twin_known_to} says that node {me} leads: is another node running with this node.id?"
-        silent = [(voter, self._addresses.of(voter)) for voter in self._voters.ids if voter in self._silent]
+        everybody = self._everybody
+        silent = [shown for shown, address in everybody.items() if address and self._addresses.is_silent(address)]
         if not silent:
             return None
-        listed = ", ".join(f"{voter} at {place.host}:{place.port}" if place else f"{voter}" for voter, place in silent)
-        of_all = f"{len(silent)} of {len(self._voters.ids)} controllers"
-        return f"{of_all} {'is' if len(silent) == 1 else 'are'} out of reach: {listed}"
+        of_all = f"{len(silent)} of {len(everybody)} controllers"
+        return f"{of_all} {'is' if len(silent) == 1 else 'are'} out of reach: {', '.join(silent)}"
 
     @property
     def lacks_majority(self) -> bool:
         """So many voters did not answer the last question that nobody can be elected."""
-        silent = sum(voter in self._silent for voter in self._voters.ids)
-        return 2 * (len(self._voters.ids) - silent) <= len(self._voters.ids)
+        everybody = self._everybody
+        silent = sum(address is not None and self._addresses.is_silent(address) for address in everybody.values())
+        return 2 * (len(everybody) - silent) <= len(everybody)
+
+    @property
+    def _everybody(self) -> dict[str, Address | None]:
+        """The voters, shown for people; while the log has not said who votes, the addresses that may know them."""
+        if not self._voters.ids:
+            own = self._identity.listener
+            others = [each for each in self._addresses.everybody() if own is None or each != own[1:]]
+            return {f"{address.host}:{address.port}": address for address in others}
+        known = {voter: self._addresses.of(voter) for voter in self._voters.ids}
+        return {f"{voter} at {at.host}:{at.port}" if at else f"{voter}": at for voter, at in known.items()}
 
     async def finish(self) -> None:
         """Until what is under way is answered or given up."""
@@ -102,27 +111,26 @@ class Asking:
 
     async def _carry(self, question: Question) -> None:
         event: raft.Event | None = None
+        address = self._addresses.of(question.to)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                event = await self._exchange(question)
+            if address is not None:
+                async with asyncio.timeout(self._timeout_s):
+                    event = await self._exchange(question, address)
+                self._addresses.answered(address)
         except LOST as reason:
             log.debug("%s was not answered: %s", question, reason)
-            self._silent.add(question.to)
+            assert address is not None
+            self._addresses.unanswered(address)
             peer = self._peers.pop(question.to, None)
             if peer is not None:
                 peer.close()
-        else:
-            self._silent.discard(question.to)
         finally:
             if self._under_way.get(question.to, (None,))[0] is question:
                 del self._under_way[question.to]
         if event is not None:
             self._step(event)
 
-    async def _exchange(self, question: Question) -> raft.Event | None:
-        address = self._addresses.of(question.to)
-        if address is None:
-            return None
+    async def _exchange(self, question: Question, address: Address) -> raft.Event | None:
         peer = self._peers.get(question.to)
         if peer is None or not peer.is_open:
             peer = await Peer.dial(self._network, *address, client_id=self._identity.client_id)

@@ -83,11 +83,11 @@ class Fetching:
     def _matters(self, source: Source) -> bool:
         state = self._quorum.state
         if source.node_id == raft.NOBODY:
-            return self._looks_for_a_leader
+            return self.looks_for_a_leader
         return state.role is Role.FOLLOWER and (state.leader_id, state.epoch) == (source.node_id, source.epoch)
 
     @property
-    def _looks_for_a_leader(self) -> bool:
+    def looks_for_a_leader(self) -> bool:
         """An observer asks anybody; a voter waits until it is told, or stands."""
         state = self._quorum.state
         return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
@@ -100,7 +100,7 @@ class Fetching:
         if state.role is Role.FOLLOWER:
             address = self._quorum.addresses.of(state.leader_id)
             return None if address is None else Source(state.leader_id, state.epoch, address)
-        if not self._looks_for_a_leader:
+        if not self.looks_for_a_leader:
             return None
         anybody = self._quorum.addresses.anybody()
         return None if anybody is None else Source(raft.NOBODY, state.epoch, anybody)
@@ -118,6 +118,8 @@ class Fetching:
                 self._refusals = 0
             except LOST as reason:
                 log.debug("fetching from %s: %s", source, reason)
+                if not isinstance(reason, KafkaError):
+                    self._quorum.addresses.unanswered(source.address)
                 self._hang_up()
                 self._count_refusals(source, isinstance(reason, ConnectionRefusedError))
                 await asyncio.sleep(self._config.controller_quorum_retry_backoff_ms / 1000)
@@ -151,6 +153,7 @@ class Fetching:
                 max_bytes=self._config.controller_quorum_fetch_max_bytes,
             )
             told = await peer.ask("Fetch", request)
+        quorum.addresses.answered(source.address)
         quorum.addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
         self._look_for_a_misfit(source, told)
         if told.error_code:
@@ -163,6 +166,7 @@ class Fetching:
         if row.error_code:
             raise _refusal(row.error_code)
         if self._matters(source) and source.node_id != raft.NOBODY:
+            quorum.addresses.all_may_answer()
             await self._take(source, row)
 
     def _look_for_a_misfit(self, source: Source, told: Any) -> None:

@@ -222,8 +222,8 @@ class MetadataLog:
             return
         image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
         check_level(image, self._path)
-        self._voters.begin(snapshot.control, snapshot.end)
         self.log.pool.require_room(self._world.disk)
+        self._voters.begin(snapshot.control, snapshot.end)
         self.log.flush()
         try:
             begin_at(self.log, Tail(snapshot.epoch, snapshot.end))

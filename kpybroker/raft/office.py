@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft import state as raft
 from kpybroker.raft.loading import MIN_ISR, leader_change, records_to_begin_with
 from kpybroker.raft.voters import voter_rows
+from kpybroker.storage.files import is_short
 from kpybroker.wire.stored.metadata import frame_record
 
 if TYPE_CHECKING:
     from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
+
+log = logging.getLogger(__name__)
 
 
 class Office:
@@ -46,19 +51,38 @@ class Office:
             rows += voter_rows(known.kraft_version, voters.with_voter(me))[1:]  # it listens elsewhere now
         elif quorum.log.end == 0:
             rows += known.records()
-        quorum.metadata.append(rows, [], lead.epoch, control=True)
-        self.take()
+        try:
+            quorum.metadata.append(rows, [], lead.epoch, control=True)
+        except KafkaError as refusal:
+            self._give_up(refusal)
+        else:
+            self.take()
 
     def take(self) -> None:
         """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
         quorum = self._quorum
         if not quorum.state.is_leader or self._from is not None or quorum.committed < quorum.state.epoch_start:
             return
+        try:
+            self._take()
+        except (KafkaError, OSError) as reason:
+            self._give_up(reason)
+
+    def _give_up(self, reason: KafkaError | OSError) -> None:
+        """Where descriptors are short this node leads no more, and may be elected again. Raises any other reason."""
+        code = reason.code if isinstance(reason, KafkaError) else ErrorCode.NONE
+        if code != ErrorCode.KAFKA_STORAGE_ERROR and not is_short(reason):
+            raise reason
+        log.warning("this node was elected, and leads no more: %s", reason)
+        self._quorum.cannot_lead()
+
+    def _take(self) -> None:
+        quorum = self._quorum
         min_isr = quorum.config.text(MIN_ISR) or "1"
         records: list[Any] = records_to_begin_with(self._world, self._directory, quorum.image, min_isr)
         if records:
             quorum.metadata.append([(None, frame_record(row)) for row in records], records, quorum.epoch, control=False)
-            quorum.wake_fetches()
+            quorum.answering.wake_soon()
         self._from = quorum.log.end
 
     def leave(self) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
@@ -19,17 +18,19 @@ from kpybroker.machine import Stored
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.metadata.image import Image
 from kpybroker.raft import state as raft
-from kpybroker.raft.addresses import Addresses
+from kpybroker.raft.addresses import Active, Addresses
 from kpybroker.raft.answering import Answering
 from kpybroker.raft.asking import Asking
 from kpybroker.raft.changing import Changes
 from kpybroker.raft.core import step
 from kpybroker.raft.current import Current
+from kpybroker.raft.election_timer import SHORT_RETRY_MS, ElectionTimer
 from kpybroker.raft.fetching import Fetching
 from kpybroker.raft.founding import Founding
 from kpybroker.raft.identity import Identity, listener_of
 from kpybroker.raft.joining import Joining
 from kpybroker.raft.loading import first_state, way_out
+from kpybroker.raft.metadata_disk import MetadataDisk
 from kpybroker.raft.metadata_log import MetadataLog, pieces
 from kpybroker.raft.newcomer import Newcomer
 from kpybroker.raft.office import Office
@@ -49,14 +50,6 @@ FAREWELL_S = 0.5
 """How long a leader that stops waits for the others to hear of it."""
 
 
-class Active(NamedTuple):
-    """The active controller, and where it listens for other nodes (its controller listener)."""
-
-    node_id: int
-    host: str
-    port: int
-
-
 class Quorum:
     """The metadata log of this node, a StateLog for the controller. `start`, `run`, then use, then `close`."""
 
@@ -65,14 +58,12 @@ class Quorum:
         self.config = config
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self._on_committed: list[Callable[[], None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
-        self._wake_is_due = False
+        self._timer = ElectionTimer(lambda: self._take(raft.Tick()))
         self._stops = False
         """From now on only what is written already may still commit."""
         self._has_ended = False
         self._steps = 0  # those under way: what one does may ask for another
-        self._voters_have_changed = False
+        self._voters_have_changed = self._cannot_lead = False
         self.voters = Voters(config, directory.directory_id)
         self.metadata = MetadataLog(world, config, self.path, self.voters)
         self.metadata.on_applied = self._applied
@@ -90,6 +81,7 @@ class Quorum:
         self.changes = Changes(world, self)
         self._fetching = Fetching(world, self)
         self._joining = Joining(world, self)
+        self._disk = MetadataDisk(world, self)
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
         self._asking = Asking(
             world.network, self.addresses, self.identity, self.voters, timeout_ms, self._take, self.fail
@@ -115,13 +107,14 @@ class Quorum:
             if self.voters.are_alone:
                 self.step(raft.Start())
                 await self.settle()
-        except (Damage, OSError) as reason:
+        except (Damage, OSError, KafkaError) as reason:
             raise ConfigError(
                 f"the metadata log in {self.path} cannot be used: {reason}; {way_out(reason)}"
             ) from reason
 
     def run(self) -> None:
         """Take part in the quorum: others can reach this node from now on. A sole voter leads already."""
+        self._disk.start()
         self._fetching.start()
         self._joining.start()
         if not self.state.is_leader:
@@ -129,13 +122,13 @@ class Quorum:
 
     @property
     def why_in_vain(self) -> str | None:
-        """Why nobody can be elected, as far as the other voters tell or keep silent."""
+        """Why nobody can be elected, as far as the voters tell or keep silent."""
         return self._asking.why_in_vain
 
     @property
     def lacks_majority(self) -> bool:
-        """This voter asks for votes, and so many others keep silent that nobody can be elected."""
-        return self.state.role in (raft.Role.PROSPECTIVE, raft.Role.CANDIDATE) and self._asking.lacks_majority
+        """This node looks for a leader, and so many voters keep silent that nobody can be elected."""
+        return (self.state.asks_for_votes or self._fetching.looks_for_a_leader) and self._asking.lacks_majority
 
     async def settle(self) -> None:
         """Until what was appended is on disk; for a sole voter it has committed then. Raises Damage."""
@@ -154,8 +147,8 @@ class Quorum:
     async def close(self) -> None:
         """Sync what is written and close the files; a log that is damaged is only closed."""
         self._stops = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
+        self._disk.stop()
         await self.founding.close()
         await self._joining.close()
         await self._fetching.close()
@@ -267,13 +260,13 @@ class Quorum:
         for piece in pieces(records):
             rows: list[Row] = [(None, record.value) for record in piece]
             self.metadata.append(rows, [record.message for record in piece], self.epoch, control=False)
-        self.wake_fetches()
+        self.answering.wake_soon()
         return self.log.end
 
     def append_control(self, rows: list[Row]) -> int:
         """Append control records of this leader's; where the log ends with them. Raises Damage."""
         self.metadata.append(rows, [], self.epoch, control=True)
-        self.wake_fetches()
+        self.answering.wake_soon()
         return self.log.end
 
     async def replay(self) -> AsyncIterator[list[Stored]]:
@@ -288,16 +281,24 @@ class Quorum:
             self.step(event)
         except Damage as damage:
             log.error("the quorum goes on without this node: %s", damage)
+        except KafkaError as refusal:
+            log.warning("not now: %s", refusal)
 
     def step(self, event: raft.Event) -> bool:
-        """Let the function decide, and do what it says; whether a vote was granted. Raises Damage, the end."""
+        """Let the function decide, and do what it says; whether a vote was granted. Raises Damage, the end.
+
+        KAFKA_STORAGE_ERROR where no descriptor is left for what must be on disk: all is as it was before the event.
+        """
         if self._has_ended or (self._stops and type(event) is not raft.Synced):
             return False
         before = self.state
-        self._steps += 1
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        self.state, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
-        sound = False
+        after, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
+        if self._disk.keeps_from(event, effects):
+            return False
+        self._persist(effects, now_ms)
+        self.state, sound = after, False
+        self._steps += 1
         try:
             granted = self._carry_out(effects)
             if (before.role, before.voted) != (self.state.role, self.state.voted):
@@ -308,12 +309,38 @@ class Quorum:
         finally:
             self._steps -= 1
             if not sound:
-                self._has_ended = True  # what comes later would rest on what is not on disk, or was not done
-                self.fail(f"the metadata quorum ends here: {sys.exception()!r}")
+                self._end(sys.exception())
         self._arm()
         if self._voters_have_changed:
             self._voters_changed()
+        if self._cannot_lead:
+            self.cannot_lead()
         return granted
+
+    def _persist(self, effects: list[raft.Effect], now_ms: int) -> None:
+        """Raises KAFKA_STORAGE_ERROR, Damage."""
+        try:
+            for effect in effects:
+                if isinstance(effect, raft.Persist):
+                    write_quorum_state(self._world, self.path, effect.voted, self.voters.static)
+        except KafkaError:
+            self._arm(now_ms + SHORT_RETRY_MS)
+            raise
+        except OSError as error:
+            damage = Damage(str(error))
+            self._end(damage)
+            raise damage from error
+
+    def _end(self, why: BaseException | None) -> None:
+        """What comes later would rest on what is not on disk, or was not done."""
+        self._has_ended = True
+        self.fail(f"the metadata quorum ends here: {why!r}")
+
+    def cannot_lead(self) -> None:
+        """What a leader begins with cannot be written: another one may, at once or when the step under way is done."""
+        self._cannot_lead = bool(self._steps)
+        if not self._cannot_lead:
+            self._take(raft.Resign())
 
     def _voters_changed(self) -> None:
         """The log says something else of who votes: that holds at once, or when the step is done that did it."""
@@ -329,42 +356,25 @@ class Quorum:
         granted = False
         for effect in effects:
             match effect:
-                case raft.Persist():
-                    write_quorum_state(self._world, self.path, effect.voted, self.voters.static)
                 case raft.Lead():
                     self._office.begin(effect)
                 case raft.Commit():
                     self.changes.committed(effect.end)
                     self.metadata.commit(effect.end)
-                    self.wake_fetches()
+                    self.answering.wake_soon()
                 case raft.CaughtUp():
                     self.newcomer.caught_up()
                 case raft.AnswerVote():
                     granted = effect.granted
-                case _:
+                case raft.AskVote() | raft.AskBegin() | raft.AskEnd():
                     self._asking.ask(effect)
         return granted
 
-    def _arm(self) -> None:
-        """Set the timer for the next Tick. One set for earlier stays: it looks again when it fires."""
+    def _arm(self, not_before_ms: int = 0) -> None:
+        """Set the timer for the next Tick."""
         wake_ms = self.state.wake_ms
-        if wake_ms is None or self._stops or (self._timer is not None and self._timer_ms <= wake_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer_ms = wake_ms
-        self._timer = loop.call_later(max(wake_ms / 1000 - loop.time(), 0.001), self._tick)
-
-    def _tick(self) -> None:
-        """Time is up. After a stall of this node what others have said may wait in the sockets: that is read first."""
-        self._timer = None
-        loop = asyncio.get_running_loop()
-        if loop.time() * 1000 - self._timer_ms > raft.LATE_MS:
-            self._timer_ms = int(loop.time() * 1000) + raft.READING_MS
-            self._timer = loop.call_later(raft.READING_MS / 1000, self._tick)
-            return
-        self._take(raft.Tick())
+        if wake_ms is not None and not self._stops:
+            self._timer.set(max(wake_ms, not_before_ms))
 
     def _role_changed(self, before: raft.State) -> None:
         state = self.state
@@ -378,7 +388,7 @@ class Quorum:
             log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
             if state.leader_id != raft.NOBODY:
                 chronicle.info("node %d is the controller, epoch %d of the quorum", state.leader_id, state.epoch)
-            self.wake_fetches()
+            self.answering.wake_soon()
             self._office.tell()
 
     def _applied(self) -> None:
@@ -388,13 +398,3 @@ class Quorum:
             callback()
         self._office.look()
         self.current.look()
-
-    def wake_fetches(self) -> None:
-        """Let parked fetches look again, once for all that happens in this turn of the loop."""
-        if not self._wake_is_due and self.answering.is_waited_for:
-            self._wake_is_due = True
-            asyncio.get_running_loop().call_soon(self._wake_now)
-
-    def _wake_now(self) -> None:
-        self._wake_is_due = False
-        self.answering.wake()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kpybroker.errors import Damage
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.raft.state import EPOCH_MAX, Voted
 from kpybroker.raft.voter_set import NO_DIRECTORY
 from kpybroker.storage.directory import decode_id, encode_id, read_whole, write_whole
+from kpybroker.storage.files import is_short
 from kpybroker.world import World
 
 QUORUM_STATE = "quorum-state"
@@ -40,7 +41,10 @@ def _directory(told: Any) -> bytes:
 
 
 def write_quorum_state(world: World, directory: str, voted: Voted, static_voters: tuple[int, ...] = ()) -> None:
-    """Replace the file; on disk when this returns. `static_voters`: those of kraft.version 0, whose form is older."""
+    """Replace the file; on disk when this returns. `static_voters`: those of kraft.version 0, whose form is older.
+
+    Raises OSError; KAFKA_STORAGE_ERROR where no descriptor is left: the file is the old one or the new one then.
+    """
     told: dict[str, Any]
     if static_voters:
         told = {
@@ -60,5 +64,11 @@ def write_quorum_state(world: World, directory: str, voted: Voted, static_voters
             "votedDirectoryId": encode_id(voted.voted_directory or NO_DIRECTORY),
             "data_version": 1,
         }
-    write_whole(world, f"{directory}/{QUORUM_STATE}", json.dumps(told, separators=(",", ":")).encode())
-    world.disk.sync_directory_blocking(directory)
+    try:
+        write_whole(world, f"{directory}/{QUORUM_STATE}", json.dumps(told, separators=(",", ":")).encode())
+        world.disk.sync_directory_blocking(directory)
+    except OSError as error:
+        if not is_short(error):
+            raise
+        why = f"file descriptors are short, and without one no vote is told: {error}"
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why) from error

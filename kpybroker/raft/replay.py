@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kpybroker.errors import Damage, KafkaError, MalformedFrame
+from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
 from kpybroker.raft.tasks import begin
 from kpybroker.storage.log import Log
+from kpybroker.storage.syncing import SHORT_RETRY_S
 from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.stored.metadata import unframe_record
 
@@ -140,7 +141,7 @@ class Replay:
     async def _read_back(self) -> None:
         try:
             while self.applied < self._committed and not self._is_broken and not self._is_in_memory():
-                await self._read_some()
+                await self._read_some_or_wait()
         except (Damage, KafkaError) as damage:
             self._is_broken = True
             self._on_damage(str(damage))
@@ -148,6 +149,15 @@ class Replay:
             self._reading = None
         self.commit(self._committed)
         self._on_applied()  # once more, for who waits until nothing is left to read
+
+    async def _read_some_or_wait(self) -> None:
+        """Where no descriptor is left what is not read now is read later."""
+        try:
+            await self._read_some()
+        except KafkaError as refusal:
+            if refusal.code != ErrorCode.KAFKA_STORAGE_ERROR or self._log.offline is not None:
+                raise
+            await asyncio.sleep(SHORT_RETRY_S)
 
     async def _read_some(self) -> None:
         """Apply what one read gives: whole batches, and never past what has committed."""

@@ -152,6 +152,11 @@ class State(NamedTuple):
         return self.voted.epoch
 
     @property
+    def asks_for_votes(self) -> bool:
+        """It stands for election, or asks whether it could win."""
+        return self.role in (Role.PROSPECTIVE, Role.CANDIDATE)
+
+    @property
     def leader_id(self) -> int:
         """Who leads the epoch. A node that led it before it resigned or was started again knows of nobody."""
         leader = self.voted.leader_id

@@ -37,6 +37,8 @@ class Agenda:
         self._partitions: dict[Key, Partition] = {}
         self._touched: dict[Key, None] = {}
         """What something was done with since the last request."""
+        self._left: frozenset[Key] = frozenset()
+        """What the last request had no room for."""
         self._ready: dict[Key, tuple[Partition, Place]] = {}
         """What the last look found."""
         self._looked_at: list[Key] = []
@@ -132,11 +134,18 @@ class Agenda:
         return [one for one, place in found if one.log.settings.fsync_always and one.log.synced_end < place.offset]
 
     def request(self, wait_ms: int) -> fetch.Request:
-        """All that the last look found, as far as the leader does not know it."""
+        """What the last look found, as far as the leader does not know it; the rest soon, where that is too much."""
         config, context, ready = self._context.config(), self._context, self._ready
         wanted = {key: self._asked(*ready[key]) if key in ready else None for key in self._looked_at}
-        changed, forgotten = self.session.news(wanted, is_whole=self._is_whole)
-        self._touched.clear()
+        changed, forgotten, left = self.session.news(wanted, is_whole=self._is_whole)
+        self._touched = dict.fromkeys(left)
+        self._left = frozenset(left)
+        if left:
+            wait_ms = 0
+            for key in left:
+                del ready[key]
+            for key in changed:  # the next look at everything begins with the others
+                self._partitions[key] = self._partitions.pop(key)
         if self._is_whole:
             self._whole_at_s = self._now_s() + LOOK_AT_ALL_S
         topics: dict[bytes, fetch.FetchTopic] = {}
@@ -192,6 +201,10 @@ class Agenda:
             return asked if asked[1] == place_of(asked[0]) else None
         except (Damage, KafkaError):
             return None  # the next look meets it again, and says so
+
+    def is_left(self, key: Key) -> bool:
+        """There was too much to tell for one Fetch, and this partition is told of later."""
+        return key in self._left
 
     def served(self, key: Key) -> None:
         """It was not refused."""

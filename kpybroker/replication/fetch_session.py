@@ -12,6 +12,8 @@ from typing import NamedTuple
 from kpybroker.replication.following import Place
 from kpybroker.replication.sessions import EPOCH_MAX, INITIAL_EPOCH
 
+NAMED_MAX = 2500
+"""So many partitions one Fetch tells of: the leader looks at them in one go, some 15 ms."""
 Key = tuple[bytes, int]
 """Topic id and partition."""
 
@@ -37,13 +39,20 @@ class FetchSession:
         """The leader knows nothing yet: everything must be said."""
         return self.epoch == INITIAL_EPOCH
 
-    def news(self, wanted: Mapping[Key, Asked | None], *, is_whole: bool = True) -> tuple[dict[Key, Asked], list[Key]]:
-        """What the leader must be told to know all that is wanted: new or changed, and not wanted any more.
+    def news(
+        self, wanted: Mapping[Key, Asked | None], *, is_whole: bool = True
+    ) -> tuple[dict[Key, Asked], list[Key], list[Key]]:
+        """What the leader must be told to know all that is wanted: new or changed, not wanted any more, and what is
+        left for later Fetches since there is too much of it.
 
         `wanted` has None for what is not; where it is the whole, what it does not name is not wanted either.
         """
-        told = self._told
+        told, left = self._told, []
         changed = {key: asked for key, asked in wanted.items() if asked is not None and told.get(key) != asked}
+        if len(changed) > NAMED_MAX:
+            left = list(changed)[NAMED_MAX:]
+            for key in left:
+                del changed[key]
         if is_whole:
             gone = [key for key in told if wanted.get(key) is None]
         else:
@@ -51,7 +60,7 @@ class FetchSession:
         for key in gone:
             del told[key]
         told.update(changed)
-        return changed, gone
+        return changed, gone, left
 
     def answered(self, session_id: int) -> None:
         """The leader has taken the fetch, under this session."""

@@ -184,6 +184,8 @@ class Fetcher:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
                 asked = agenda.asked(key)
+                if agenda.is_left(key):
+                    continue  # asked for by an earlier Fetch; a later one tells more, and what comes then is taken
                 if asked is None:
                     agenda.session.end()  # what is dropped would not be told again
                     continue

@@ -50,7 +50,8 @@ class Lifecycle:
 
     registration: what to register, without the epoch of the last clean stop. metadata_offset: of the last record that
     has been applied here. on_epoch: told of every registration. on_failure: told why this node cannot stay.
-    offline_log_dirs: directories that have failed since the registration (KIP-858).
+    offline_log_dirs: directories that have failed since the registration (KIP-858). wants_fence: whether others had
+    better lead, and this broker be in sync with nothing, though it lives.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Lifecycle:
         on_epoch: Callable[[int], None],
         on_failure: Callable[[str], None],
         offline_log_dirs: Callable[[], list[bytes]] = list,
+        wants_fence: Callable[[], bool] = lambda: False,
     ) -> None:
         self._channel = channel
         self._node_id = config.node_id
@@ -73,6 +75,7 @@ class Lifecycle:
         self._on_epoch = on_epoch
         self._on_failure = on_failure
         self._offline_log_dirs = offline_log_dirs
+        self._wants_fence = wants_fence
         self._wake = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._reached: asyncio.Future[None] | None = None
@@ -200,7 +203,7 @@ class Lifecycle:
             broker_id=self._node_id,
             broker_epoch=self.epoch,
             current_metadata_offset=self._metadata_offset(),
-            want_fence=False,
+            want_fence=self._wants_fence(),
             offline_log_dirs=self._offline_log_dirs(),
             want_shut_down=self.stage is Stage.LEAVING,
         )

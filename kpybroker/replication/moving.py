@@ -186,7 +186,7 @@ class Moves:
         except (Damage, KafkaError) as error:
             if move.future.offline is None and partition.log.offline is None and isinstance(error, KafkaError):
                 return False  # what was to be copied was cut, or is being written: look again
-            log.error("%r stays where it is: %s", partition, error)
+            log.error("the move of %r ends here: %s", partition, error)
             self.call_off(partition)
             return False
 
@@ -224,7 +224,7 @@ class Moves:
             self._assignments.assign(move.partition.topic_id, move.partition.index, move.target.id)
             return False
         move.is_told = True
-        await future.sync()
+        await future.sync(is_chore=True)
         return self._end(move)
 
     def _is_over(self, move: Move) -> bool:
@@ -265,9 +265,12 @@ class Moves:
         move.target.pool.require_room(self._world.disk)
         self._log_dirs.collect(current)
         key = partition.topic, partition.index
-        del self._moves[key]
-        replace(self._world, current, future, source, move.target)
-        self._log_dirs.moved(key, move.target)
+        try:
+            replace(self._world, current, future, source, move.target)
+        finally:
+            self._moves.pop(key, None)  # nor is it called off: what a failure has left is for the next start
+            if move.target.logs.get(key) is current:
+                self._log_dirs.moved(key, move.target)
         log.info("%r is in %s now", partition, move.target.path)
         return True
 

@@ -206,7 +206,7 @@ class Partition:
         writes it. Raises KafkaError."""
         if self.offline is not None:
             self.require_online()
-        if self.log.device.is_slow:
+        if self.log.device.is_slow or self.log.behind is not None:
             self.log.require_room()
         try:
             appended = self.log.append(

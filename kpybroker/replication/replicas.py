@@ -23,6 +23,8 @@ from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 log = logging.getLogger(__name__)
 
+HOSTED_AT_ONCE = 200
+"""So many logs are opened before others have their turn: some 10 ms. Only a start opens all, before it serves."""
 OPEN_RETRY_S = 0.5
 """When to open again what found no descriptor."""
 
@@ -68,6 +70,12 @@ class Replicas:
         """Replicas whose directory, as the metadata has it, is not there any more."""
         self._unopened: dict[str, LogSettings] = {}
         """Topics of which not all could be opened for want of descriptors, and their settings then."""
+        self._room = HOSTED_AT_ONCE
+        """So many more logs may be opened in this turn of the loop."""
+        self._rest: dict[str, tuple[int, LogSettings]] = {}
+        """Topics of which the partitions from an index on are opened in later turns."""
+        self._hosted: asyncio.Future[None] | None = None
+        """Those who wait until there are none."""
         self.is_registered = False
         """The metadata shows this incarnation of the broker.
 
@@ -82,9 +90,13 @@ class Replicas:
         hosting.epoch_of = lambda node_id: epoch_of(context.image(), node_id)
         hosting.exists = lambda *place: has_partition(context.image(), *place)
 
-    def host(self, topic: TopicImage, settings: LogSettings) -> None:
-        """Host what this broker has of a topic, and let go what it has no more."""
-        for index, image in enumerate(topic.partitions):
+    def host(self, topic: TopicImage, settings: LogSettings, begin: int = 0) -> None:
+        """Host what this broker has of a topic, and let go what it has no more: of all partitions from `begin` on.
+
+        Once the broker serves, new ones are opened HOSTED_AT_ONCE in a turn; until then this broker does not lead them.
+        """
+        self._rest.pop(topic.name, None)
+        for index, image in enumerate(topic.partitions[begin:], begin):
             partition = self._hosting.find(topic.name, index)
             if partition is not None and (
                 partition.topic_id != topic.id or self._hosting.node_id not in image.replicas
@@ -95,6 +107,9 @@ class Replicas:
                 self._forget_unopened(topic.name, index)
                 continue
             if partition is None:
+                if not self._has_room():
+                    self._rest[topic.name] = index, settings
+                    return
                 partition = self._open(topic, index, image, settings)
                 if partition is not None:
                     self.moves.resume(partition)
@@ -103,6 +118,44 @@ class Replicas:
             if partition is not None:
                 self._follow_metadata(partition, image)
                 self._tell_place(partition, image)
+
+    def _has_room(self) -> bool:
+        """Take one of the logs that may be opened in this turn, if there is one left."""
+        if self.is_registered:
+            if self._room == HOSTED_AT_ONCE:
+                asyncio.get_running_loop().call_soon(self._host_on)
+            if not self._room:
+                return False
+            self._room -= 1
+        return True
+
+    def _host_on(self) -> None:
+        """Another turn: open more of what is left."""
+        self._room = HOSTED_AT_ONCE
+        rest = list(self._rest.items())
+        for name, (begin, settings) in rest:
+            topic = self._image().topics.get(name)
+            if topic is None:
+                del self._rest[name]
+            elif self._room:
+                self.host(topic, settings, begin)
+        if rest:
+            self._hosting.flush()
+        if not self._rest and self._hosted is not None:
+            self._hosted.set_result(None)
+            self._hosted = None
+
+    async def until_hosted(self) -> None:
+        """Until all logs are opened that the metadata asks for by now."""
+        if self._rest:
+            if self._hosted is None:
+                self._hosted = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._hosted)
+
+    def configure(self, topic: str, settings: LogSettings) -> None:
+        """Partitions that are still to be opened have these settings."""
+        if topic in self._rest:
+            self._rest[topic] = self._rest[topic][0], settings
 
     def _open(self, topic: TopicImage, index: int, image: PartitionImage, settings: LogSettings) -> Partition | None:
         assigned = directory_in(image, self._hosting.node_id)
@@ -180,6 +233,7 @@ class Replicas:
 
     def let_go(self, topic: TopicImage) -> None:
         """The topic is deleted."""
+        self._rest.pop(topic.name, None)
         for index in range(len(topic.partitions)):
             partition = self._hosting.find(topic.name, index)
             if partition is None:
@@ -218,6 +272,7 @@ class Replicas:
 
     async def close(self) -> None:
         """Neither fetch nor propose any more."""
+        self._rest.clear()
         self._unopened.clear()
         self._proposals.close()
         self._assignments.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -10,15 +11,28 @@ from operator import attrgetter
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.replication.partition import Partition
-from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.wire.batch import (
+    DECOMPRESSED_LIMIT_BYTES,
+    HEADER_BYTES,
+    Batch,
+    Record,
+    encode_batch,
+    read_records,
+    split,
+)
+from kpybroker.wire.compression import pieces
 from kpybroker.wire.markers import Marker, encode_marker, read_marker
 from kpybroker.world import World
+
+log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 15
 RECORDS_A_TURN = 300
 """A replay lets others have their turn so often: a record costs some 4 us, where a machine makes more of it 20."""
 WRITE_LIMIT_BYTES = 32 << 20
 """Of keys and values together: a follower has to fetch them as one batch, and be done with it in its time."""
+TOLD_LIMIT = 10
+"""Batches that cannot be read and are named, in one replay."""
 _transaction_of = attrgetter("transaction")
 
 
@@ -85,7 +99,7 @@ class PartitionLog:
         """
         storage = self._partition.log
         await storage.until_written()
-        offset = storage.start
+        offset, passed_over = storage.start, 0
         while offset < storage.end:
             found = storage.read(offset, READ_BYTES, upper=storage.end, min_one=True)
             if found is None:
@@ -95,24 +109,47 @@ class PartitionLog:
             run: list[Stored] = []
             for batch in split(memoryview(found)):
                 offset = batch.next_offset
-                for stored in _told_by(batch):
-                    if stored.offset >= storage.start:
-                        run.append(stored)
-                        if len(run) == RECORDS_A_TURN:
-                            yield run
-                            run = []
-                            await asyncio.sleep(0)
+                try:
+                    for stored in _told_by(batch, await self._plain(batch)):
+                        if stored.offset >= storage.start:
+                            run.append(stored)
+                            if len(run) == RECORDS_A_TURN:
+                                yield run
+                                run = []
+                                await asyncio.sleep(0)
+                except KafkaError as unreadable:
+                    passed_over += 1
+                    self._tell(batch, unreadable, passed_over)
             yield run
             await asyncio.sleep(0)
 
+    def _tell(self, batch: Batch, unreadable: KafkaError, number: int) -> None:
+        """Its bytes are sound, so whoever appended it meant them: no reason to be without all the other batches."""
+        if number <= TOLD_LIMIT:
+            name = f"{self._partition.topic}-{self._partition.index}"
+            log.error(
+                "%s: the batch at offset %d cannot be read and is passed over: %s", name, batch.base_offset, unreadable
+            )
 
-def _told_by(batch: Batch) -> Iterator[Stored]:
-    """What a batch says to a machine."""
+    async def _plain(self, batch: Batch) -> bytes:
+        """The records of a compressed batch, as others write them: they may be much more than their bytes say."""
+        if not batch.codec:
+            return b""
+        body, found = batch.view[HEADER_BYTES:], list[bytes]()
+        disk, directory = self._world.disk, self._partition.log.directory
+        await disk.off_loop(
+            lambda: found.append(b"".join(pieces(batch.codec, body, DECOMPRESSED_LIMIT_BYTES))), directory
+        )
+        return found[0]
+
+
+def _told_by(batch: Batch, plain: bytes) -> Iterator[Stored]:
+    """What a batch says to a machine; `plain` are its records where they were unpacked."""
     if batch.is_control:
         marker = read_marker(batch)
         if marker is not None:
             yield Stored(None, None, batch.max_timestamp, batch.base_offset, transaction=marker)
         return
     transaction = (batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
-    for offset, timestamp_ms, key, value, _ in read_records(batch):
+    for offset, timestamp_ms, key, value, _ in read_records(batch, plain=plain):
         yield Stored(key, value, timestamp_ms, offset, None, transaction)

@@ -1,10 +1,17 @@
-"""Why the first bytes of a frame are no size, for the line about its refusal: often the peer speaks something else."""
+"""Why a frame is refused by its first bytes, for the line about it: often the peer speaks something else."""
 
 from __future__ import annotations
 
 from struct import unpack
 from typing import Any
 
+from kpybroker.wire.api import by_key
+
+PRODUCE, ENVELOPE = 0, 58
+CARRY_MORE = (PRODUCE, ENVELOPE)
+"""What carries records, or a request of another connection: as large as socket.request.max.bytes allows."""
+FRAME_BYTES_MAX = 32 * 1024 * 1024
+"""Any other request. 100,000 names of topics of full length are 25 MB; to copy 100 MB would hold up others."""
 HEADER_BYTES_MIN = 8
 TLS_HANDSHAKE, TLS_MAJOR = 0x16, 3
 """The first byte of a record with a ClientHello, and the second, of all versions since SSL 3 (RFC 8446, 5.1)."""
@@ -26,3 +33,15 @@ def why_no_frame(first: Any, limit: int) -> str:
             "kpybroker.http.port serves /metrics, /healthz and /readyz"
         )
     return f"frame size {unpack('>i', begin)[0]} is not between {HEADER_BYTES_MIN} and {limit} bytes"
+
+
+def why_too_large(size_bytes: int, begin: memoryview) -> str | None:
+    """Why a frame of this size, its length included, is not read to its end; None where it is. `begin` has its first
+    bytes, from the length on."""
+    if size_bytes <= 4 + FRAME_BYTES_MAX:
+        return None
+    key = int(unpack(">h", begin[4:6])[0])
+    if key in CARRY_MORE:
+        return None
+    name = by_key[key].name if key in by_key else f"a request with api key {key}"
+    return f"{name} of {size_bytes - 4} bytes: without records a request has at most {FRAME_BYTES_MAX}"

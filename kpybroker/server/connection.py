@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
 from kpybroker.server.accepted import Accepted
-from kpybroker.server.bad_frames import HEADER_BYTES_MIN, why_no_frame
+from kpybroker.server.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
 from kpybroker.server.giving_way import GivingWay
-from kpybroker.server.receive_memory import BUSY_BUFFER_BYTES, FIRST_STEP_BYTES, GROWTH, IDLE_BUFFER_BYTES
-from kpybroker.server.writing import write_all
+from kpybroker.server.receive_memory import BUSY_BUFFER_BYTES, GROWTH, IDLE_BUFFER_BYTES, next_step, receive_buffer
+from kpybroker.server.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
 
 if TYPE_CHECKING:
     from kpybroker.server.activity import Activity
@@ -30,12 +30,8 @@ REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
 FLUSH_AT_ONCE = 8
 """With so many replies due the write is shared enough; to wait for other connections would only idle their clients."""
-HELD_BACK_BYTES = 32 * 1024
-"""Replies up to here leave when every connection that is ready now has been read; larger ones at once."""
 TURN_MS = 5
 """Requests of one connection are begun for so long, and then those of others."""
-OWED_LIMIT_BYTES = 1024 * 1024
-"""Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
 
 _SIZE = Struct(">i").unpack_from
 _KEY_AND_VERSION = Struct(">hh").unpack_from
@@ -65,7 +61,7 @@ class Connection(Accepted):
     def __init__(self, server: Server, door: Door) -> None:
         super().__init__(door, server.now)
         self._server = server
-        self._buffer = bytearray(IDLE_BUFFER_BYTES)
+        self._buffer = receive_buffer(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = self._position = 0
         self._replies: deque[Reply | Sequence[Any]] = deque()
@@ -311,7 +307,10 @@ class Connection(Accepted):
         if self._blocker is None and left >= 4 and left * 2 >= size:
             needed = 4 + int(_SIZE(self._buffer, 0)[0])
             if needed > size and self._may_run():
-                self._grow(min(needed, max(left * GROWTH, FIRST_STEP_BYTES)), needed)
+                if (why := why_too_large(needed, self._view)) is not None:
+                    self.refuse_frame(why)
+                    return
+                self._grow(next_step(left, needed), needed)
         self._pause_reading(left == len(self._buffer))
 
     def _grow(self, size: int, frame_bytes: int) -> None:
@@ -353,10 +352,10 @@ class Connection(Accepted):
 
     def _resize(self, size: int) -> None:
         """Another buffer, with what is left at its front; whoever has taken or gives the memory counts it."""
-        buffer = bytearray(size)
-        left = self._filled - self._position
-        buffer[:left] = self._view[self._position : self._filled]
-        self._buffer, self._view = buffer, memoryview(buffer)
+        buffer = receive_buffer(size)
+        view, left = memoryview(buffer), self._filled - self._position
+        view[:left] = self._view[self._position : self._filled]
+        self._buffer, self._view = buffer, view
         self._position, self._filled = 0, left
 
     def stop_gracefully(self) -> None:

@@ -18,6 +18,7 @@ from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.forwarding import forwarding
 from kpybroker.server.long_requests import LongReply, encoded, has_many_rows, run_long
 from kpybroker.server.node_requests import is_of_a_node
+from kpybroker.server.writing import SMALL_WRITE_BYTES
 from kpybroker.wire import api as api_table
 from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 from kpybroker.wire.frame import encode_response, parse_request_header
@@ -236,10 +237,13 @@ class Dispatcher:
                     reply.follow(result)
                 else:
                     reply.complete(result)
-            elif isinstance(error, KafkaError):
-                reply.complete(refused(route.api, request, error))
-            elif isinstance(error, Damage):
-                reply.complete(refused(route.api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))))
+            elif isinstance(error, KafkaError | Damage):
+                if isinstance(error, Damage):
+                    error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                try:
+                    reply.complete(refused(route.api, request, error))
+                except MalformedFrame as unwanted:
+                    connection.refuse_frame(str(unwanted))
             elif isinstance(error, MalformedFrame):
                 connection.refuse_frame(str(error))
             else:
@@ -288,8 +292,8 @@ def _buffers(api: api_table.Api, version: int, correlation_id: int, response: An
         return found
     if isinstance(response, Encoded):
         flexible = version >= api.flexible
-        head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id)
-        return [head + b"\0" + response if flexible else head + response]
+        head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id) + b"\0" * flexible
+        return [head + response] if len(response) < SMALL_WRITE_BYTES else [head, response]
     return encode_response(correlation_id, api, version, response)
 
 

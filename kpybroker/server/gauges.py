@@ -50,6 +50,7 @@ GAUGES = {
     "kafka_server_broker_metadata_metrics_last_applied_record_offset": "The last metadata record applied here",
     f"{NETWORK}connection_count": "Open connections of clients and other nodes",
     "kpybroker_unusable_settings": "Settings and quotas in the metadata that cannot be applied; the log names them",
+    "kpybroker_hung_log_dirs": "Log directories whose disk has not answered for broker.session.timeout.ms",
     "kpybroker_loop_worst_stall_seconds": "The longest time since the last scrape in which the loop served nobody",
 }
 COUNTERS = {
@@ -125,6 +126,7 @@ class Gauges:
                 f"{RAFT}log_end_offset": quorum.end,
                 f"{RAFT}high_watermark": quorum.state.high_watermark,
                 "kafka_server_broker_metadata_metrics_last_applied_record_offset": broker.image.offset,
+                "kpybroker_hung_log_dirs": len(broker.disk_watch.hung),
                 "kpybroker_unusable_settings": broker.dynamic.unusable_count,
                 f"{NETWORK}connection_count": len(server.connections()),
                 f"{NETWORK}incoming_byte": metrics.bytes_received,

@@ -1,8 +1,8 @@
 """What `kpybroker.http.port` serves: /metrics for Prometheus, /healthz and /readyz for probes.
 
 There from before the directories are opened to the end. /healthz says that the loop answers; /readyz that clients and
-other brokers may count on this node: registered, not fenced, heard by the controller, caught up with the metadata, and
-without a log that has failed.
+other brokers may count on this node: registered, not fenced, heard by the controller, caught up with the metadata,
+without a log that has failed or a disk that does not answer.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ class Observing:
 
 def why_not_ready(broker: Broker) -> str | None:
     """What keeps others from counting on this node; None where nothing does."""
+    for path in broker.disk_watch.hung:
+        return f"the disk of {path} does not answer"
     quorum = broker.quorum
     if not quorum.is_current:
         return "the metadata is not current: no leader of the quorum is known, or its log is not read so far"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Protocol
 
 IDLE_BUFFER_BYTES = 4096
@@ -20,8 +21,22 @@ LARGE, SMALL, NODES = range(3)
 """Large frames of clients, small frames of clients, frames of other nodes."""
 EIGHTHS = (5, 7, 8)
 """How much of the limit may be in use when each of them takes more: the rest is kept for those that follow."""
+MAPPED_BYTES = 4 * 1024 * 1024
+"""Buffers from here on get their pages as bytes come: to fill 100 MB with zeros takes some 40 ms."""
 ASKED_A_TURN = 50
 """How many connections that wait for memory are asked in one turn of the loop whether they can go on."""
+
+
+def next_step(come_bytes: int, frame_bytes: int) -> int:
+    """How large the buffer of a frame is to be when so much of it has come."""
+    return min(frame_bytes, max(come_bytes * GROWTH, FIRST_STEP_BYTES))
+
+
+def receive_buffer(size_bytes: int) -> bytearray | mmap:
+    """Memory to receive into. It lives for as long as there are views of it."""
+    if size_bytes < MAPPED_BYTES:
+        return bytearray(size_bytes)
+    return mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 
 class Holder(Protocol):

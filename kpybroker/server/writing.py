@@ -6,6 +6,10 @@ import asyncio
 from typing import Any
 
 SMALL_WRITE_BYTES = 16 * 1024
+HELD_BACK_BYTES = 32 * 1024
+"""Replies up to here leave when every connection that is ready now has been read; larger ones at once."""
+OWED_LIMIT_BYTES = 1024 * 1024
+"""Replies are handed over once they come to so much: a peer that does not read them is then noticed."""
 
 
 def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:

@@ -9,9 +9,10 @@ from random import Random
 
 from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster import SimMachine
+from kpybroker.sim.hanging import Hanging
 from kpybroker.sim.history import History
 from kpybroker.sim.network import Fabric
-from kpybroker.sim.setup import BAD_FILE, LOST_DIRECTORY, SHORT_DESCRIPTORS, WRITE_STALL, Setup
+from kpybroker.sim.setup import BAD_FILE, DISK_HANG, LOST_DIRECTORY, SHORT_DESCRIPTORS, WRITE_STALL, Setup
 from kpybroker.sim.standing import is_whole, others_have_it
 
 RESTART_ODDS = 0.5
@@ -37,6 +38,7 @@ class Nemesis:
         self._lost_power: dict[int, int] = {}
         """The last broker epoch of nodes whose machine has lost power: what was in no other page cache is gone."""
         self._under_way: list[asyncio.Task[None]] = []
+        self._hanging = Hanging(setup, machines, history)
         self._faults: dict[str, Callable[[SimMachine], Awaitable[None]]] = {
             "crash": self._crash,
             "power_loss": self._power_loss,
@@ -48,6 +50,7 @@ class Nemesis:
             "reset": self._reset,
             "fsync_stall": self._fsync_stall,
             WRITE_STALL: self._write_stall,
+            DISK_HANG: self._hanging.hang,
             "disk_full": self._disk_full,
             "disk_error": self._disk_error,
             "clock_skew": self._clock_skew,
@@ -90,6 +93,8 @@ class Nemesis:
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
+        if DISK_HANG in self._setup.faults:
+            await self._hanging.end()
         self._fabric.calm()
         for machine in self._machines:
             machine.mend()

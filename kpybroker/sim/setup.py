@@ -58,6 +58,8 @@ SHORT_DESCRIPTORS = "short_descriptors"
 FILE_FAULTS_ODDS = 0.3
 WRITE_STALL = "write_stall"
 WRITE_STALL_ODDS = 0.3
+DISK_HANG = "disk_hang"
+DISK_HANG_ODDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def setup_of(
     )
     setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
     setup = _with_file_faults(_with_directories(setup, brokers, moves=moves), brokers, faults)
-    return _with_write_stalls(setup, brokers, faults)
+    return _with_disk_hangs(_with_write_stalls(setup, brokers, faults), brokers, faults)
 
 
 def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
@@ -347,6 +349,13 @@ def _with_write_stalls(setup: Setup, brokers: int, faults: tuple[str, ...] | Non
     if faults is not None or Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
         return setup
     return replace(setup, faults=(*setup.faults, WRITE_STALL))
+
+
+def _with_disk_hangs(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
+    """A chance of its own, too, where others can go on."""
+    if faults is not None or brokers == 1 or Random(f"disk hang {setup.seed} {brokers}").random() >= DISK_HANG_ODDS:
+        return setup
+    return replace(setup, faults=(*setup.faults, DISK_HANG))
 
 
 def directory_of(node_id: int) -> bytes:

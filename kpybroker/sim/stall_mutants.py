@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
-from kpybroker.sim.setup import WRITE_STALL
+from kpybroker.sim.setup import DISK_HANG, WRITE_STALL
+from kpybroker.storage.disk_watch import DiskWatch
 from kpybroker.storage.write_side import WriteBehind, WriteSide
 
 
@@ -29,6 +30,10 @@ def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bo
         behind._under_way = behind._under_way._replace(end=end)
 
 
+def _sees_nothing(watch: DiskWatch) -> None:
+    """As if every disk answered."""
+
+
 STALLS = (
     Mutant(
         "writes stay on the loop, however slow they are",
@@ -44,5 +49,11 @@ STALLS = (
         "what is flushed while a thread writes is forgotten",
         (Patch(WriteBehind, "add", _forgets_later_ones),),
         (WRITE_STALL,),
+    ),
+    Mutant(
+        "a broker leads on though its disk does not answer",
+        (Patch(DiskWatch, "look", _sees_nothing),),
+        (DISK_HANG,),
+        brokers=3,
     ),
 )

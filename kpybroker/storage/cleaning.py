@@ -9,17 +9,17 @@ What stays is Kafka's choice (`Cleaner`, KIP-98, KIP-354, KIP-534):
 - without records, the batch with the last sequence of a producer that is known, so that it is not forgotten; and the
   last batch of what becomes one segment, so that this ends where the next one begins (see `swapping` and `recovery`).
 
-It runs on the loop, and gives way after STEP records; what takes long in one piece runs on the disk's thread. Nothing
-of the log is changed until a segment is complete and synced.
+It runs on the loop, and gives way after STEP records or STEP_BYTES; what takes long in one piece runs on the disk's
+thread (`plain_records`). Nothing of the log is changed until a segment is complete and synced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import Damage, KafkaError
@@ -28,25 +28,19 @@ from kpybroker.storage.cleaned_transactions import CleanedTransactions
 from kpybroker.storage.compaction import Dirty, groups
 from kpybroker.storage.log import Log
 from kpybroker.storage.offset_map import OffsetMap
+from kpybroker.storage.plain_records import LARGE_BYTES, PACKED_BYTES, STEP, PlainRecords, Turns, unpacked
 from kpybroker.storage.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.swapping import discard, swap
 from kpybroker.storage.txn_index import AbortedTransaction
-from kpybroker.wire.batch import DECOMPRESSED_LIMIT_BYTES, HEADER_BYTES, Batch, header_at
-from kpybroker.wire.compression import decompress
-from kpybroker.wire.thinning import Found, delete_horizon_ms, emptied, retimed, scan, thinned
+from kpybroker.wire.batch import HEADER_BYTES, Batch, header_at
+from kpybroker.wire.compression import Buffer
+from kpybroker.wire.thinning import delete_horizon_ms, emptied, thinned
 
-STEP = 500
-"""Records, or batches counted as _BATCH records each, after which the loop gets its turn: two to three milliseconds."""
-_SLICE = 500
 _BATCH = 4
-_SMALL_BYTES = 16 << 10
-"""What is packed or unpacked in place; more than that on the disk's thread."""
-_PLAIN_BYTES = 1 << 20
-"""What is copied or checked in place."""
+"""Records that take as long as a batch does, however few it has."""
 _PAUSE_S = 0.01
 _PAUSED_AT_ONCE_S = 1.0
 """Another log.cleaner.io.max.bytes.per.second holds after this time at the latest."""
-Result = TypeVar("Result")
 
 
 class Abandoned(Exception):
@@ -74,7 +68,7 @@ class Cleaning:
         self._map = OffsetMap(limits.map_bytes)
         self._segments = [dirty.log.segments[number] for number in range(dirty.segments)]
         self._generation = dirty.log.syncing.generation
-        self._done = 0
+        self._turns = Turns(dirty.log, self._check)
         self._debt_bytes = 0.0
         self.read_bytes = 0
         self.written_bytes = 0
@@ -91,13 +85,13 @@ class Cleaning:
 
     async def _let_go(self) -> None:
         for _ in self._map.let_go():
-            await self._step(STEP)
+            await self._turns.step(STEP)
 
     async def _clean(self) -> int:
         if self._log.synced_end < self._log.high_watermark:
             # a loss of power must not take what makes the rest superfluous: a newer record, the end of a transaction;
             # and until the new names are on disk it brings the old files back
-            await self._log.sync()
+            await self._log.sync(is_chore=True)
         await self._note_keys()
         end = self._map.latest + 1
         count = sum(segment.base_offset < end for segment in self._segments)
@@ -110,12 +104,6 @@ class Cleaning:
         return end
 
     # the way through the log
-
-    async def _step(self, records: int) -> None:
-        self._done += records
-        if self._done >= STEP:
-            self._done = 0
-            await asyncio.sleep(0)
 
     async def _pay(self, size_bytes: int) -> None:
         """Keep to log.cleaner.io.max.bytes.per.second."""
@@ -138,11 +126,6 @@ class Cleaning:
         if self.is_over:
             raise Abandoned
 
-    async def _off_loop(self, work: Callable[[], Result]) -> Result:
-        found: list[Result] = []
-        await self._disk.off_loop(lambda: found.append(work()), self._log.directory)
-        return found[0]
-
     async def _batches(self, segment: Segment, position: int = 0) -> AsyncGenerator[Batch, None]:
         """The batches of a segment, each whole and sound. Raises Damage."""
         end, needed = segment.written_bytes, HEADER_BYTES
@@ -156,10 +139,10 @@ class Cleaning:
                 if at + needed > len(whole):
                     break
                 batch = Batch(whole[at : at + needed])
-                sound = batch.crc_ok() if needed <= _PLAIN_BYTES else await self._off_loop(batch.crc_ok)
+                sound = batch.crc_ok() if needed <= LARGE_BYTES else await self._turns.off_loop(batch.crc_ok)
                 if not sound or batch.magic != 2:
                     raise self._damage(segment, position + at, "a batch with a wrong CRC or magic")
-                await self._step(_BATCH)
+                await self._turns.step(_BATCH, needed)
                 yield batch
                 at += needed
             if not at and len(whole) >= needed:
@@ -187,33 +170,9 @@ class Cleaning:
         self._check()
         return Damage(f"{segment.path}{LOG}: {what} at position {position}")
 
-    async def _plain(self, batch: Batch) -> bytes:
-        """The records, unpacked. Raises Damage."""
-
-        def unpack() -> bytes:
-            return bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES))
-
-        try:
-            if batch.size_bytes <= (_SMALL_BYTES if batch.codec else _PLAIN_BYTES):
-                return unpack()
-            return await self._off_loop(unpack)
-        except KafkaError as error:
-            raise Damage(f"{self._log!r}: the batch at offset {batch.base_offset}: {error}") from error
-
-    async def _records(self, batch: Batch, plain: bytes) -> AsyncGenerator[list[Found], None]:
-        """Some records of a batch at a time. Raises Damage."""
-        at, left, last = 0, batch.record_count, -1
-        while left > 0:
-            try:
-                found, at = scan(plain, at, min(left, _SLICE))
-            except KafkaError as error:
-                raise Damage(f"{self._log!r}: the batch at offset {batch.base_offset}: {error}") from error
-            if found[0][3] <= last or found[-1][3] > batch.last_offset_delta:
-                raise Damage(f"{self._log!r}: the batch at offset {batch.base_offset}: offsets that are not its own")
-            last = found[-1][3]
-            yield found
-            left -= len(found)
-            await self._step(len(found))
+    async def _unpacked(self, batch: Batch) -> PlainRecords:
+        """Raises Damage."""
+        return await unpacked(batch, self._turns, f"{self._log!r}: the batch at offset {batch.base_offset}")
 
     def _aborted(self, offset: int, upper: int) -> list[AbortedTransaction]:
         """Aborted transactions with records from `offset` on and below `upper`."""
@@ -262,7 +221,7 @@ class Cleaning:
         if batch.is_control:
             transactions.outlived(batch)
         elif not transactions.drops(batch):
-            async with contextlib.aclosing(self._records(batch, await self._plain(batch))) as records:
+            async with contextlib.aclosing((await self._unpacked(batch)).slices()) as records:
                 async for found in records:
                     for _, _, _, delta, key, _ in found:
                         if key is not None and base_offset + delta >= first and not put(key, base_offset + delta):
@@ -280,7 +239,7 @@ class Cleaning:
         target = CleanedSegment(self._disk, fresh, log.settings.index_interval_bytes)
         is_complete = False
         try:
-            await self._off_loop(partial(discard, self._disk, fresh.path))
+            await self._turns.off_loop(partial(discard, self._disk, fresh.path))
             holder = next((segment for segment in reversed(group) if segment.written_bytes), None)
             for segment in group:
                 position = 0
@@ -341,11 +300,11 @@ class Cleaning:
 
     async def _thinned(self, batch: Batch, *, gets_horizon: bool, tombstones_go: bool) -> bytes | None:
         """The batch with the records that stay; None where none does."""
-        plain = await self._plain(batch)
+        plain = await self._unpacked(batch)
         newest, latest, base_offset = self._map.newest, self._map.latest, batch.base_offset
         runs: list[list[int]] = []
         count, newest_delta, is_control, has_tombstones = 0, -(1 << 63), batch.is_control, False
-        async for found in self._records(batch, plain):
+        async for found in plain.slices():
             for begin, end, delta, offset_delta, key, has_value in found:
                 offset = base_offset + offset_delta
                 is_judged = offset <= latest and not is_control
@@ -367,27 +326,17 @@ class Cleaning:
             return bytes(batch.view)  # a view would keep all that was read with it
         newest_ms = batch.max_timestamp if batch.log_append_time else batch.base_timestamp + newest_delta
         if not gets_horizon:
-            body = b"".join([plain[begin:end] for begin, end, _ in runs])
-            return await self._sealed(batch, body, count, newest_ms, None)
+            return await self._sealed(batch, await plain.joined(runs), count, newest_ms, None)
         horizon_ms = min(self._now_ms + self._log.settings.delete_retention_ms, LONG_MAX)
-        body = b"".join([part async for part in self._retimed(batch, plain, runs, batch.base_timestamp - horizon_ms)])
+        if batch.log_append_time:  # the records' own times mean nothing
+            body = await plain.joined(runs)
+        else:
+            body = await plain.retimed(runs, batch.base_timestamp - horizon_ms)
         return await self._sealed(batch, body, count, newest_ms, horizon_ms)
 
-    async def _retimed(
-        self, batch: Batch, plain: bytes, runs: list[list[int]], shift_ms: int
-    ) -> AsyncIterator[bytes | bytearray]:
-        for begin, end, count in runs:
-            if batch.log_append_time:
-                yield plain[begin:end]  # their own times mean nothing
-                continue
-            at, left = begin, count
-            while left:
-                found, at = scan(plain, at, min(left, _SLICE))
-                yield retimed(plain, found, shift_ms)
-                left -= len(found)
-                await self._step(2 * len(found))
-
-    async def _sealed(self, batch: Batch, body: bytes, count: int, newest_ms: int, horizon_ms: int | None) -> bytes:
+    async def _sealed(self, batch: Batch, body: Buffer, count: int, newest_ms: int, horizon_ms: int | None) -> bytes:
         seal = partial(thinned, batch, body, count, newest_ms, horizon_ms)
-        is_small = len(body) <= (_SMALL_BYTES if batch.codec else _PLAIN_BYTES)
-        return seal() if is_small else await self._off_loop(seal)
+        if len(body) > (PACKED_BYTES if batch.codec else LARGE_BYTES):
+            return await self._turns.off_loop(seal)
+        await self._turns.step(0, len(body))
+        return seal()

@@ -318,12 +318,19 @@ class Log(WriteSide):
         """This replica leads from here on: the epoch begins at `end`."""
         self.epochs.assign(epoch, self.end, save=False)
 
-    async def sync(self) -> None:
-        """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage."""
+    async def sync(self, *, is_chore: bool = False) -> None:
+        """Return when all that was flushed is on disk; callers share one fdatasync. Raises Damage.
+
+        A chore is waited for by no request and by no other node, and may take its time.
+        """
+        device, work = self.device, 0 if is_chore else self.device.begin(self.world.steady_ms())
         try:
             await self.syncing.up_to(self, self.written_end)
         except OSError as error:
             raise self.fail(error) from error
+        finally:
+            if work:
+                device.end(work, self.world.steady_ms())
         if self.offline is not None:
             raise Damage(self.offline)
 
@@ -357,20 +364,34 @@ class Log(WriteSide):
         self.garbage = [entry for entry in self.garbage if not (now_ms is None or entry[0] <= now_ms)]
         return due
 
-    def close(self, *, sync: bool = True) -> None:
-        """Write all that a clean stop leaves: indexes, producer snapshot; waits for the disk. Raises Damage."""
+    def _write_out(self) -> None:
+        """Write all that a clean stop leaves: indexes, producer snapshot. Raises OSError, Damage, KafkaError."""
+        self.flush()
+        if self.changed and self.segments.active.written_bytes:
+            self.segments.active.seal()
+        if self.changed:
+            self.take_snapshot()
+            if self.made:
+                self.epochs.save_if_changed()
+        unlink_all(self.world.disk, self.take_garbage())
+
+    async def close_soon(self) -> None:
+        """As `close`, with its syncs in threads; the caller syncs the directory that the log's is in. Raises Damage."""
         try:
             if self.offline is None:
-                self.flush()
-                if self.changed and self.segments.active.written_bytes:
-                    self.segments.active.seal()
-                if self.changed:
-                    self.take_snapshot()
-                    if self.made:
-                        self.epochs.save_if_changed()
+                self._write_out()
+                await self.syncing.at_stop(self)
+        except (OSError, KafkaError) as error:
+            raise self.fail(error) from error
+        self.drop_files()
+
+    def close(self, *, sync: bool = True) -> None:
+        """Write all that a clean stop leaves; waits for the disk. Raises Damage."""
+        try:
+            if self.offline is None:
+                self._write_out()
                 if sync:
                     self.syncing.blocking(self)
-                unlink_all(self.world.disk, self.take_garbage())
         except (OSError, KafkaError) as error:
             raise self.fail(error) from error
         finally:

@@ -28,8 +28,9 @@ from kpybroker.storage.checkpoint_files import (
     write_offsets,
     write_topic_id,
 )
+from kpybroker.storage.closing import Closing
 from kpybroker.storage.files import FilePool, is_short
-from kpybroker.storage.futures import futures_in
+from kpybroker.storage.futures import STRAY, futures_in
 from kpybroker.storage.garbage import DIRECTORY, Garbage, unlink
 from kpybroker.storage.log import Log
 from kpybroker.storage.start_offsets import StartOffsets
@@ -88,9 +89,8 @@ class LogDirectory:
         """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
         self.garbage = Garbage(world)
         """What is to be unlinked, and when: the directory's owner runs it."""
-        for name in world.disk.list(path):
-            if name.endswith(DIRECTORY):
-                self.garbage.add(0, f"{path}/{name}")
+        self.deleted = [name for name in world.disk.list(path) if name.endswith(DIRECTORY)]
+        """`-delete` directories that the last process has not unlinked."""
 
     def _read_offsets(self, name: str) -> Offsets:
         try:
@@ -251,7 +251,7 @@ class LogDirectory:
             if wanted is not None and (told == wanted or (told is None and key not in named)):
                 continue
             log.warning("%s/%s is no replica that the metadata has here, and becomes a -stray", self.path, name)
-            self._discard(name, "-stray")
+            self._discard(name, STRAY)
             strays.add(key)
         return strays
 
@@ -316,7 +316,7 @@ class LogDirectory:
         for one in list(self.logs.values()):
             if one.syncing.has_sealed and one.offline is None:
                 try:
-                    await one.sync()
+                    await one.sync(is_chore=True)
                 except Damage:
                     continue  # logged, and offline, by the log itself
         self._update_offsets()
@@ -352,13 +352,7 @@ class LogDirectory:
         await self.start_offsets.settle()
         await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
         whole = self.is_recovered and not self.damaged
-        for one in self.logs.values():
-            try:
-                whole &= one.offline is None
-                one.close()
-            except Damage as damage:
-                log.error("%s was not closed cleanly: %s", one.directory, damage)
-                whole = False
+        whole &= await Closing(self._world, self.path, list(self.logs.values())).run()
         self._update_offsets()
         self._is_saving_cleaned = False
         self._save_cleaned_now(sync=True)
@@ -368,6 +362,7 @@ class LogDirectory:
             self._write_checkpoints(self._recovery_points, self._high_watermarks)
             unlink(disk, self.garbage.take())
             if whole:
+                disk.sync_directory_blocking(self.path)  # the mark speaks for partitions whose names are on disk
                 epoch = max(self.broker_epoch, self.previous_epoch)  # who did not register has changed nothing
                 mark = f'{{"version":0,"brokerEpoch":{epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)

@@ -6,17 +6,27 @@ partition in two directories is refused: nobody knows which one is whole.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
-from kpybroker.storage.checkpoint_files import read_topic_id
 from kpybroker.storage.cleaner import Cleaner
 from kpybroker.storage.directory import Directory, Format, folds_case, open_directories
 from kpybroker.storage.files import FilePool
-from kpybroker.storage.futures import discard_future, finish_replacements
+from kpybroker.storage.futures import (
+    FUTURE,
+    discard_future,
+    finish_replacements,
+    key_of_deleted,
+    refuse_lone_copy,
+    set_copy_aside,
+    set_half_aside,
+    topic_id_in,
+)
+from kpybroker.storage.garbage import DIRECTORY
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory, partitions_in
 from kpybroker.storage.slices import SlicedWork
@@ -81,6 +91,8 @@ class LogDirectories:
         reach, or a loss of power took its deletion back. The metadata will say which one is meant."""
         self._counts: dict[str, int] = {}
         self._folds_case = any(folds_case(world, directory.path) for directory in directories)
+        self._halves: dict[Key, str] = {}
+        """`-delete` directories of partitions that are to be here and are nowhere else."""
         self.preferred: dict[Key, str] = {}
         """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
@@ -94,13 +106,10 @@ class LogDirectories:
 
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
         """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
-        try:
-            finish_replacements(self._world.disk, paths)
-        except OSError as error:
-            log.error("a replica that was about to move stays where it is: %s", error)
+        self._finish_replacements(paths)
         found: dict[str, list[Key]] = {}
         places: dict[Key, list[str]] = {}
-        for path in paths:
+        for path in [path for path in paths if path not in self.offline]:
             try:
                 found[path] = partitions_in(self._world.disk, path)
             except OSError as error:
@@ -111,7 +120,7 @@ class LogDirectories:
         for (topic, index), twice in places.items():
             if len(twice) < 2:
                 continue
-            ids = {path: self._topic_id(f"{path}/{topic}-{index}") for path in twice}
+            ids = {path: topic_id_in(self._world.disk, f"{path}/{topic}-{index}") for path in twice}
             if len(set(ids.values())) < len(twice):
                 raise ConfigError(
                     f"{topic}-{index} is in both {twice[0]} and {twice[1]}; take the one away that is not whole (as a "
@@ -120,12 +129,21 @@ class LogDirectories:
             self._doubles[topic, index] = ids
         return found
 
-    def _topic_id(self, log_path: str) -> bytes | None:
-        """None where nothing tells."""
-        try:
-            return read_topic_id(self._world.disk, log_path)
-        except (Damage, OSError):
-            return None
+    def _finish_replacements(self, paths: tuple[str, ...]) -> None:
+        """Where that fails the directory is offline. Raises ConfigError where it has the metadata log, too."""
+        names: dict[str, list[str]] = {}
+        for path in paths:
+            try:
+                names[path] = self._world.disk.list(path)
+            except OSError as error:
+                self.offline[path] = f"cannot read {path}: {error.strerror or error}"
+        failed = finish_replacements(self._world.disk, names)
+        if self._metadata_path in failed:
+            raise ConfigError(
+                f"{failed[self._metadata_path]}: the broker cannot start without this directory, as its metadata log "
+                "is there; free space or mend the disk, and start it again; nothing was deleted"
+            )
+        self.offline.update(failed)
 
     def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
         try:
@@ -176,7 +194,7 @@ class LogDirectories:
         if directory is None:
             if self._folds_case:
                 self._check_case(topic, partition)
-            directory = self._place[key] = self._for_new(key, assigned)
+            directory = self._place[key] = self._for_new(key, topic_id, assigned)
             self._counts[directory.path] += 1
         return directory.open_log(topic, topic_id, partition, settings)
 
@@ -193,17 +211,25 @@ class LogDirectories:
         """Its log would be made anew, though the metadata names a directory: one that is not there any more."""
         return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
 
-    def _for_new(self, key: Key, assigned: bytes) -> LogDirectory:
+    def _for_new(self, key: Key, topic_id: bytes, assigned: bytes) -> LogDirectory:
+        """Where a log is to be made. Raises Damage where that would hide records that another directory has."""
+        named = next((each for each in self.online if each.id == assigned), None)
         wished = self._online.get(self.preferred.pop(key, ""))
-        if wished is not None:
-            return wished
-        for directory in self.online:
-            if directory.id == assigned and key not in directory.futures:
-                return directory
-        if not self._online or (self.offline and assigned not in (MIGRATING, UNASSIGNED)):
+        copies = [each for each in self.online if key in each.futures]
+        for each in copies if named is not None else ():
+            refuse_lone_copy(self._world.disk, each, key, topic_id)
+        chosen, is_new = named if wished is None else wished, assigned in (MIGRATING, UNASSIGNED)
+        is_in_doubt = self.offline and not is_new and (chosen is None or key in self._halves)
+        if not self._online or is_in_doubt:
             raise Damage(f"{key[0]}-{key[1]} may be in a log directory that is offline: {', '.join(self.offline)}")
-        free = [path for path, each in self._online.items() if key not in each.futures]
-        return self._online[min(free or self._online, key=lambda path: self._counts[path])]
+        if not is_new and key in self._halves:
+            set_half_aside(self._world.disk, self._halves.pop(key))
+        if chosen is None:
+            chosen = self._online[min(self._online, key=lambda path: self._counts[path])]
+        for each in copies:
+            if named is None or each is chosen:
+                set_copy_aside(self._world, each, key, topic_id)
+        return chosen
 
     def delete_log(self, deleted: Log) -> None:
         """Forget a partition, as of `LogDirectory.delete_log`."""
@@ -235,13 +261,15 @@ class LogDirectories:
         return next((directory for directory in self.online if key in directory.futures), None)
 
     def moved(self, key: Key, target: LogDirectory) -> None:
-        """A partition is in another directory."""
-        self._counts[self._place[key].path] -= 1
+        """A partition is in another directory, which may have failed just then."""
+        source = self._place.pop(key)
+        self._counts[source.path] -= 1
         self._counts[target.path] += 1
-        self._place[key] = target
+        if target.path in self._online:
+            self._place[key] = target
 
     def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
-        """As of `LogDirectory.keep_only`; future replicas of what is not here go, too."""
+        """As of `LogDirectory.keep_only`; future replicas of what is not here go, too, and what was deleted before."""
         named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
         for directory in self.online:
             try:
@@ -257,6 +285,7 @@ class LogDirectories:
             for directory in (self._online[path] for path in left if path in self._online):
                 self._place[key] = directory
         self._doubles.clear()
+        self._unlink_deleted(hosted)
 
     def _keep_only(self, directory: LogDirectory, hosted: Mapping[Key, bytes], named: set[Key]) -> None:
         """Raises OSError."""
@@ -268,6 +297,25 @@ class LogDirectories:
                 del self._place[key]
         for key in [key for key in directory.futures if key not in hosted]:
             discard_future(self._world, directory, key, 0)
+
+    def _unlink_deleted(self, hosted: Mapping[Key, bytes]) -> None:
+        """Of what the last process has renamed away, unlink what is not half of a move that was interrupted.
+
+        Kept is what has a future replica of the same number, and what may have one, or be one, in a directory that is
+        out of reach; what is of a topic that is to be here and is nowhere else.
+        """
+        futures = {name for directory in self.online for name in directory.futures.values()}
+        for directory in self.online:
+            for name in directory.deleted:
+                path, key = f"{directory.path}/{name}", key_of_deleted(name)
+                is_kept = bool(self.offline) or f"{name.removesuffix(DIRECTORY)}{FUTURE}" in futures
+                wanted = None if key is None or key in self._place else hosted.get(key)
+                if key is not None and wanted is not None and topic_id_in(self._world.disk, path) == wanted:
+                    self._halves[key] = path
+                    is_kept = True
+                if not is_kept:
+                    directory.garbage.add(0, path)
+            directory.deleted.clear()
 
     def recovered(self) -> None:
         """All partitions have been opened."""
@@ -312,11 +360,8 @@ class LogDirectories:
                 await directory.checkpoint()
 
     async def close(self) -> None:
-        """As of `LogDirectory.close`."""
-        for directory in self.online:
-            for one in directory.logs.values():
-                await one.until_written()
-            await directory.close()
+        """As of `LogDirectory.close`, of all directories at once."""
+        await asyncio.gather(*(directory.close() for directory in self.online))
 
     # failures
 

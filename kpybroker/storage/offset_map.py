@@ -18,6 +18,12 @@ _SHARDS = 64
 """A table that grows is copied at once: many small ones grow one after another."""
 
 
+class Digest(bytes):
+    """In place of a long key."""
+
+    __slots__ = ()
+
+
 class OffsetMap:
     """Key -> newest offset, for keys of at most `limit_bytes` together; at least one fits."""
 
@@ -35,7 +41,7 @@ class OffsetMap:
     def put(self, key: bytes, offset: int) -> bool:
         """`offset` is the newest of `key`, offsets grow; False: there is no room for another key."""
         if len(key) > _WHOLE_BYTES:
-            key = _digest(key)
+            key = map_key(key)
         shard = self._shards[_shard(key)]
         if key not in shard:
             if self._left_bytes <= 0:
@@ -48,7 +54,7 @@ class OffsetMap:
     def newest(self, key: bytes) -> int:
         """-1 for a key that is not among the counted records."""
         if len(key) > _WHOLE_BYTES:
-            key = _digest(key)
+            key = map_key(key)
         return self._shards[_shard(key)].get(key, -1)
 
     def let_go(self) -> Iterator[None]:
@@ -62,5 +68,8 @@ def _shard(key: bytes) -> int:
     return hash(key) >> 32 & _SHARDS - 1  # not the bits that choose a place within the shard
 
 
-def _digest(key: bytes) -> bytes:
-    return blake2b(key, digest_size=_WHOLE_BYTES).digest() + b"\0"
+def map_key(key: bytes | memoryview) -> bytes:
+    """A key as the map keeps it: `put` and `newest` take it in place of the key, and hash nothing."""
+    if len(key) <= _WHOLE_BYTES:
+        return bytes(key)
+    return key if type(key) is Digest else Digest(blake2b(key, digest_size=_WHOLE_BYTES).digest() + b"\0")

@@ -16,7 +16,15 @@ from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.slices import Work
 from kpybroker.wire.batch import HEADER_BYTES, Batch, with_body
-from kpybroker.wire.compression import Codec, check_lz4_frame, compress, decompress, pieces, whole_bytes
+from kpybroker.wire.compression import (
+    LZ4_DEFAULT_LEVEL,
+    Codec,
+    check_lz4_frame,
+    compress,
+    decompress,
+    pieces,
+    whole_bytes,
+)
 from kpybroker.wire.walking import Piece, Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
@@ -26,7 +34,10 @@ PLAIN_LIMIT_BYTES = 128 << 20
 RECOMPRESSED_LIMIT_BYTES = 32 << 20
 """What a batch may decompress to that is compressed anew, and so is in memory whole."""
 ON_LOOP_BYTES = 1 << 20
-"""What is decompressed, or compressed, in one go on the loop; more goes to a thread."""
+"""What is decompressed in one go on the loop; more goes to a thread."""
+COMPRESSED_ON_LOOP_BYTES = 64 << 10
+SLOWLY_ON_LOOP_BYTES = 8 << 10
+"""What is compressed in one go on the loop, at most levels and at the slow ones: one to three milliseconds."""
 PLAIN_PIECE_BYTES = 64 << 10
 """A batch that is not compressed is walked over in pieces of this size."""
 RECORD_BYTES_MIN = 7
@@ -40,6 +51,8 @@ _LEVELS: dict[int, Callable[[LogSettings], int]] = {
     Codec.LZ4: lambda settings: settings.compression_lz4_level,
     Codec.ZSTD: lambda settings: settings.compression_zstd_level,
 }
+_SLOW_FROM: dict[int, int] = {Codec.GZIP: 7, Codec.LZ4: 3, Codec.ZSTD: 8}
+"""Levels from here on take 20 to 400 ms for a megabyte."""
 _BYTES_PER_BYTE: dict[int, int] = {
     Codec.NONE: 1,
     Codec.GZIP: 1032,
@@ -108,6 +121,14 @@ def plain_pieces(batch: Batch, limit_bytes: int) -> Work[Iterable[Piece]]:
     return (bytes(plain[at : at + PLAIN_PIECE_BYTES]) for at in range(0, len(plain), PLAIN_PIECE_BYTES))
 
 
+def compressed_on_loop_bytes(codec: int, level: int | None) -> int:
+    """So many bytes of records, at most, are compressed on the loop; `level` None for a codec without levels."""
+    if codec == Codec.NONE:
+        return RECOMPRESSED_LIMIT_BYTES
+    is_slow = level is not None and level >= _SLOW_FROM[codec] and (codec, level) != (Codec.LZ4, LZ4_DEFAULT_LEVEL)
+    return SLOWLY_ON_LOOP_BYTES if is_slow else COMPRESSED_ON_LOOP_BYTES
+
+
 def _keeping(source: Iterable[Piece], kept: list[Piece]) -> Iterator[Piece]:
     for piece in source:
         kept.append(piece)
@@ -124,7 +145,7 @@ def _times_taken(settings: LogSettings, now_ms: int) -> tuple[int, int]:
 def _compressed(batch: Batch, plain: bytes, codec: int, newest: int, settings: LogSettings) -> Opening:
     level = _LEVELS[codec](settings) if codec in _LEVELS else None
     work = partial(compress, codec, plain, level)
-    body = work() if len(plain) <= ON_LOOP_BYTES or codec == Codec.NONE else (yield work)
+    body = work() if len(plain) <= compressed_on_loop_bytes(codec, level) else (yield work)
     changed = with_body(batch, codec, body, newest)
     if changed.size_bytes > settings.max_message_bytes:
         raise KafkaError(

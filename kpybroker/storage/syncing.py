@@ -11,6 +11,7 @@ from kpybroker.storage.epochs import FILE_NAME as EPOCHS
 from kpybroker.storage.files import is_short
 from kpybroker.storage.segment import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment
 from kpybroker.storage.segments import Segments
+from kpybroker.world import Disk
 
 if TYPE_CHECKING:
     from kpybroker.storage.log import Log
@@ -128,6 +129,30 @@ class GroupSync:
             _sync_names(log)
         self.synced_end = log.written_end
 
+    async def at_stop(self, log: Log) -> None:
+        """As `blocking`, in threads; but for the directory that the partition's is in, which one sync does for all.
+
+        Where it is cancelled the rest is not on disk, and not said to be. Raises OSError.
+        """
+        disk, active = log.world.disk, log.segments.active
+        while self._running is not None:
+            await asyncio.shield(self._running)
+        self._save_epochs(log)
+        if log.segments.any_aborted:
+            await _sync_files(disk, _companions(active.path))
+            self.directory_changed = True
+        while self._sealed:
+            await _sync_segment(log, self._sealed[0])
+            await _sync_files(disk, _companions(self._sealed[0].path))
+            del self._sealed[0]
+        if self.synced_end < log.written_end:
+            await _sync_segment(log, active)
+        if self.directory_changed:
+            await _sync_files(disk, _names(log))
+            await disk.sync_directory(log.directory)
+            self.directory_changed = False
+        self.synced_end = log.written_end
+
 
 async def _sync_segment(log: Log, segment: Segment) -> None:
     handle = segment.hold()
@@ -137,31 +162,49 @@ async def _sync_segment(log: Log, segment: Segment) -> None:
         segment.let_go()
 
 
-def _sync_companions(log: Log, path: str) -> None:
-    """Sync the indexes of a full segment, and the snapshot made when it began. On the disk thread."""
-    disk = log.world.disk
-    for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+def _companions(path: str) -> list[str]:
+    """The indexes of a full segment, and the snapshot made when it began."""
+    return [path + suffix for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)]
+
+
+def _names(log: Log) -> list[str]:
+    """The small files of a partition."""
+    return [f"{log.directory}/{name}" for name in (PARTITION_METADATA, EPOCHS)]
+
+
+async def _sync_files(disk: Disk, paths: list[str]) -> None:
+    """Sync those that are there."""
+    for path in paths:
         try:
-            handle = disk.open(path + suffix)
+            handle = disk.open(path)
+        except FileNotFoundError:
+            continue
+        try:
+            await disk.sync(handle)
+        finally:
+            disk.close(handle)
+
+
+def _sync_files_blocking(disk: Disk, paths: list[str]) -> None:
+    for path in paths:
+        try:
+            handle = disk.open(path)
         except FileNotFoundError:
             continue
         try:
             disk.sync_blocking(handle)
         finally:
             disk.close(handle)
+
+
+def _sync_companions(log: Log, path: str) -> None:
+    """On the disk thread."""
+    _sync_files_blocking(log.world.disk, _companions(path))
 
 
 def _sync_names(log: Log) -> None:
     """Sync the partition's directory and its small files, and the directory it is in. On the disk thread."""
     disk = log.world.disk
-    for name in (PARTITION_METADATA, EPOCHS):
-        try:
-            handle = disk.open(f"{log.directory}/{name}")
-        except FileNotFoundError:
-            continue
-        try:
-            disk.sync_blocking(handle)
-        finally:
-            disk.close(handle)
+    _sync_files_blocking(disk, _names(log))
     disk.sync_directory_blocking(log.directory)
     disk.sync_directory_blocking(log.directory.rsplit("/", 1)[0])

@@ -27,6 +27,7 @@ from kpybroker.transactions.commands import (
 )
 from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
 from kpybroker.transactions.markers import Markers
+from kpybroker.transactions.records import check_record
 from kpybroker.transactions.transaction import V2, Place, Transaction
 from kpybroker.world import World
 
@@ -74,7 +75,7 @@ class TransactionCoordinator:
         self._new_producer_id = new_producer_id
         self.markers = markers
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reigns = Reigns(TOPIC, world, lambda *_: TransactionMachine(settings, level), self._loaded)
+        self.reigns = Reigns(TOPIC, world, lambda *_: TransactionMachine(settings, level), check_record, self._loaded)
 
     # ---- leadership
 

@@ -77,6 +77,13 @@ def read(transactional_id: str, record: Stored) -> Transaction | None:
     )
 
 
+def check_record(record: Stored) -> None:
+    """Read a record as a replay does. Raises Damage where a replay could not."""
+    transactional_id = read_id(record)
+    if transactional_id is not None:
+        read(transactional_id, record)
+
+
 def _key(transactional_id: str) -> bytes:
     return build_stored(TransactionLogKey(transactional_id=transactional_id))
 

@@ -18,10 +18,8 @@ FEW = 1000
 """The most elements of a request about a handful of things; it is read and handled in one go."""
 MANY = 25_000
 """... about the partitions that one client writes to, or the members of one group."""
-ASSIGNED = 100_000
-"""... about as many partitions as may be made at once, with their replicas and settings."""
-PARTITIONS = 250_000
-"""... about all partitions that a cluster may have, each of another topic."""
+PARTITIONS = 100_000
+"""... about as many partitions, topics or groups as a large cluster has."""
 
 
 class Audience(Enum):
@@ -116,7 +114,7 @@ API = [
     Api(  16, "ListGroups",               0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,        ON_BOTH,
           note="the response header stays v0, and an unknown version is answered in v0 (KIP-511)"),
-    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  22, "InitProducerId",           0,  5,    2,    CLIENT,   ANY,        ON_BROKER,
@@ -128,19 +126,28 @@ API = [
     Api(  26, "EndTxn",                   0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  27, "WriteTxnMarkers",          1,  2,    1,    BROKER,   ANY,        ON_BROKER, elements=MANY),
     Api(  28, "TxnOffsetCommit",          0,  5,    3,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  29, "DescribeAcls",             1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
+    Api(  30, "CreateAcls",               1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
+    Api(  31, "DeleteAcls",               1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
-    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  38, "CreateDelegationToken",    1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
+    Api(  39, "RenewDelegationToken",     1,  2,    2,    CLIENT,   ANY,        ON_BOTH),
+    Api(  40, "ExpireDelegationToken",    1,  2,    2,    CLIENT,   ANY,        ON_BOTH),
+    Api(  41, "DescribeDelegationToken",  1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  42, "DeleteGroups",             0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  43, "ElectLeaders",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
-    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=ASSIGNED),
+    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  45, "AlterPartitionReassignments", 0, 1,  0,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  46, "ListPartitionReassignments", 0, 0,   0,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY,        ON_BROKER, elements=MANY),
     Api(  48, "DescribeClientQuotas",     0,  1,    1,    CLIENT,   ANY,        ON_BROKER),
     Api(  49, "AlterClientQuotas",        0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=MANY),
+    Api(  50, "DescribeUserScramCredentials", 0, 0, 0,    CLIENT,   ANY,        ON_BOTH),
+    Api(  51, "AlterUserScramCredentials", 0, 0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
     Api(  52, "Vote",                     0,  2,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  53, "BeginQuorumEpoch",         0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  54, "EndQuorumEpoch",           0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
@@ -157,7 +164,7 @@ API = [
     Api(  65, "DescribeTransactions",     0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  66, "ListTransactions",         0,  2,    0,    CLIENT,   ANY,        ON_BROKER, elements=MANY),
     Api(  67, "AllocateProducerIds",      0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
-    Api(  68, "ConsumerGroupHeartbeat",   0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=ASSIGNED),
+    Api(  68, "ConsumerGroupHeartbeat",   0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  69, "ConsumerGroupDescribe",    0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER, elements=PARTITIONS),
     Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,

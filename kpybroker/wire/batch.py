@@ -199,13 +199,13 @@ def _old_magic(magic: int) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"invalid magic {magic}")
 
 
-def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> Iterator[Record]:
-    """The records of a batch, decompressed to at most `limit_bytes`.
+def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES, plain: bytes = b"") -> Iterator[Record]:
+    """The records of a batch, decompressed to at most `limit_bytes`, unless `plain` has them already.
 
     Raises KafkaError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE or UNSUPPORTED_COMPRESSION_TYPE from the codec, INVALID_RECORD
     for records that do not follow the format or whose number is not the header's.
     """
-    plain = bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], limit_bytes))
+    plain = plain or bytes(decompress(batch.codec, batch.view[HEADER_BYTES:], limit_bytes))
     stamp = batch.max_timestamp if batch.log_append_time else None
     base_offset, base_timestamp, total = batch.base_offset, batch.base_timestamp, len(plain)
     new = tuple.__new__  # Record(...) is a function in Python
@@ -249,7 +249,7 @@ def _invalid(text: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, text)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: Buffer, at: int) -> tuple[int, int]:
     """A zigzag varint of at most 10 bytes and the position after it. Raises IndexError at the end of the data."""
     byte = data[at]
     at += 1

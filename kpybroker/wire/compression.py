@@ -69,7 +69,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             # linked blocks
             level = _LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else level
             frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-            frame.compress(bytes(data))
+            with memoryview(data) as view:
+                for at in range(0, len(view), PIECE_BYTES):  # it holds the interpreter's lock
+                    frame.compress(bytes(view[at : at + PIECE_BYTES]))
             return bytes(frame.finish())
         case Codec.ZSTD:
             import zstandard

@@ -156,22 +156,27 @@ def parse_in_turns(
 
 def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
     """As `build`; yields now and then. The message must not change meanwhile."""
-    pieces, _ = yield from pieces_in_turns(message, version)
-    return b"".join(pieces)
+    return b"".join((yield from build_chunks_in_turns(message, version)))
 
 
-def pieces_in_turns(message: Any, version: int) -> Generator[None, None, tuple[list[Any], list[int]]]:
-    """As `pieces_of`; yields now and then."""
+def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, list[bytes | memoryview]]:
+    """As `build_chunks`; yields now and then. What was built since the last yield is one chunk: there are millions of
+    pieces, and to join them at the end would take longer than all others may wait."""
     from kpybroker.wire.building import lower_builder
 
     builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
+    chunks: list[bytes | memoryview] = []
     pieces: list[Any] = []
     large: list[int] = []
     try:
-        yield from builder(message, pieces, large)
+        for _ in builder(message, pieces, large):
+            chunks += merge(pieces, large)
+            pieces.clear()
+            large.clear()
+            yield
     except (struct.error, AttributeError, TypeError, ValueError) as error:
         raise ValueError(_complaint(message, version) or str(error)) from error
-    return pieces, large
+    return chunks + merge(pieces, large)
 
 
 def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""How quick writes below one directory are, and how much waits to be written there.
+"""How quick writes below one directory are, how much waits to be written there, and since when nothing was answered.
 
 A write into the page cache takes microseconds until the kernel makes it wait for the device. From then on writes belong
 on a thread, until they have been quick for a while.
@@ -24,7 +24,17 @@ QUEUED_BYTES_MAX = 32 << 20
 class Device:
     """The disk below one directory."""
 
-    __slots__ = ("_is_apart", "_quick_after_s", "_slow_at_s", "is_slow", "path", "queued_bytes")
+    __slots__ = (
+        "_is_apart",
+        "_oldest_since_ms",
+        "_quick_after_s",
+        "_slow_at_s",
+        "_under_way",
+        "_works",
+        "is_slow",
+        "path",
+        "queued_bytes",
+    )
 
     def __init__(self, path: str, *, is_apart: bool = True) -> None:
         self.path = path
@@ -35,11 +45,37 @@ class Device:
         """What threads are to write, or are writing."""
         self._slow_at_s = -QUICK_AFTER_MAX_S
         self._quick_after_s = QUICK_AFTER_S
+        self._under_way: dict[int, None] = {}
+        """Writes and syncs that somebody waits for, in the order in which they began."""
+        self._works = 0
+        self._oldest_since_ms = 0
 
     @property
     def is_full(self) -> bool:
         """As much is queued as may be."""
         return self.queued_bytes >= QUEUED_BYTES_MAX
+
+    def begin(self, now_ms: int) -> int:
+        """A write or a sync that somebody waits for begins, on a thread; the number to `end` it with."""
+        if not self._under_way:
+            self._oldest_since_ms = now_ms
+        self._works += 1
+        self._under_way[self._works] = None
+        return self._works
+
+    def end(self, work: int, now_ms: int) -> None:
+        """It has ended, well or not."""
+        was_oldest = work == next(iter(self._under_way))
+        del self._under_way[work]
+        if was_oldest:
+            self._oldest_since_ms = now_ms
+
+    def silent_ms(self, now_ms: int) -> int:
+        """For how long the same write or sync has been the oldest under way; 0 where there is none.
+
+        Many that wait in line for few threads do not count as silence: as long as they end, the oldest is another one.
+        """
+        return now_ms - self._oldest_since_ms if self._under_way else 0
 
     def took(self, seconds: float, now_s: float, size_bytes: int = 0) -> None:
         """A write of so many bytes has ended, at `now_s` of a monotonic clock.

@@ -22,6 +22,14 @@ WITH_TERMINAL = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _not_ignored() -> Iterator[None]:
+    """Children inherit it: these tests may themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Temporary directories are made in `tmp_path`."""

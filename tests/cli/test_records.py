@@ -149,12 +149,29 @@ def test_lines_before_a_bad_one_are_sent(shell: Shell, topic: str) -> None:
     assert shell("consume", topic, "--from-beginning").out == "a\t1\nb\t2\n"
 
 
-def test_a_record_too_large_is_refused_by_name(shell: Shell, topic: str) -> None:
-    shell("topics", "create", topic, "--set", "max.message.bytes=1000")
-    answer = shell("produce", topic, stdin=b"x" * 5000)
-    assert answer.code == 1
-    assert "MESSAGE_TOO_LARGE" in answer.err
-    assert "max.message.bytes" in answer.err
+@pytest.mark.parametrize(
+    ("limits", "size_bytes", "why"),
+    [
+        (["max.message.bytes=1000"], 5000, "max.message.bytes is 1000 (MESSAGE_TOO_LARGE)"),
+        (
+            ["segment.bytes=1048576", "max.message.bytes=9000000"],
+            1 << 20,
+            "segment.bytes is 1048576 (RECORD_LIST_TOO_LARGE)",
+        ),
+    ],
+)
+def test_a_record_too_large_is_refused_with_a_way_out_that_works(
+    shell: Shell, topic: str, tmp_path: Path, limits: list[str], size_bytes: int, why: str
+) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(b"x" * size_bytes)
+    shell("topics", "create", topic, *(word for limit in limits for word in ("--set", limit)))
+    answer = shell("produce", topic, "--file", str(file))
+    assert (answer.code, why in answer.err) == (1, True)
+    told = re.search(r"`kpybroker (topics alter .*)` lets it through", answer.err)
+    assert told is not None
+    assert shell(*told[1].split()).code == 0
+    assert shell("produce", topic, "--file", str(file)).code == 0
 
 
 def test_offsets_outside_a_log_are_refused(shell: Shell, topic: str) -> None:

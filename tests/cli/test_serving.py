@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.cli.arguments import run_serving
+from kpybroker.cli.serving import GC_THRESHOLDS
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.testing.process import BrokerProcess
@@ -28,7 +29,7 @@ WAIT_S = 60
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """A broker that fails to start in this process leaves signal handlers and a loop policy behind; take them back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     asyncio.set_event_loop_policy(None)
     for number, handler in handlers.items():
@@ -121,9 +122,43 @@ def test_a_signal_while_starting_is_no_failure(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-def test_a_second_signal_does_not_wait_for_the_stop(tmp_path: Path) -> None:
+STOP_SIGNALLED = (
+    "serve = Node.start.__func__\n"
+    "async def start(cls, *rest):\n"
+    "    node = await serve(cls, *rest)\n"
+    "    asyncio.get_running_loop().call_later(0, os.kill, os.getpid(), signal.{0})\n"
+    "    return node\n"
+    "Node.start = classmethod(start)\n"
+    "end = Node.stop\n"
+    "async def stop(self):\n"
+    "    os.kill(os.getpid(), signal.{1})\n"
+    "    await end(self)\n"
+    "Node.stop = stop\n"
+)
+"""One signal once it serves, and another one while it stops."""
+
+
+@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGINT"), ("SIGINT", "SIGTERM")])
+def test_one_wish_may_come_as_several_signals(tmp_path: Path, first: str, second: str) -> None:
+    """`timeout` sends its signal to the process and to its group; a wrapper passes Ctrl-C on."""
+    at_once = "from kpybroker.cli import serving\nserving.ONE_WISH_S = 3600\n"
+    ended = run_with(at_once + STOP_SIGNALLED.format(first, second), tmp_path / "data")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_when_all_is_done_is_no_failure(tmp_path: Path, number: str) -> None:
+    """Before the node is imported, and again while the interpreter ends."""
+    again = f"import atexit\natexit.register(os.kill, os.getpid(), signal.{number})\n"
+    ended = run_with(f"{again}os.kill(os.getpid(), signal.{number})\n", tmp_path / "data")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_stop(tmp_path: Path) -> None:
     """A stop that never ends, and someone who presses Ctrl-C again."""
     ended = run_with(
+        "from kpybroker.cli import serving\n"
+        "serving.ONE_WISH_S = 0\n"
         "async def stop(self):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    await asyncio.Event().wait()\n"
@@ -253,3 +288,9 @@ def test_members_of_the_consumer_protocol_are_told_to_beat_often(settings: tuple
 
     with BrokerProcess.started(*settings) as broker:
         assert asyncio.run(beat(broker.bootstrap)) == heartbeat_ms
+
+
+def test_a_collection_of_what_is_young_looks_at_little() -> None:
+    """What a long request is read into lives until it is answered: such a collection looks at all of it in vain."""
+    young, middle, _ = GC_THRESHOLDS
+    assert young * (middle + 1) <= 60_000

@@ -11,6 +11,7 @@ import pytest
 
 from kpybroker import coordinating
 from kpybroker.config import BrokerConfig
+from kpybroker.coordinating import TOLD_LIMIT
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
@@ -178,17 +179,59 @@ def test_it_answers_only_while_it_leads_and_has_loaded() -> None:
 
 def test_damage_takes_one_partition_out() -> None:
     async def play(groups: GroupCoordinator) -> None:
-        garbage = MemoryLog()
-        garbage.records.append(Stored(b"\x00\x01\x00", b"", 0, 0))
-        for partition, log in enumerate([MemoryLog(unreadable=True), garbage, MemoryLog()]):
+        for partition, log in enumerate([MemoryLog(unreadable=True), MemoryLog()]):
             groups.become_leader(partition, log, 0)
         await groups.loaded()
         assert refusal(groups, GROUP_OF[0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert refusal(groups, GROUP_OF[1]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert refusal(groups, GROUP_OF[2]) is None
+        assert refusal(groups, GROUP_OF[1]) is None
         assert await groups.list(ListGroups(), TIMEOUT_MS) == []
 
     run(play)
+
+
+UNREADABLE = [
+    (b"\x00\x01\x00\x05ab", b"\x00\x03"),
+    (b"\x00\x02\x00\x02\xff\xfe", None),
+    (b"\x00\x02\x00\x01a", b"\x00\x03\xff\xff\xff\xff\xff"),
+    (b"\x00\x03\x00\x01a", b"\x00\x00\xff\xff\xff"),
+    (commit_record("a", ("t", 0), None).key, b"\xff\xfejunk"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), UNREADABLE)
+def test_a_record_that_cannot_be_read_costs_itself_alone(
+    key: bytes, value: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is without a coordinator for it, and what was said of its group before holds."""
+
+    async def play(groups: GroupCoordinator) -> None:
+        log = MemoryLog()
+        log.records += [stored_commit("a", bytes(16)), Stored(key, value, 0, 1), stored_commit("a", bytes(16), "u")]
+        groups.become_leader(1, log, 0)
+        await groups.loaded()
+        assert refusal(groups, "a") is None
+        (found,) = groups.reigns
+        assert set(found.machine.offsets.of("a")) == {("t", 0), ("u", 0)}
+        await groups.runner("a").ask(commit("a", 7), TIMEOUT_MS)
+        assert found.machine.offsets.of("a")["t", 0].offset == 7
+
+    run(play)
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "__consumer_offsets-1: the record at offset 1 " in told
+
+
+def test_of_many_that_cannot_be_read_a_few_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def play(groups: GroupCoordinator) -> None:
+        log = MemoryLog()
+        log.records += [Stored(b"\x00\x01\x00", b"", 0, offset) for offset in range(TOLD_LIMIT + 5)]
+        groups.become_leader(1, log, 0)
+        await groups.loaded()
+        assert refusal(groups, "a") is None
+
+    run(play)
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == TOLD_LIMIT + 1
+    assert f"{TOLD_LIMIT + 5} records" in told[-1]
 
 
 def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from oracle.marker_scenes import MarkerScenes
 from oracle.quorum_scenes import QuorumScenes
 from oracle.quota_scenes import QuotaScenes
 from oracle.scenes import Scenes
+from oracle.security_scenes import SecurityScenes
 from oracle.transaction_scenes import TransactionScenes
 from oracle.txn_offset_scenes import TxnOffsetScenes
 from oracle.voter_scenes import VoterScenes
@@ -80,6 +81,7 @@ OURS = {
 }
 
 OURS_IN_SCENE = {
+    ("AlterUserScramCredentials", "no password"): "Kafka fails with UNKNOWN_SERVER_ERROR, for no key can be made of it",
     ("ListOffsets", "at -3, after a deletion"): "Kafka points to a deleted record; ours to the first that is left",
     ("Metadata", "a zero id"): "Kafka fails with UNKNOWN_SERVER_ERROR; an id that nobody has is UNKNOWN_TOPIC_ID",
     ("Produce", "from the far future"): "ours does not open batches, and cannot say which record is at fault",
@@ -88,12 +90,14 @@ OURS_IN_SCENE = {
 
 UNORDERED = {
     "AlterClientQuotas",
+    "AlterUserScramCredentials",
     "ConsumerGroupDescribe",
     "DeleteRecords",
     "DeleteTopics",
     "DescribeClientQuotas",
     "DescribeConfigs",
     "DescribeTransactions",
+    "DescribeUserScramCredentials",
     "ListConfigResources",
     "ListGroups",
     "ListTransactions",
@@ -200,6 +204,7 @@ async def play(directory: Path) -> dict[str, list[Exchange]]:
         inner = await dialled(node, await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller"))
         await asyncio.to_thread(ClusterScenes(asking(peer, said), asking(inner, at_controller)).all)
         await asyncio.to_thread(QuotaScenes(asking(peer, said)).all)
+        await asyncio.to_thread(SecurityScenes(asking(peer, said)).all)
         inner.close()
         peer.close()
     at_controller_too: dict[str, list[Exchange]] = defaultdict(list)

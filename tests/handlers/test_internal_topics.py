@@ -7,15 +7,21 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers.opening_batches import REPLAYED_LIMIT_BYTES
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.wire.rpc import create_partitions, create_topics, incremental_alter_configs
-from tests.asking import make
+from kpybroker.wire import api as api_table
+from kpybroker.wire.batch import encode_batch, split
+from kpybroker.wire.compression import Codec
+from kpybroker.wire.frame import encode_request
+from kpybroker.wire.rpc import create_partitions, create_topics, incremental_alter_configs, init_producer_id
+from tests.asking import NOW_MS, make, produced
 from tests.conftest import WithBroker
 from tests.handlers.grouping import commit, committed, coordinator
 from tests.handlers.test_create_partitions import grow
 from tests.handlers.test_create_topics import topic
 from tests.handlers.test_delete_records import TO_THE_END, cut
+from tests.server.raw import raw
 from tests.serving import run_scenario
 
 GROUPS = [f"g{number}" for number in range(20)]
@@ -95,3 +101,81 @@ def test_it_is_the_number_that_there_is_that_counts(tmp_path: Path) -> None:
     run_scenario(tmp_path, first, {"offsets.topic.num.partitions": "7"})
     for number in ("50", "1"):
         run_scenario(tmp_path, again, {"offsets.topic.num.partitions": number})
+
+
+ADMIN = "__admin_client"
+JUNK = [
+    ("__consumer_offsets", b"\0\1\0\5ab", b"\0\3"),
+    ("__consumer_offsets", b"\0\1\0\1g\0\1t\0\0\0\0", b"\xff\xfejunk"),
+    ("__consumer_offsets", b"\0\2\0\1g", b"\0\3\xff\xff\xff\xff\xff"),
+    ("__consumer_offsets", b"\0\3\0\1g", b"\0\0\xff\xff\xff"),
+    ("__transaction_state", b"\0\0\0\1x", b"\xff\xffjunk"),
+]
+HARMLESS = [(b"\x7f\xff", b"of a kind that is not known"), (b"\0\2\0\1g", None), (b"\0", b"v")]
+
+
+async def put_as_admin(node: Node, name: str, records: bytes, acks: int = 1) -> tuple[int, list[int]]:
+    """The code, and the records to blame."""
+    row = api_table.by_name["Produce"]
+    async with raw(node) as other:
+        other.send(b"".join(encode_request(1, row, 9, produced(name, records=records, acks=acks), ADMIN)))
+        (told,) = (await other.answer("Produce", 9))[1].responses[0].partition_responses
+    return told.error_code, [each.batch_index for each in told.record_errors]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize(("name", "key", "value"), JUNK)
+def test_what_a_coordinator_could_not_replay_is_refused(
+    with_broker: WithBroker, name: str, key: bytes, value: bytes, codec: Codec
+) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, name, partitions=1)
+        log = node.broker.hosting.leads(name, 0).log
+        rows = [(b"\x7f\xff", b"v"), (key, value)]
+        sent = bytes(encode_batch(rows, timestamp_ms=NOW_MS, codec=codec))
+        assert await put_as_admin(node, name, sent) == (ErrorCode.INVALID_RECORD, [1])
+        assert log.end == 0
+        some = HARMLESS if name == "__consumer_offsets" else HARMLESS[:1]
+        good = bytes(encode_batch(some, timestamp_ms=NOW_MS, codec=codec))
+        assert await put_as_admin(node, name, good) == (0, [])
+        assert log.end == len(some)
+
+    with_broker(scenario)
+
+
+def test_a_record_for_a_coordinator_has_a_bound(with_broker: WithBroker) -> None:
+    """It is read in one go."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "__consumer_offsets", partitions=1)
+        for size, code in ((REPLAYED_LIMIT_BYTES - 20, 0), (REPLAYED_LIMIT_BYTES, ErrorCode.MESSAGE_TOO_LARGE)):
+            sent = bytes(encode_batch([(b"\x7f\xff", bytes(size))], timestamp_ms=NOW_MS, codec=Codec.ZSTD))
+            assert await put_as_admin(node, "__consumer_offsets", sent) == (code, [])
+
+    with_broker(scenario)
+
+
+def test_a_directory_with_such_records_is_served(tmp_path: Path) -> None:
+    """As Apache Kafka takes them from a client, and leaves them behind."""
+
+    async def first(peer: Peer, node: Node) -> None:
+        await make(peer, "__consumer_offsets")
+        await make(peer, "__transaction_state")
+        await coordinator(peer, "t")
+        assert await commit(peer, "g", offset=5) == 0
+        for name, key, value in JUNK:
+            partition = node.broker.hosting.leads(name, 0)
+            partition.append(split(encode_batch([(key, value)], timestamp_ms=NOW_MS)), NOW_MS, client=False)
+            partition.flush()
+        assert await commit(peer, "h", offset=6) == 0
+
+    async def again(peer: Peer, node: Node) -> None:
+        await coordinator(peer)
+        assert (await committed(peer, "g"), await committed(peer, "h")) == (5, 6)
+        assert await commit(peer, "g", offset=7) == 0
+        asked = init_producer_id.Request(transactional_id="x", transaction_timeout_ms=5000)
+        assert (await peer.ask("InitProducerId", asked)).error_code == 0
+
+    settings = {"offsets.topic.num.partitions": "1"}
+    run_scenario(tmp_path, first, settings)
+    run_scenario(tmp_path, again, settings)

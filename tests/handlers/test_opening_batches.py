@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers.in_turns import SLICE
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.compression import Codec, compress
+from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.rpc import create_topics, list_offsets, produce
-from tests.asking import NOW_MS, get, make, produced, put, turns_while
+from tests.asking import NOW_MS, batch_of, get, make, produced, put, turns_while
 from tests.conftest import WithBroker
 from tests.handlers.strangers import live_stranger
 from tests.serving import dialled
@@ -66,6 +68,33 @@ def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) ->
     with_broker(scenario)
 
 
+def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBroker) -> None:
+    """Nor one of another connection that came while it was: each producer's batches keep their order."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", configs={"compression.type": "zstd", "compression.zstd.level": "19"})
+
+        def batches(producer: int) -> list[bytes]:
+            counts = (MANY, 1, MANY, 1, 1)
+            first = [sum(counts[:at]) for at in range(len(counts))]
+            facts = {"producer_id": producer, "producer_epoch": 0}
+            return [large(Codec.LZ4, n, base_sequence=at, **facts) for n, at in zip(counts, first, strict=True)]
+
+        async with dialled(node) as other:
+            asked = [put(which, "t", records=one) for which, id_ in ((peer, 5), (other, 6)) for one in batches(id_)]
+            answers = await asyncio.gather(*asked)
+        assert [answer.error_code for answer in answers] == [0] * 10
+        for mine in (answers[:5], answers[5:]):
+            offsets = [answer.base_offset for answer in mine]
+            assert offsets == sorted(offsets)
+        log = node.broker.hosting.leads("t", 0).log
+        stored = split(bytes(log.read(0, 1 << 22, upper=log.end, min_one=True) or b""))
+        assert [batch.codec for batch in stored] == [Codec.ZSTD] * 10
+        assert all(batch.crc_ok() for batch in stored)
+
+    with_broker(scenario)
+
+
 def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: WithBroker) -> None:
     """Only until the batch is appended: with acks=all its followers take their time."""
 
@@ -86,6 +115,83 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: Wit
             assert log.high_watermark == 0
             peer.close()
             await asyncio.gather(*asked, return_exceptions=True)
+
+    with_broker(scenario)
+
+
+async def without_places(node: Node, request: produce.Request, peer: Peer) -> list[int]:
+    """The error codes of a Produce while others open batches in all places."""
+    places = node.broker.log_dirs.sliced_work._short
+    taken = 0
+    while places.is_free:
+        await places.enter(None)
+        taken += 1
+    told = await asyncio.wait_for(peer.ask("Produce", request, version=9), 20)
+    for _ in range(taken):
+        places.leave()
+    return [each.error_code for each in told.responses[0].partition_responses]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batch_that_is_not_opened_in_time_is_refused_by_name(with_broker: WithBroker, count: int) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=count)
+        data = [produce.PartitionProduceData(index=index, records=large()) for index in range(count)]
+        told = produce.TopicProduceData(name="t", partition_data=data)
+        request = produce.Request(acks=-1, timeout_ms=20, topic_data=[told])
+        assert await without_places(node, request, peer) == [ErrorCode.REQUEST_TIMED_OUT] * count
+        assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [0] * count
+
+    with_broker(scenario)
+
+
+def test_a_slice_that_is_not_opened_in_time_costs_no_other(with_broker: WithBroker) -> None:
+    count = ELEMENTS_AT_ONCE + 100
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=count)
+        small = batch_of(b"v")
+        data = [produce.PartitionProduceData(index=index, records=small) for index in range(count)]
+        data[SLICE] = produce.PartitionProduceData(index=SLICE, records=large())
+        request = produce.Request(
+            acks=1, timeout_ms=500, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
+        )
+        codes = await without_places(node, request, peer)
+        late = [index for index, code in enumerate(codes) if code]
+        assert late == list(range(SLICE, 2 * SLICE))
+        assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [not code for code in codes]
+
+    with_broker(scenario)
+
+
+def test_nobody_waits_for_slices_of_a_lost_connection(with_broker: WithBroker) -> None:
+    count = ELEMENTS_AT_ONCE + 100
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=count)
+        partition = node.broker.hosting.find("t", 0)
+        image = node.broker.image.topics["t"].partitions[0]
+        both = (node.broker.node_id, 99)
+        partition.become(image._replace(replicas=both, isr=both, partition_epoch=99, leader_epoch=99))
+        places = node.broker.log_dirs.sliced_work._short
+        while places.is_free:
+            await places.enter(None)
+        data = [produce.PartitionProduceData(index=index, records=batch_of(b"v")) for index in range(count)]
+        data[-1] = produce.PartitionProduceData(index=count - 1, records=large())
+        request = produce.Request(
+            acks=-1, timeout_ms=2**31 - 1, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
+        )
+        asked = asyncio.ensure_future(peer.ask("Produce", request, version=9))
+        while node.broker.hosting.find("t", 4 * SLICE - 1).log.end < 1:
+            await asyncio.sleep(0)
+        (waiter,) = [waiter for _, waiter in partition._produces]
+        (reply,) = [each.last_reply for each in node.server.connections() if each.last_reply is not None]
+        reply.abandon()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert waiter.done
+        peer.close()
+        await asyncio.gather(asked, return_exceptions=True)
 
     with_broker(scenario)
 

@@ -75,7 +75,7 @@ def test_in_sync_sets_are_told_together_by_who_leads(caplog: pytest.LogCaptureFi
 def test_an_unclean_election_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     assert told.of(moved(0, isr=[2], leader=2), moved(0, isr=[1], leader=1, leader_recovery_state=1)) == [
-        "WARNING unclean election: this broker leads 1 partitions without all that was acknowledged: t-0"
+        "WARNING unclean election: this broker leads 1 partitions, which may lack records that were acknowledged: t-0"
     ]
 
 

@@ -180,7 +180,8 @@ def whole(records: Sequence[Any]) -> Image:
 
 
 def what_it_shows(image: Image) -> Any:
-    return (dict(image.topics), dict(image.brokers), dict(image.configs), dict(image.features), image.next_producer_id)
+    mappings = image.topics, image.brokers, image.configs, image.features, image.scram_credentials
+    return [dict(each) for each in mappings], image.next_producer_id
 
 
 @settings(deadline=None, max_examples=30)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.errors import KafkaError
+from kpybroker.replication import fetch_session
 from kpybroker.replication.fetch_session import Asked, FetchSession, Key
 from kpybroker.replication.following import Place
 from kpybroker.replication.sessions import INITIAL_EPOCH, Session, Sessions, Want, Wanted
@@ -30,7 +31,7 @@ class Leader:
         self.held: dict[Wanted, int] = {}
 
     def fetch(self, follower: FetchSession, wanted: dict[Key, Asked]) -> None:
-        changed, forgotten = follower.news(wanted)
+        changed, forgotten, _ = follower.news(wanted)
         wants: OrderedDict[Wanted, Want] = OrderedDict(
             (key, Want(None, TOPIC_ID, key[1], asked.place.offset, asked.max_bytes, 0))
             for key, asked in changed.items()
@@ -73,9 +74,9 @@ def test_who_says_what_was_touched_says_the_same_as_who_says_everything(fetches:
     whole, touched = FetchSession(), FetchSession()
     before: dict[Key, Asked] = {}
     for wanted in fetches:
-        changed, forgotten = whole.news(wanted)
+        changed, forgotten, _ = whole.news(wanted)
         parts = {key: wanted.get(key) for key in {**before, **wanted} if before.get(key) != wanted.get(key)}
-        also_changed, also_forgotten = touched.news(parts, is_whole=False)
+        also_changed, also_forgotten, _ = touched.news(parts, is_whole=False)
         assert (also_changed, sorted(also_forgotten)) == (changed, sorted(forgotten))
         before = wanted
 
@@ -85,4 +86,19 @@ def test_what_has_not_changed_is_not_said_again() -> None:
     wanted = {(TOPIC_ID, index): Asked(Place(0, 0, 0), 0, 100) for index in range(1000)}
     leader.fetch(follower, wanted)
     moved = {**wanted, (TOPIC_ID, 7): Asked(Place(0, 1, 0), 0, 100)}
-    assert follower.news(moved) == ({(TOPIC_ID, 7): moved[TOPIC_ID, 7]}, [])
+    assert follower.news(moved) == ({(TOPIC_ID, 7): moved[TOPIC_ID, 7]}, [], [])
+
+
+@given(st.lists(WANTED, min_size=1, max_size=12))
+def test_a_leader_that_is_told_a_little_at_a_time_knows_the_same(fetches: list[dict[Key, Asked]]) -> None:
+    """What one Fetch has no room for the next ones tell; until then the leader knows what it knew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch_session, "NAMED_MAX", 2)
+        leader, follower = Leader(10), FetchSession()
+        for wanted in fetches:
+            before = leader.held
+            for _ in range(4):
+                leader.fetch(follower, wanted)
+                assert len(set(leader.held.items()) - set(before.items())) <= 2
+                before = leader.held
+            assert leader.held == {key: asked.place.offset for key, asked in wanted.items()}

@@ -35,6 +35,7 @@ class Guest:
     def __init__(self, node: Node, pointing: Pointing, incarnation: int = 1, **facts: Any) -> None:
         self.epochs: list[int] = []
         self.failures: list[str] = []
+        self.wants_fence = False
         self.channel = ControllerChannel(node.broker.world.network, pointing, "guest")
         wanted: dict[str, Any] = {
             "broker_id": 2,
@@ -55,6 +56,7 @@ class Guest:
             metadata_offset=lambda: node.broker.image.offset,
             on_epoch=self.epochs.append,
             on_failure=self.failures.append,
+            wants_fence=lambda: self.wants_fence,
         )
 
     def kill(self) -> None:
@@ -75,6 +77,23 @@ def play(root: Path, scene: Callable[[Node, Pointing], Awaitable[None]]) -> None
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():
         await asyncio.sleep(0.005)
+
+
+def test_a_broker_is_fenced_at_its_wish(tmp_path: Path) -> None:
+    """At once, though it is heard of; and let in again when it wishes that no more. It keeps its registration."""
+
+    async def scene(node: Node, pointing: Pointing) -> None:
+        guest = Guest(node, pointing)
+        await guest.lifecycle.join()
+        for wish in (True, False, True, False):
+            guest.wants_fence = wish
+            guest.lifecycle.tell()
+            await until(lambda wish=wish: guest.lifecycle.fenced is wish)  # type: ignore[misc]
+            assert node.broker.image.brokers[2].fenced is wish
+        assert (len(guest.epochs), guest.failures) == (1, [])
+        guest.kill()
+
+    play(tmp_path, scene)
 
 
 def test_join_and_leave(tmp_path: Path) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kpybroker.replication import fetch_session
 from kpybroker.wire.rpc import create_topics
 from tests.replication.virtual import VirtualCluster, play
 
 COUNT = 100
 
 
-def test_many_partitions_get_other_leaders_and_are_filled_again() -> None:
+@pytest.mark.parametrize("named_max", [fetch_session.NAMED_MAX, 7])
+def test_many_partitions_get_other_leaders_and_are_filled_again(
+    named_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is more to tell a leader than one Fetch may tell."""
+    monkeypatch.setattr(fetch_session, "NAMED_MAX", named_max)
+
     async def scene(cluster: VirtualCluster) -> None:
         wanted = create_topics.CreatableTopic(name="t", num_partitions=COUNT, replication_factor=3)
         told = await cluster.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=60_000))

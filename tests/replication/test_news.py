@@ -83,7 +83,7 @@ class Follower:
         wanted: dict[Key, Asked | None] = {
             (TOPIC_ID, index): Asked(Place(0, end, 0 if end else -1), 0, 1000) for index, end in enumerate(self.ends)
         }
-        changed, _ = self.session.news(wanted)
+        changed, _, _ = self.session.news(wanted)
         rows = [
             fetch.FetchPartition(
                 partition=index,

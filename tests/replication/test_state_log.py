@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +15,9 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.replication.partition import Partition
-from kpybroker.replication.state_log import RECORDS_A_TURN, WRITE_LIMIT_BYTES, PartitionLog
-from kpybroker.wire.batch import encode_batch, split
+from kpybroker.replication.state_log import RECORDS_A_TURN, TOLD_LIMIT, WRITE_LIMIT_BYTES, PartitionLog
+from kpybroker.wire.batch import encode_batch, split, with_body
+from kpybroker.wire.compression import Codec
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NODE, NOW_MS, leading
 
@@ -79,6 +83,49 @@ def test_others_have_turns_while_a_log_is_replayed(tmp_path: Path, together: int
     assert max(told) <= RECORDS_A_TURN
 
 
+@pytest.mark.parametrize("codec", Codec)
+def test_a_compressed_batch_is_unpacked_off_the_loop(tmp_path: Path, codec: Codec) -> None:
+    """As clients and other brokers write them: a few bytes may be a hundred megabytes."""
+    partition = leading(WORLD, tmp_path)
+    rows = [(b"k", bytes(1 << 20)), (b"l", b"v")]
+    for _ in range(3):
+        partition.append(split(encode_batch(rows, timestamp_ms=NOW_MS, codec=codec)), NOW_MS, client=False)
+        partition.flush()
+    on_loop: list[str] = []
+
+    def note(_frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__ in ("read", "decompress", "decompress_into", "decompress_raw"):
+            on_loop.append(argument.__name__)
+
+    async def told() -> list[tuple[int, bytes | None, bytes | None, int]]:
+        sys.setprofile(note)
+        try:
+            return await replayed(partition)
+        finally:
+            sys.setprofile(None)
+
+    assert asyncio.run(told()) == [(2 * n + at, *rows[at], NOW_MS) for n in range(3) for at in range(2)]
+    assert on_loop == []
+
+
+def test_batches_that_cannot_be_read_are_passed_over_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their CRC is sound: somebody meant them, and the rest of the log is as it was."""
+    partition = leading(WORLD, tmp_path)
+    log = PartitionLog(partition, WORLD)
+    for number in range(TOLD_LIMIT + 2):
+        log.append([Stored(b"k", b"%d" % number, NOW_MS)])
+        good = split(encode_batch([(b"k", b"v")], timestamp_ms=NOW_MS))[0]
+        partition.append([with_body(good, number % 5, b"no records", NOW_MS)], NOW_MS, client=False)
+        partition.flush()
+    found = asyncio.run(replayed(partition))
+    assert [value for _, _, value, _ in found] == [b"%d" % number for number in range(TOLD_LIMIT + 2)]
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == TOLD_LIMIT
+    assert "t-0: the batch at offset 1 " in told[0]
+
+
 def test_what_was_deleted_is_not_replayed(tmp_path: Path) -> None:
     partition = leading(WORLD, tmp_path)
     log = PartitionLog(partition, WORLD)
@@ -94,7 +141,11 @@ def test_what_a_follower_could_not_fetch_is_refused(tmp_path: Path) -> None:
         log.append(some)
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert log.end == 0
-    assert log.append(some[1:]) == 3
+
+    async def play() -> None:  # threads write so much, and tell the loop
+        assert log.append(some[1:]) == 3
+
+    asyncio.run(play())
 
 
 def test_only_a_leader_writes(tmp_path: Path) -> None:

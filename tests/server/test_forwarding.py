@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 from kpybroker.errors import ErrorCode
+from kpybroker.long_work import REQUESTS_MAX
 from kpybroker.peer import Peer
 from kpybroker.wire.api import API, by_name
+from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.rpc import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_partitions,
     create_topics,
     delete_topics,
     elect_leaders,
     incremental_alter_configs,
     list_partition_reassignments,
+    metadata,
     unregister_broker,
     update_features,
 )
 from tests.server.clustering import Cluster, dialled, run_cluster
+from tests.server.raw import raw
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
@@ -43,6 +49,9 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
     rate = alter_client_quotas.OpData(key="producer_byte_rate", value=1e9)
     user = alter_client_quotas.EntityData(entity_type="user", entity_name=name)
     quota = alter_client_quotas.EntryData(entity=[user], ops=[rate])
+    credential = alter_user_scram_credentials.ScramCredentialUpsertion(
+        name=name, mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
+    )
     level = update_features.FeatureUpdateKey(feature="metadata.version", max_version_level=30)
     return [
         ("CreateTopics", wanted(name), "topics"),
@@ -52,6 +61,7 @@ def requests(name: str) -> list[tuple[str, Any, str]]:
         ("AlterPartitionReassignments", alter_partition_reassignments.Request(topics=[moved]), ""),
         ("ListPartitionReassignments", list_partition_reassignments.Request(topics=None), ""),
         ("AlterClientQuotas", alter_client_quotas.Request(entries=[quota]), "entries"),
+        ("AlterUserScramCredentials", alter_user_scram_credentials.Request(upsertions=[credential]), "results"),
         ("UpdateFeatures", update_features.Request(feature_updates=[level]), ""),
         ("DeleteTopics", delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)]), "responses"),
     ]
@@ -184,5 +194,34 @@ def test_a_new_topic_is_there_on_every_node_when_the_answer_leaves(tmp_path: Pat
                 assert f"t{number}" in node.broker.image.topics, (number, node_id)
         for peer in peers:
             peer.close()
+
+    run_cluster(tmp_path, play)
+
+
+def test_long_requests_that_wait_for_a_controller_keep_no_place(tmp_path: Path) -> None:
+    """They are of many elements, and nobody is the controller: others of their kind are answered meanwhile."""
+    names = [f"no{number}" for number in range(ELEMENTS_AT_ONCE + 100)]
+    asked = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name) for name in names])
+    topics = [metadata.MetadataRequestTopic(name=name) for name in names]
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        await cluster.leader()
+        for node_id in (2, 3):
+            await cluster.drop(node_id)
+        node = cluster.nodes[1]
+        while node.broker.controller.is_active:
+            await asyncio.sleep(0.01)
+        async with AsyncExitStack() as clients:
+            for _ in range(REQUESTS_MAX):
+                one = await clients.enter_async_context(raw(node))
+                one.ask(1, "DeleteTopics", asked, 6)
+            while node.broker.long_work.parked < REQUESTS_MAX * len(names):
+                await asyncio.sleep(0)
+            other = await clients.enter_async_context(raw(node))
+            other.ask(1, "Metadata", metadata.Request(topics=topics, allow_auto_topic_creation=False), 12)
+            assert await other.frame()
+        while node.broker.long_work.parked:
+            await asyncio.sleep(0)
 
     run_cluster(tmp_path, play)

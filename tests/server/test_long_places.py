@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.long_work import ELEMENTS_MAX, QUEUE_MAX, REQUESTS_MAX, LongWork
+from kpybroker.long_work import ELEMENTS_MAX, PARKED_MAX, QUEUE_MAX, REQUESTS_MAX, LongWork
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
@@ -198,3 +198,82 @@ def test_a_long_fetch_keeps_its_place_until_it_is_answered(with_broker: WithBrok
             assert await client.frame()
 
     with_broker(scenario)
+
+
+def test_fetches_that_wait_have_no_more_rows_than_the_limit(with_broker: WithBroker) -> None:
+    """What is beyond is answered at once, with what there is."""
+    rows = ELEMENTS_AT_ONCE + 200
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", rows)
+        work = node.broker.long_work
+        partitions = [fetch.FetchPartition(partition=index, partition_max_bytes=100) for index in range(rows)]
+        request = fetch.Request(
+            topics=[fetch.FetchTopic(topic="t", partitions=partitions)],
+            max_wait_ms=600_000,
+            min_bytes=1,
+            max_bytes=1000,
+        )
+        assert work.park(PARKED_MAX - rows)
+        async with raw(node) as waiting, raw(node) as beyond:
+            waiting.ask(1, "Fetch", request, 12)
+            while work.parked < PARKED_MAX:
+                await asyncio.sleep(0)
+            beyond.ask(1, "Fetch", request, 12)
+            assert await beyond.frame()
+            assert work.parked == PARKED_MAX
+        while work.parked > PARKED_MAX - rows:
+            await asyncio.sleep(0)
+
+    with_broker(scenario)
+
+
+def test_who_waits_for_another_node_gives_its_place_away_and_comes_again() -> None:
+    async def scenario() -> None:
+        work, answer = LongWork(), asyncio.Event()
+        told: list[str] = []
+
+        async def forwarded() -> None:
+            async with work.place(10):
+                async with work.outside():
+                    await answer.wait()
+                told.append("answered")
+
+        async def other() -> None:
+            async with work.place(ELEMENTS_MAX):
+                told.append("other")
+
+        tasks = [asyncio.create_task(forwarded()) for _ in range(2 * REQUESTS_MAX)]
+        await turns(5)
+        assert work.parked == 2 * REQUESTS_MAX * 10
+        await asyncio.create_task(other())
+        gone = tasks.pop()
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        answer.set()
+        await asyncio.gather(*tasks)
+        assert told == ["other", *["answered"] * (2 * REQUESTS_MAX - 1)]
+        await asyncio.create_task(other())
+        assert work.parked == 0
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_beyond_the_limit_keeps_its_place() -> None:
+    async def scenario() -> None:
+        work, answer = LongWork(), asyncio.Event()
+        assert work.park(PARKED_MAX - 9)
+
+        async def forwarded() -> None:
+            async with work.place(10), work.outside():
+                await answer.wait()
+
+        tasks = [asyncio.create_task(forwarded()) for _ in range(REQUESTS_MAX)]
+        await turns(5)
+        last = asyncio.create_task(forwarded())
+        await turns(5)
+        assert (work.parked, len(work._queue)) == (PARKED_MAX - 9, 1)
+        answer.set()
+        await asyncio.gather(*tasks, last)
+
+    asyncio.run(scenario())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from struct import pack
 from types import FrameType
 from typing import Any
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 
 from kpybroker.errors import MalformedFrame
+from kpybroker.handlers.fetching_replicas import NAMED_LIMIT
 from kpybroker.long_work import REQUESTS_MAX, LongWork
 from kpybroker.peer import Peer
+from kpybroker.replication.fetch_session import NAMED_MAX
+from kpybroker.replication.replicas import HOSTED_AT_ONCE
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, FEW, Api, Listens, by_name
 from kpybroker.wire.batch import read_records, split
@@ -23,7 +27,7 @@ from kpybroker.wire.frame import request_head
 from kpybroker.wire.layout import layout
 from kpybroker.wire.message import parse_in_turns
 from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
-from kpybroker.wire.rpc import create_topics, metadata, produce
+from kpybroker.wire.rpc import create_topics, fetch, metadata, produce
 from tests.asking import batch_of, make, produced
 from tests.conftest import WithBroker
 from tests.server.many_elements import arrays_of, request_with_many
@@ -113,6 +117,82 @@ def test_a_row_that_allows_many_elements_refuses_more(api: Api) -> None:
     with pytest.raises(MalformedFrame, match=f"more than {api.elements} elements"):
         for _ in parse_in_turns(api.request, api.max, frame, 0, api.elements):
             pass
+
+
+def test_no_row_allows_more_than_a_large_cluster_has() -> None:
+    """What is read into objects is freed in one go, and looked through by the collector of cycles."""
+    assert max(api.elements for api in API) == 100_000
+
+
+def test_a_replicas_fetch_names_what_can_be_looked_at_in_one_go(
+    with_broker: WithBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def asked(count: int) -> fetch.Request:
+        partitions = [fetch.FetchPartition(partition=index) for index in range(count)]
+        topic = fetch.FetchTopic(topic_id=bytes(15) + b"t", partitions=partitions)
+        state = fetch.ReplicaState(replica_id=7)
+        return fetch.Request(session_epoch=-1, max_wait_ms=0, replica_state=state, topics=[topic])
+
+    async def scenario(_: Any, node: Node) -> None:
+        async with raw(node) as client:
+            client.ask(1, "Fetch", asked(NAMED_LIMIT), 17)
+            assert len((await client.answer("Fetch", 17))[1].responses[0].partitions) == NAMED_LIMIT
+            client.ask(2, "Fetch", asked(NAMED_LIMIT + 1), 17)
+            assert await client.closed()
+
+    with_broker(scenario)
+    assert f"names more than {NAMED_LIMIT} partitions" in caplog.text
+    assert 2 * NAMED_MAX <= NAMED_LIMIT, "no follower names so many"
+
+
+def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) -> None:
+    """And the topic is usable when its maker hears of it."""
+    count = 10 * HOSTED_AT_ONCE
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        hosting, topic = (
+            node.broker.hosting,
+            create_topics.CreatableTopic(name="large", num_partitions=count, replication_factor=1),
+        )
+        asked = create_topics.Request(topics=[topic], timeout_ms=30_000)
+        making = asyncio.ensure_future(peer.ask("CreateTopics", asked))
+        most = before = 0
+        while not making.done():
+            await asyncio.sleep(0)
+            opened = len(list(hosting))
+            most, before = max(most, opened - before), opened
+        assert making.result().topics[0].error_code == 0
+        assert 0 < most <= HOSTED_AT_ONCE
+        assert all(hosting.leads("large", index) for index in range(count))
+
+    with_broker(scenario)
+
+
+def test_what_becomes_of_a_topic_whose_logs_are_being_opened_counts(with_broker: WithBroker) -> None:
+    """It is opened with the settings it has by then, and not at all where it has been deleted."""
+    count = 5 * HOSTED_AT_ONCE // 2
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        broker = node.broker
+        for name in ("changed", "deleted"):
+            topic = create_topics.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+            making = asyncio.ensure_future(
+                peer.ask("CreateTopics", create_topics.Request(topics=[topic], timeout_ms=30_000))
+            )
+            while broker.hosting.find(name, 0) is None:
+                await asyncio.sleep(0)
+            assert broker.hosting.find(name, count - 1) is None
+            image = broker.image
+            if name == "changed":
+                settings = replace(broker.hosting.leads(name, 0).log.settings, retention_ms=1234)
+                broker.replicas.configure(name, settings)
+            else:
+                broker.replicas.let_go(image.topics[name])
+            await making
+        assert broker.hosting.leads("changed", count - 1).log.settings.retention_ms == 1234
+        assert broker.hosting.find("deleted", count - 1) is None
+
+    with_broker(scenario)
 
 
 def test_a_long_answer_to_a_short_question_leaves_others_their_turns(with_broker: WithBroker) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.raft import current
+from kpybroker.replication import controller_channel
 from kpybroker.storage.formatting import decode_id, encode_id
 from kpybroker.wire.rpc import create_topics, update_features
-from tests.server.clustering import PATIENCE_S, Cluster, run_cluster
+from tests.server.clustering import PATIENCE_S, Cluster, dialled, run_cluster
 from tests.server.voting import Quorum, run_quorum
 
 
@@ -240,6 +241,46 @@ def test_a_minority_of_voters_says_whom_it_lacks(
         await cluster.leader()
 
     run_cluster(tmp_path, play)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_broker_that_does_not_vote_says_which_controllers_are_out_of_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """To whoever asks for what needs a controller, and soon; once a majority is back, it does what is asked."""
+    monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 4)
+        await cluster.leader()
+        gone = [1, 2, 3][left:]
+        for node_id in gone:
+            await cluster.drop(node_id)
+        broker = cluster.nodes[4]
+        await cluster.until(lambda: broker.broker.quorum.lacks_majority, "the broker misses a majority")
+        shown = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in gone)
+        why = f"{len(gone)} of 3 controllers are out of reach: {shown}"
+        await cluster.until(lambda: broker.broker.quorum.why_in_vain == why, "the broker has asked all of them")
+        client = await dialled(broker)
+        told = await client.ask("CreateTopics", create_topics.Request(topics=[create_topics.CreatableTopic(name="t")]))
+        assert told.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert told.topics[0].error_message.endswith(f": nobody leads the quorum, {why}")
+        await cluster.start(*gone)
+        await cluster.leader()
+        await cluster.until(lambda: broker.broker.quorum.why_in_vain is None, "all may answer again")
+        client.close()
+
+    run_cluster(tmp_path, play)
+
+
+def test_a_new_broker_says_that_none_of_the_controllers_it_was_told_of_answers(tmp_path: Path) -> None:
+    async def play(quorum: Quorum) -> None:
+        quorum.own[4] = {"initial.broker.registration.timeout.ms": "1500"}
+        others = ", ".join(f"127.0.0.1:{quorum.ports[node_id]}" for node_id in (1, 2, 3))
+        with pytest.raises(ConfigError, match=f"within 1500 ms: 3 of 3 controllers are out of reach: {others}; check"):
+            await quorum.start(4)
+
+    run_quorum(tmp_path, play)
 
 
 @pytest.mark.parametrize("twin_of_the_leader", [True, False])

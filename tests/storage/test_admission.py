@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from struct import pack_into
 
@@ -12,9 +13,17 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.admission import opening
 from kpybroker.storage.log import Log
-from kpybroker.storage.opening import PLAIN_LIMIT_BYTES, RECOMPRESSED_LIMIT_BYTES, RECORDS_LIMIT
-from kpybroker.storage.slices import at_once
+from kpybroker.storage.opening import (
+    COMPRESSED_ON_LOOP_BYTES,
+    PLAIN_LIMIT_BYTES,
+    RECOMPRESSED_LIMIT_BYTES,
+    RECORDS_LIMIT,
+    SLOWLY_ON_LOOP_BYTES,
+    compressed_on_loop_bytes,
+)
+from kpybroker.storage.slices import Work, at_once
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import Codec, compress
@@ -288,3 +297,46 @@ def test_linked_lz4_is_refused_from_a_client_and_read_where_it_is_stored(codec: 
     stored = split(bytes(log.read(0, 1 << 20, upper=log.end, min_one=True) or b""))
     assert [record.value for batch in stored for record in read_records(batch)] == [b"v"] * 3
     assert at_once(log.looking_up(NOW + 1))[0] == 1  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("codec", "level", "most_bytes"),
+    [
+        (Codec.NONE, None, RECOMPRESSED_LIMIT_BYTES),
+        (Codec.SNAPPY, None, COMPRESSED_ON_LOOP_BYTES),
+        (Codec.GZIP, -1, COMPRESSED_ON_LOOP_BYTES),
+        (Codec.GZIP, 9, SLOWLY_ON_LOOP_BYTES),
+        (Codec.LZ4, 9, COMPRESSED_ON_LOOP_BYTES),  # Kafka's default is the fast one
+        (Codec.LZ4, 17, SLOWLY_ON_LOOP_BYTES),
+        (Codec.ZSTD, 3, COMPRESSED_ON_LOOP_BYTES),
+        (Codec.ZSTD, 22, SLOWLY_ON_LOOP_BYTES),
+    ],
+)
+def test_what_takes_long_to_compress_is_compressed_on_a_thread(
+    codec: Codec, level: int | None, most_bytes: int
+) -> None:
+    levels = {} if level is None else {f"compression_{codec.name.lower()}_level": level}
+    settings = replace(LogSettings(), compression_type=codec.name.lower().replace("none", "uncompressed"), **levels)
+    assert compressed_on_loop_bytes(codec, level) == most_bytes
+    for size in (most_bytes - 100, most_bytes + 100) if codec else (1 << 19,):
+        other = Codec.GZIP if codec != Codec.GZIP else Codec.LZ4
+        steps: list[object] = []
+        changed = at_once(
+            noted(opening(batch_of([Record(0, NOW, b"k", bytes(size))], codec=other), settings, NOW), steps)
+        )
+        assert changed.codec == codec
+        compressing = [step for step in steps if isinstance(step, partial) and step.func is compress]
+        assert len(compressing) == (size > most_bytes)
+
+
+def noted(work: Work[Batch], steps: list[object]) -> Work[Batch]:
+    """What a work yields is noted on its way."""
+    told = None
+    while True:
+        try:
+            step = work.send(told)
+        except StopIteration as finished:
+            changed: Batch = finished.value
+            return changed
+        steps.append(step)
+        told = yield step

@@ -128,7 +128,7 @@ def test_what_was_about_to_take_a_place_takes_it_once() -> None:
     disk.mkdir(f"/d/b/t-0.{number}-future")
     disk.mkdir(f"/d/b/u-0.{number}-future")
     disk.mkdir(f"/d/b/t-1.{2:032x}-future")
-    finish_replacements(disk, ["/d/a", "/d/b"])
+    assert finish_replacements(disk, {path: disk.list(path) for path in ("/d/a", "/d/b")}) == {}
     assert disk.list("/d/b") == sorted(
         {
             "t-0",

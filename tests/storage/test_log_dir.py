@@ -11,9 +11,11 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage
+from kpybroker.storage.directory import Directory
 from kpybroker.storage.garbage import unlink
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.log_dirs import LogDirectories
 from tests.storage.workshop import SMALL, WORLD, everything, plain
 
 CONFIG = BrokerConfig.parse()
@@ -171,7 +173,11 @@ def test_what_a_deletion_left_is_removed_by_the_next_start(tmp_path: Path) -> No
     async def scenario() -> None:
         filled(opened(tmp_path), "a")
         (tmp_path / "a-0").rename(tmp_path / f"a-0.{'0' * 32}-delete")
-        directory = opened(tmp_path)
+        config = BrokerConfig.parse({"log.dirs": str(tmp_path)})
+        log_dirs = LogDirectories(WORLD, config, [Directory(str(tmp_path), bytes(16), "c", 1, 0)], {})
+        (directory,) = log_dirs.online
+        assert directory.garbage.take() == [], "before the metadata is known"
+        log_dirs.keep_only({})
         unlink(WORLD.disk, directory.garbage.take(0))
         assert not [name for name in names(tmp_path) if name.startswith("a-")]
 

@@ -15,6 +15,7 @@ from kpybroker.sim.storage import File, Storage
 from kpybroker.storage.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.log import Log
 from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.write_side import WRITTEN_AT_ONCE_BYTES
 from kpybroker.wire.batch import split
 from kpybroker.world import Buffer
 from kpybroker.world.devices import (
@@ -312,3 +313,52 @@ def test_a_checkpoint_writes_start_offsets_that_have_changed_and_no_others() -> 
     assert second is not first
     assert read_offsets(world.disk, f"/data/{LOG_STARTS}") == {("t", 0): 1}
     assert written() is second
+
+
+def test_the_loop_writes_little_at_once_and_a_thread_the_rest() -> None:
+    """However quick the device is: to copy many bytes into the page cache takes long."""
+    world = TwoDisks()
+    log = world.slow.log
+    world.slow.configure(replace(log.settings, max_message_bytes=1 << 30))
+    much = b"x" * WRITTEN_AT_ONCE_BYTES
+
+    async def play() -> None:
+        log.append(batch(much[1000:]), 0, NOW_MS)
+        log.flush(wait=False)
+        assert (log.behind, log.written_end) == (None, 1)
+        log.append(batch(much), 0, NOW_MS)
+        log.flush(wait=False)
+        assert (log.behind is not None, log.written_end, log.end) == (True, 1, 2)
+        await log.until_written()
+        assert (log.behind, log.written_end, log.device.queued_bytes) == (None, 2, 0)
+        log.append(batch(much), 0, NOW_MS)
+        log.flush()
+        assert (log.behind, log.written_end) == (None, 3), "who must have it written waits for it"
+        log.device.queued_bytes += QUEUED_BYTES_MAX
+        log.append(batch(much), 0, NOW_MS)
+        log.flush(wait=False)
+        assert (log.behind, log.written_end) == (None, 4), "no more is kept for threads than may be"
+        log.device.queued_bytes -= QUEUED_BYTES_MAX
+
+    world.loop.run_until_complete(play())
+    assert len(split(world.content(world.slow))) == 4
+
+
+def test_a_log_that_a_thread_writes_takes_no_more_than_may_wait() -> None:
+    """Also where its device is quick."""
+    world = TwoDisks()
+    partition = world.slow
+    partition.configure(replace(partition.log.settings, max_message_bytes=1 << 30))
+
+    async def play() -> None:
+        partition.append(batch(b"x" * QUEUED_BYTES_MAX), NOW_MS)
+        partition.flush()
+        assert partition.log.behind is not None
+        assert not partition.log.device.is_slow
+        with pytest.raises(KafkaError) as refused:
+            partition.append(batch(b"one more"), NOW_MS)
+        assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
+        await partition.log.until_written()
+        partition.append(batch(b"one more"), NOW_MS)
+
+    world.loop.run_until_complete(play())

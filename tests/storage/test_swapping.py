@@ -1,13 +1,15 @@
-"""A crash at any step of a cleaning leaves a log that says the same, and no file that nobody knows."""
+"""A crash or an error at any step of a cleaning leaves a log that says the same, and no file that nobody knows."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from kpybroker.errors import Damage, KafkaError
 from kpybroker.sim.loop import Dead
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.log import Log
@@ -24,6 +26,7 @@ from tests.storage.compacting import (
     records_of,
     table,
 )
+from tests.storage.failing_disk import HOW, FailingWorld
 
 WHERE = "/data/t-0"
 KNOWN = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)|leader-epoch-checkpoint")
@@ -48,8 +51,8 @@ def written(storage: Storage) -> None:
     log.close()
 
 
-def found_on(storage: Storage, *, clean: bool) -> tuple[VirtualWorld, Log]:
-    world = VirtualWorld(storage)
+def found_on(storage: Storage, *, clean: bool, by: type[VirtualWorld] = VirtualWorld) -> tuple[VirtualWorld, Log]:
+    world = by(storage)
     end = 30
     log = Log.open(world, WHERE, "t", 0, COMPACT, clean=clean, recovery_point=end)
     log.advance(log.end)
@@ -102,6 +105,36 @@ def test_a_crash_at_any_step_leaves_what_readers_see(loses_power: bool) -> None:
         if not died:
             return
     raise AssertionError("the cleaning never ends")
+
+
+@pytest.mark.parametrize("how", [HOW[0], *(pytest.param(how, marks=pytest.mark.slow) for how in HOW[1:])])
+def test_a_disk_that_fails_at_any_step_leaves_what_readers_see(how: str) -> None:
+    storage, told, _ = whole()
+    failures = fails_at = 0
+    is_over = False
+    while not is_over:
+        disk = storage.copy()
+        world, log = found_on(disk, clean=True, by=FailingWorld)
+        assert isinstance(world, FailingWorld)
+        world.disk.count, world.disk.fails_at, world.disk.how = 0, fails_at, how
+        try:
+            world.clean(log, 5000)
+        except (OSError, Damage, KafkaError):
+            failures += 1
+        with suppress(OSError):
+            unlink_all(world.disk, log.take_garbage())
+        is_over = world.disk.count <= fails_at
+        world.end()
+        if how != "once":
+            again = FailingWorld(disk)
+            again.disk.how, again.disk.bad = how, world.disk.bad
+            with suppress(Damage):
+                Log.open(again, WHERE, "t", 0, COMPACT, clean=False, recovery_point=30)
+            again.end()
+        world, log = found_on(disk, clean=False)
+        assert table(committed(log)) == told, fails_at
+        fails_at += 1
+    assert failures > 100
 
 
 def states(path: Path) -> tuple[Path, dict[str, bytes], dict[str, bytes]]:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import Damage
 from kpybroker.machine import Stored
-from kpybroker.transactions.records import read, read_id, record_of, tombstone
+from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
+from kpybroker.transactions.records import check_record, read, read_id, record_of, tombstone
 from kpybroker.transactions.transaction import State, Transaction
 
 SMALL = st.integers(-1, 1 << 40)
@@ -70,3 +71,28 @@ def test_an_unknown_state_is_damage() -> None:
     value[2 + 8 + 2 + 4] = 99
     with pytest.raises(Damage, match="unknown state 99"):
         read("t", Stored(b"", bytes(value), 0, 0))
+
+
+@given(TRANSACTIONS, st.data())
+def test_what_passes_the_check_is_read(transaction: Transaction, data: st.DataObject) -> None:
+    whole = record_of(transaction, 2)
+    check_record(Stored(whole.key, whole.value))
+    check_record(Stored(whole.key, None))
+    key, value = bytearray(whole.key or b""), bytearray(whole.value or b"")
+    for changed in (key, value):
+        for at in data.draw(st.lists(st.integers(0, len(changed) - 1), max_size=2)):
+            changed[at] = data.draw(st.integers(0, 255))
+        del changed[data.draw(st.just(len(changed)) | st.integers(0, len(changed))) :]
+    try:
+        check_record(Stored(bytes(key), bytes(value)))
+    except Damage:
+        return
+    TransactionMachine(TransactionSettings(), lambda: 2).apply(Stored(bytes(key), bytes(value)))
+
+
+@pytest.mark.parametrize("value", [b"\xff\xffjunk", b"\0\x4d" + bytes(40)])
+def test_garbage_does_not_pass_the_check(value: bytes) -> None:
+    with pytest.raises(Damage):
+        check_record(Stored(b"\0\0\0\1x", value))
+    with pytest.raises(Damage):
+        check_record(Stored(b"\0", b""))

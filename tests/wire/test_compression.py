@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import sys
 import zlib
+from types import FrameType
+from typing import Any
 
 import cramjam
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, check_lz4_frame, compress, decompress
+from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, PIECE_BYTES, Codec, check_lz4_frame, compress, decompress
 
 codecs = st.sampled_from(Codec)
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -111,3 +114,25 @@ def test_one_lz4_frame_of_independent_blocks_is_taken_whatever_its_flags() -> No
     frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
     frame.compress(TEXT)
     check_lz4_frame(bytes(frame.finish()))
+
+
+@pytest.mark.parametrize("level", [None, 9, 1, 12])
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
+def test_lz4_is_compressed_in_pieces(level: int | None, size: int) -> None:
+    """The library keeps the interpreter's lock while it compresses a piece: other threads have their turn between."""
+    plain, pieces_made = bytes(range(256)) * (size // 256) + b"x" * (size % 256), 0
+
+    def note(_frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal pieces_made
+        pieces_made += event == "c_call" and argument.__name__ == "compress"
+
+    sys.setprofile(note)
+    try:
+        packed = compress(Codec.LZ4, plain, level)
+    finally:
+        sys.setprofile(None)
+    assert bytes(decompress(Codec.LZ4, packed, size)) == plain
+    assert pieces_made == -(-size // PIECE_BYTES)
+    whole = cramjam.lz4.Compressor(level=1 if level in (None, 9) else level, content_checksum=False, block_linked=False)
+    whole.compress(plain)
+    assert packed == bytes(whole.finish()), "the frame that it makes of all of it in one go"

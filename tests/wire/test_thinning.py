@@ -9,7 +9,7 @@ import pytest
 from kpybroker.errors import KafkaError
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
 from kpybroker.wire.compression import decompress
-from kpybroker.wire.thinning import Found, delete_horizon_ms, emptied, retimed, scan, thinned
+from kpybroker.wire.thinning import Found, delete_horizon_ms, emptied, put_retimed, scan, thinned
 
 
 def some_batch(random: Random, codec: int) -> Batch:
@@ -56,7 +56,9 @@ def test_what_stays_is_what_it_was(seed: int, horizon_ms: int | None) -> None:
     stays = [record for record in found if random.random() < 0.5]
     body = b"".join(plain[record[0] : record[1]] for record in stays)
     if horizon_ms is not None:
-        body = bytes(retimed(plain, stays, batch.base_timestamp - horizon_ms))
+        out = bytearray()
+        put_retimed(out, memoryview(plain), stays, batch.base_timestamp - horizon_ms)
+        body = bytes(out)
     thin = Batch(memoryview(thinned(batch, body, len(stays), 77, horizon_ms)))
     offsets = {batch.base_offset + record[3] for record in stays}
     assert list(read_records(thin)) == [record for record in read_records(batch) if record.offset in offsets]

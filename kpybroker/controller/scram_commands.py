@@ -1,0 +1,41 @@
+"""What the controller can be asked about SCRAM credentials; plain values, as those of `commands`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kpybroker.errors import ErrorCode
+
+
+class ScramDeletion(NamedTuple):
+    """Remove a user's SCRAM credential of one mechanism, by Kafka's code."""
+
+    user: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUpsertion:
+    """Set a user's SCRAM credential of one mechanism, by Kafka's code. What a login could be made of is not shown."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+
+
+class AlterUserScramCredentials(NamedTuple):
+    """Answer: list[ScramResult], one for each user."""
+
+    deletions: tuple[ScramDeletion, ...] = ()
+    upsertions: tuple[ScramUpsertion, ...] = ()
+
+
+class ScramResult(NamedTuple):
+    """What became of one user."""
+
+    user: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None

@@ -1,0 +1,33 @@
+"""Whether a record of `__consumer_offsets` can be replayed: what a machine reads of it later, it has to say now."""
+
+from __future__ import annotations
+
+from kpybroker.errors import Damage, MalformedFrame
+from kpybroker.groups import modern_records, records
+from kpybroker.machine import Stored
+
+
+def check_record(record: Stored) -> None:
+    """Read a record as a replay does, and the coordinator that begins after it. Raises Damage where they could not.
+
+    Kinds that are not served are of no effect, whatever they say. What an offset commit says is kept in `message`.
+    """
+    key, value = record.key, record.value
+    if key is None or record.message is not None:
+        return
+    kind = records.kind_of(key)
+    try:
+        if kind == records.OFFSET_COMMIT or kind == records.LEGACY_OFFSET_COMMIT:
+            record.message = records.read_commit(record)
+        elif kind == records.GROUP_METADATA:
+            group_id = records.read_group_id(key)
+            if value is not None:
+                records.read_group(group_id, value, 0)
+        elif kind in records.FOREIGN_GROUP_METADATA:
+            records.read_group_id(key)
+        elif kind in modern_records.KINDS:
+            group_id = modern_records.group_of(key)
+            if value is not None:
+                modern_records.read_group(group_id, {bytes(key): bytes(value)})
+    except MalformedFrame as unreadable:
+        raise Damage(str(unreadable)) from unreadable

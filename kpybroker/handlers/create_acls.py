@@ -1,0 +1,21 @@
+"""CreateAcls (30): refused, for there is no authorizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.rpc.create_acls import AclCreationResult, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+
+def handle(_broker: Broker, _call: Call, _request: Request) -> Response:
+    raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+
+
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    refused = AclCreationResult(error_code=refusal.code, error_message=refusal.message)
+    return Response(results=[refused] * len(request.creations))

@@ -1,0 +1,1 @@
+"""Who somebody is: credentials. Nobody logs in yet."""

@@ -1,0 +1,45 @@
+"""SCRAM credentials: what is kept of a password (RFC 5802, KIP-84, KIP-554)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
+"""Kafka's bounds, of both mechanisms."""
+
+
+class ScramMechanism(IntEnum):
+    """By Kafka's codes (KIP-554)."""
+
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+
+DIGESTS: Mapping[int, str] = MappingProxyType(
+    {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
+)
+
+
+class ScramCredential(NamedTuple):
+    """What a login is checked against. The keys are secrets: they are not shown."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations})"
+
+
+def credential_of(mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int) -> ScramCredential:
+    """The credential of a password that a client has salted with so many iterations."""
+    digest = DIGESTS[mechanism]
+    client_key = hmac.digest(salted_password, b"Client Key", digest)
+    server_key = hmac.digest(salted_password, b"Server Key", digest)
+    return ScramCredential(salt, hashlib.new(digest, client_key).digest(), server_key, iterations)

@@ -1,0 +1,73 @@
+"""Notices a disk that does not answer any more: a write or a sync that is waited for does not end.
+
+Threads write and sync, so that the rest of the node goes on, its heartbeats too: nobody else can notice it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+LOOKS_EVERY_S = 0.25
+OTHERS_LEAD = "other brokers are to lead meanwhile, where there are any"
+
+
+class DiskWatch:
+    """Over some directories. `hung` says since when their disks have not answered, once that is `timeout_ms` ago.
+
+    on_change: told when a disk stops answering, and when it answers. outcome: what the node does then, for the log.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        paths: Iterable[str],
+        timeout_ms: int,
+        on_change: Callable[[], None],
+        outcome: str = OTHERS_LEAD,
+    ) -> None:
+        self._world = world
+        self._devices = {path: world.disk.device(path) for path in paths}
+        self._timeout_ms = timeout_ms
+        self._outcome = outcome
+        self._on_change = on_change
+        self._suspects: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.hung: dict[str, int] = {}
+        """Directory -> when its disk fell silent, in milliseconds of the steady clock."""
+
+    def start(self) -> None:
+        """Look, again and again, until `stop`."""
+        self._timer = asyncio.get_running_loop().call_later(LOOKS_EVERY_S, self._look_again)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_again(self) -> None:
+        self.start()
+        self.look()
+
+    def look(self) -> None:
+        """Two looks in a row must find a disk silent: after a stall of the whole process its answer may still wait."""
+        now_ms, suspects, has_changed = self._world.steady_ms(), self._suspects, False
+        self._suspects = set()
+        for path, device in self._devices.items():
+            silent_ms = device.silent_ms(now_ms)
+            if silent_ms >= self._timeout_ms:
+                self._suspects.add(path)
+                if path in suspects and path not in self.hung:
+                    self.hung[path] = now_ms - silent_ms
+                    has_changed = True
+                    log.critical("%s: its disk has not answered for %d ms; %s", path, silent_ms, self._outcome)
+            elif path in self.hung:
+                has_changed = True
+                log.warning("%s: its disk answers again, after %d ms", path, now_ms - self.hung.pop(path))
+        if has_changed:
+            self._on_change()

@@ -1,0 +1,17 @@
+"""RenewDelegationToken (39): let a token expire later (KIP-48)."""
+
+from kpybroker.wire.message import message
+from kpybroker.wire.primitives import Int16, Int32, Int64
+
+
+@message("1-2", flexible=2)
+class Request:
+    hmac: bytes = b""
+    renew_period_ms: Int64 = 0
+
+
+@message("1-2", flexible=2)
+class Response:
+    error_code: Int16 = 0
+    expiry_timestamp_ms: Int64 = 0
+    throttle_time_ms: Int32 = 0

@@ -1,0 +1,29 @@
+"""What APIs that refuse everything have in common: every version, on both listeners, and nothing is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.wire.api import Api
+from tests.conftest import WithBroker
+
+
+def told_in_every_version(with_broker: WithBroker, api: Api, request: Any) -> list[Any]:
+    """The answers on a broker's listener and on a controller's; the metadata log has not grown by it."""
+    told: list[Any] = []
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        port = await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller")
+        inner = await Peer.dial(node.broker.world.network, "127.0.0.1", port)
+        before = list(node.broker.image.records())
+        for version in range(api.min, api.max + 1):
+            told.append(await peer.ask(api.name, request, version=version))
+            told.append(await inner.ask(api.name, request, version=version))
+        assert list(node.broker.image.records()) == before
+        inner.close()
+
+    with_broker(scenario)
+    assert len(told) == 2 * (api.max - api.min + 1)
+    return told

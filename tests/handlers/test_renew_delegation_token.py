@@ -1,0 +1,15 @@
+"""RenewDelegationToken over a socket: nobody has logged in. Kafka's own answers are in tests/golden."""
+
+from __future__ import annotations
+
+from kpybroker.errors import ErrorCode
+from kpybroker.wire.api import by_name
+from kpybroker.wire.rpc import renew_delegation_token as rpc
+from tests.conftest import WithBroker
+from tests.handlers.refusing import told_in_every_version
+
+
+def test_nobody_has_logged_in(with_broker: WithBroker) -> None:
+    for told in told_in_every_version(with_broker, by_name["RenewDelegationToken"], rpc.Request(hmac=b"of nobody")):
+        assert told.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        assert told.expiry_timestamp_ms == -1

@@ -1,0 +1,64 @@
+"""A follower tells a leader all that it wants, a bounded number of partitions with each Fetch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.metadata.image import Image, PartitionImage
+from kpybroker.replication import fetch_session
+from kpybroker.replication.agenda import Agenda
+from kpybroker.replication.fetcher import Context
+from kpybroker.replication.hosting import Hosting
+from kpybroker.storage.log import Log
+from kpybroker.wire.rpc import fetch
+from kpybroker.world.real import RealWorld
+from tests.replication.leading import NOW_MS
+
+LEADER, FOLLOWER = 1, 2
+TOPIC_ID = bytes(15) + b"\1"
+COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
+
+
+def following(world: RealWorld, directory: Path) -> Agenda:
+    """Of COUNT empty partitions."""
+    hosting, config = Hosting(FOLLOWER), BrokerConfig.parse({})
+    hosting.now_ms = lambda: NOW_MS
+    context = Context(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
+    agenda = Agenda(context, lambda: 0.0)
+    for index in range(COUNT):
+        storage = Log.open(world, str(directory / f"t-{index}"), "t", index, LogSettings(), clean=False)
+        partition = hosting.host("t", TOPIC_ID, index, storage)
+        partition.become(PartitionImage(LEADER, 0, 0, (LEADER, FOLLOWER), (LEADER, FOLLOWER)))
+        agenda.follow(partition)
+    return agenda
+
+
+def named(request: fetch.Request) -> list[int]:
+    return [partition.partition for topic in request.topics for partition in topic.partitions]
+
+
+@pytest.mark.parametrize("session_id", [9, 0], ids=["in a session", "without one"])
+def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
+    session_id: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
+    agenda = following(RealWorld(1), tmp_path)
+    told: list[list[int]] = []
+    for _ in range(3):
+        assert agenda.look()
+        request = agenda.request(WAIT_MS)
+        told.append(named(request))
+        left = set(range(COUNT)) - {index for some in told for index in some}
+        if session_id:
+            assert request.max_wait_ms == (0 if left else WAIT_MS), "the leader does not park what others wait for"
+        for index in left:
+            assert agenda.is_left((TOPIC_ID, index))
+            if not session_id:
+                assert agenda.asked((TOPIC_ID, index)) is None, "what comes of it was not asked for by this Fetch"
+        agenda.session.answered(session_id)
+    assert told[:2] == [[0, 1], [2, 3]]
+    assert 4 in told[2]
+    assert all(len(some) <= NAMED_MAX for some in told)

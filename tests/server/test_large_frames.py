@@ -1,0 +1,99 @@
+"""One large frame holds up nobody: it is received, checked, written and answered in pieces, or refused as it begins."""
+
+from __future__ import annotations
+
+import asyncio
+from struct import pack
+from typing import Any
+
+import pytest
+
+from kpybroker.handlers.produce import AT_ONCE_BYTES
+from kpybroker.peer import Peer
+from kpybroker.server.bad_frames import CARRY_MORE, FRAME_BYTES_MAX, why_too_large
+from kpybroker.server.node import Node
+from kpybroker.server.receive_memory import MAPPED_BYTES, receive_buffer
+from kpybroker.wire.api import API, Api, by_name
+from kpybroker.wire.message import build, build_chunks_in_turns
+from kpybroker.wire.rpc import metadata, produce
+from tests.asking import batch_of, make
+from tests.conftest import WithBroker
+from tests.server.raw import raw
+
+VALUE_BYTES = 900_000
+PARTITIONS = 3 * AT_ONCE_BYTES // VALUE_BYTES
+COME_BYTES = 100_000
+
+
+@pytest.mark.parametrize("api", API, ids=lambda api: api.name)
+def test_only_what_carries_records_may_be_as_large_as_the_settings_allow(api: Api) -> None:
+    begin = memoryview(pack(">ihh", 0, api.key, api.max))
+    assert why_too_large(4 + FRAME_BYTES_MAX, begin) is None
+    assert (why_too_large(5 + FRAME_BYTES_MAX, begin) is None) is (api.key in CARRY_MORE)
+
+
+def test_a_large_frame_without_records_is_refused_as_it_begins(
+    with_broker: WithBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin = pack(">ihhi", FRAME_BYTES_MAX + 1, by_name["Metadata"].key, 12, 1) + bytes(COME_BYTES)
+
+    async def scenario(_: Any, node: Node) -> None:
+        async with raw(node) as client:
+            client.send(begin)
+            assert await client.closed()
+        assert node.server.memory.used_bytes == 0
+
+    with_broker(scenario)
+    assert f"Metadata of {FRAME_BYTES_MAX + 1} bytes" in caplog.text
+
+
+def test_a_large_buffer_is_not_filled_before_bytes_come() -> None:
+    assert type(receive_buffer(MAPPED_BYTES - 1)) is bytearray
+    view = memoryview(receive_buffer(MAPPED_BYTES))
+    assert type(view.obj) is not bytearray, "it would be filled with zeros at once"
+    assert len(view) == MAPPED_BYTES
+    view[-3:] = b"end"
+    assert bytes(view[-4:]) == b"\0end"
+
+
+def test_an_answer_that_is_built_in_turns_is_joined_in_turns() -> None:
+    """Its pieces are millions: each step joins those that it has built."""
+    topics = [metadata.MetadataResponseTopic(name=f"t{number}") for number in range(10_000)]
+    response = metadata.Response(brokers=[], topics=topics)
+    work, steps, chunks = build_chunks_in_turns(response, 12), 0, []
+    try:
+        while True:
+            next(work)
+            steps += 1
+    except StopIteration as end:
+        chunks = end.value
+    whole = build(response, 12)
+    assert b"".join(chunks) == whole
+    assert len(chunks) >= steps == 20
+    assert max(map(len, chunks)) <= len(whole) // 10
+
+
+def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) -> None:
+    """However few its partitions are; it is answered as a whole."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", PARTITIONS)
+        data = [
+            produce.PartitionProduceData(index=index, records=batch_of(b"%09d" % index * (VALUE_BYTES // 9)))
+            for index in range(PARTITIONS)
+        ]
+        topic = produce.TopicProduceData(name="t", partition_data=data)
+        request = produce.Request(acks=1, timeout_ms=5000, topic_data=[topic])
+        turns = node.broker.long_work.turns
+        writing = asyncio.ensure_future(peer.ask("Produce", request, version=9))
+        most = before = 0
+        while not writing.done():
+            await asyncio.sleep(0)
+            now = sum(partition.log.written_end for partition in node.broker.hosting if partition.topic == "t")
+            most, before = max(most, now - before), now
+        rows = writing.result().responses[0].partition_responses
+        assert [(row.index, row.error_code, row.base_offset) for row in rows] == [(n, 0, 0) for n in range(PARTITIONS)]
+        assert most * VALUE_BYTES <= AT_ONCE_BYTES + VALUE_BYTES
+        assert node.broker.long_work.turns - turns >= 3
+
+    with_broker(scenario)

@@ -1,0 +1,108 @@
+"""A clean stop of very many partitions: synced several at a time, within a bound, and all of it is on disk then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+from typing import Any
+
+import pytest
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.sim.storage import Storage
+from kpybroker.storage.closing import AT_ONCE, SAID_EVERY_S, STOP_MAX_S
+from kpybroker.storage.log_dir import CLEAN_SHUTDOWN, LogDirectory
+from tests.storage.compacting import VirtualWorld
+from tests.storage.workshop import plain
+
+PARTITIONS = 3 * AT_ONCE
+NEVER_S = 1e6
+
+
+class SlowDisk:
+    """Forwards to a SimDisk; each sync of a file takes `sync_s` more, and the syncs are counted."""
+
+    def __init__(self, disk: Any, sync_s: float) -> None:
+        self._disk = disk
+        self._sync_s = sync_s
+        self.under_way = self.most = self.count = self.of_the_parent = 0
+        self.took_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    async def sync(self, handle: int) -> None:
+        self.count += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(self._sync_s)
+            await self._disk.sync(handle)
+        finally:
+            self.under_way -= 1
+
+    def sync_directory_blocking(self, path: str) -> None:
+        self.of_the_parent += path == "/data"
+        self._disk.sync_directory_blocking(path)
+
+
+def stopped(storage: Storage, sync_s: float) -> SlowDisk:
+    """A directory of new partitions with a record each, stopped."""
+    world = VirtualWorld(storage)
+    disk = SlowDisk(world.disk, sync_s)
+    world.disk = disk  # type: ignore[assignment]
+    world.disk.mkdir("/data")
+    world.disk.sync_directory_blocking("/")
+    directory = LogDirectory(world, "/data", BrokerConfig.parse({}))
+    directory.is_recovered = True
+    for index in range(PARTITIONS):
+        one = directory.open_log("t", bytes(16), index, LogSettings())
+        one.append([plain()], 0, 1000)
+        one.flush()
+
+    async def stop() -> None:
+        begun_s = world.loop.time()
+        await directory.close()
+        disk.took_s = world.loop.time() - begun_s
+
+    world.loop.run_until_complete(stop())
+    return disk
+
+
+def ends(storage: Storage) -> list[int]:
+    """Where each log ends at the next start."""
+    directory = LogDirectory(VirtualWorld(storage), "/data", BrokerConfig.parse({}))
+    return [directory.open_log("t", bytes(16), index, LogSettings()).end for index in range(PARTITIONS)]
+
+
+def test_partitions_are_synced_several_at_a_time_and_their_directory_once_for_all() -> None:
+    disk = stopped(Storage(), 0.01)
+    assert disk.most == AT_ONCE
+    assert disk.count <= 3 * PARTITIONS, "the log, the topic's id, the leader epochs"
+    assert disk.of_the_parent <= 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_clean_stop_says_is_on_disk(seed: int) -> None:
+    storage = Storage()
+    stopped(storage, 0.01)
+    storage.lose_power(Random(seed))
+    assert CLEAN_SHUTDOWN in VirtualWorld(storage).disk.list("/data")
+    assert ends(storage) == [1] * PARTITIONS
+
+
+def test_a_disk_that_answers_too_late_does_not_hold_up_a_stop(caplog: pytest.LogCaptureFixture) -> None:
+    storage = Storage()
+    disk = stopped(storage, NEVER_S)
+    assert disk.took_s == pytest.approx(STOP_MAX_S, abs=1)
+    assert f"{PARTITIONS} of {PARTITIONS} partitions are not synced" in caplog.text
+    assert CLEAN_SHUTDOWN not in VirtualWorld(storage).disk.list("/data")
+    assert ends(storage) == [1] * PARTITIONS, "written as after any append"
+
+
+def test_a_stop_that_takes_long_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        stopped(Storage(), SAID_EVERY_S / 4)
+    assert f"of {PARTITIONS} partitions" in caplog.text
+    assert "not synced" not in caplog.text
