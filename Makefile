@@ -11,7 +11,7 @@ REPLICAS ?= 3
 JOBS ?= 1
 MINUTES ?= 20
 TARGET ?= kpybroker
-RUNTIME = $(BIN)/pip install --quiet --constraint deploy/constraints.txt --editable
+RUNTIME = $(BIN)/pip install --quiet --editable
 NEXT_PYSPARK := 4.3.0
 NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
 SPARK_TESTS := $(wildcard compat_tests/test_spark*.py compat_tests/test_example_*.py)
@@ -75,7 +75,7 @@ prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh
 
 # What a broker needs, without what only the tests need. RE2 has no wheel for musl: there it is left out.
-$(VENV)/runtime: pyproject.toml deploy/constraints.txt
+$(VENV)/runtime: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kpybroker needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
 	$(RUNTIME) '.[regex]' --only-binary google-re2 || $(RUNTIME) .

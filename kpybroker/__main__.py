@@ -12,7 +12,17 @@ WINDOWS = (
 
 
 def main() -> None:
-    """Run the command line: exit code 0, 1 for what could not be done, 2 for arguments and settings; one line each."""
+    """Run the command line: exit code 0, 1 for what could not be done, 2 for arguments and settings; one line each.
+
+    130 after Ctrl-C, also while modules are imported.
+    """
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run() -> None:
     if sys.platform == "win32":
         print(WINDOWS, file=sys.stderr)
         sys.exit(2)
@@ -21,7 +31,7 @@ def main() -> None:
     if is_serving:
         from kpybroker.cli import early
 
-        early.prepare()
+        early.prepare(until_hangup=arguments[0] == "dev" and "--detach" not in arguments)
     from kpybroker.errors import ConfigError
 
     try:

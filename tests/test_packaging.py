@@ -52,6 +52,12 @@ def test_a_broker_needs_seven_packages(metadata: Message) -> None:
     assert needed == RUNTIME
 
 
+def test_no_way_to_install_it_brings_pydantic(metadata: Message) -> None:
+    """typer has needed it since 0.29; what pip may choose is what `make run` and the image have."""
+    (typer,) = (each for each in metadata.get_all("Requires-Dist", []) if name_of(each) == "typer")
+    assert "<0.29" in typer
+
+
 def test_extras_lead_to_what_only_a_few_need() -> None:
     extras = PROJECT["optional-dependencies"]
     assert [name_of(each) for each in extras["regex"]] == ["google-re2"]
@@ -63,10 +69,9 @@ def test_the_metadata_says_what_it_is_and_where_it_runs(metadata: Message) -> No
     assert metadata["Summary"] == PROJECT["description"]
     assert {"kafka", "pytest", "testing"} <= set(metadata["Keywords"].split(","))
     classifiers = metadata.get_all("Classifier", [])
-    assert {"Operating System :: POSIX :: Linux", "Operating System :: MacOS", "Framework :: Pytest"} <= set(
-        classifiers
-    )
-    assert not any("Windows" in each for each in classifiers)
+    assert "Framework :: Pytest" in classifiers
+    systems = [each for each in classifiers if each.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"], "the tests run there alone"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
 
@@ -141,5 +146,4 @@ def commands_of(target: str, tmp_path: Path) -> str:
 
 def test_make_run_installs_what_a_broker_needs_and_make_check_the_rest(tmp_path: Path) -> None:
     assert ".[dev]" not in commands_of("run", tmp_path)
-    assert "--constraint deploy/constraints.txt" in commands_of("run", tmp_path)
     assert commands_of("check", tmp_path).count(".[dev]") == 1

@@ -49,6 +49,14 @@ def test_a_page_works_as_it_stands(page: str, tmp_path: Path) -> None:
         assert pages.is_shown(block.shown, printed), f"{page} shows\n{block.shown}\nand printed is\n{printed}"
 
 
+@pytest.mark.parametrize("page", ["docs/developing.md", "docs/spark.md", "docs/archive.md"])
+def test_a_page_has_topics_that_the_readme_has_not_filled(page: str) -> None:
+    """Readers come from the readme, and their broker still has its records."""
+    filled = set(re.findall(r"kpybroker produce (\w+)", text_of("README.md")))
+    assert filled
+    assert not filled & set(re.findall(r"\w+", text_of(page)))
+
+
 @each_page
 def test_every_block_is_run(page: str) -> None:
     named = re.findall(r"^ *```(\S+)$", text_of(page), re.MULTILINE)

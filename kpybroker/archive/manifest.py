@@ -91,7 +91,7 @@ def decode(data: bytes) -> tuple[Manifest, str]:
     try:
         content = json.loads(data)
     except ValueError as error:
-        raise NotAManifest(f"it is half-written or no JSON ({error})") from error
+        raise NotAManifest(f"it is half-written or not valid JSON ({error})") from error
     if not isinstance(content, dict) or "digest" not in content:
         raise NotAManifest("it has no digest")
     digest = content.pop("digest")

@@ -11,7 +11,8 @@ from kpybroker.cli.help_page import Page, Row
 
 DEV = (
     "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
-    "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C or SIGTERM."
+    "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly at Ctrl-C, SIGTERM, or when its "
+    "terminal is closed (SIGHUP)."
 )
 SERVE = (
     "Start a broker with Kafka's settings, from a properties file, from --set, or both (--set wins). It prints one "
@@ -36,7 +37,8 @@ class _Parser(argparse.ArgumentParser):
         return Page(f"{self.prog} [OPTIONS]", self.description or "", (("Options", [*ours, HELP_ROW]),)).render()
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"kpybroker: {message}; see `{self.prog} --help`\n")
+        told = message.removeprefix("argument ").replace(": must be", " must be", 1)
+        self.exit(2, f"kpybroker: {told}; see `{self.prog} --help`\n")
 
 
 def port_number(text: str) -> int:
@@ -49,7 +51,7 @@ def port_number(text: str) -> int:
 def broker_count(text: str) -> int:
     """How many brokers."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 50:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of brokers: write a number from 1 to 50")
+        raise argparse.ArgumentTypeError(f"must be from 1 to 50, not {text!r}")
     return int(text)
 
 
@@ -149,5 +151,5 @@ def _read(arguments: list[str]) -> argparse.Namespace:
     if given.command == "dev" and given.detach:
         for name in ("ephemeral", "ready_file", "until_stdin_closes"):
             if getattr(given, name):
-                dev.error(f"--detach and --{name.replace('_', '-')} exclude each other")
+                dev.error(f"--detach and --{name.replace('_', '-')} cannot be used together")
     return given

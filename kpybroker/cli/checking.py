@@ -51,7 +51,7 @@ def locked(directory: Path) -> Iterator[tuple[World, str]]:
     path = str(directory.absolute())
     world = real_world()
     if not os.path.isdir(path) or not any(os.path.exists(f"{path}/{name}") for name in (META_PROPERTIES, LOCK)):
-        raise CommandFailed(f"{path} is no broker's data directory; name one (of log.dirs, or of --data-dir)")
+        raise CommandFailed(f"{path} is not a broker's data directory; name one (of log.dirs, or of --data-dir)")
     try:
         lock = world.disk.lock(f"{path}/{LOCK}")
     except BlockingIOError:

@@ -54,8 +54,9 @@ def tree() -> Callable[..., Any]:
 
 def _say_misuse(misuse: typer.TyperException) -> int:
     context = getattr(misuse, "ctx", None)
-    if type(misuse).__name__ == "NoArgsIsHelpError":
-        return MISUSED  # the help has been printed
+    if context is not None and type(misuse).__name__ == "NoArgsIsHelpError":
+        print(context.get_help(), file=sys.stderr)
+        return MISUSED
     text = " ".join(getattr(misuse, "format_message", misuse.__str__)().split())
     where = context.command_path if context is not None else "kpybroker"
     print(f"kpybroker: {text.rstrip('.')}; see `{where} --help`", file=sys.stderr)

@@ -147,20 +147,20 @@ def consume(
 
 
 def _check(starts: list[str], *, has_group: bool, has_two_forms: bool) -> None:
-    """Raises ConfigError for options that exclude each other."""
+    """Raises ConfigError for options that cannot be used together."""
     if len(starts) > 1:
-        raise ConfigError(f"{' and '.join(starts)} exclude each other; give one of them")
+        raise ConfigError(f"{' and '.join(starts)} cannot be used together; give one of them")
     if has_group and starts not in ([], ["--from-beginning"]):
         raise ConfigError(f"--group goes on where the group is; leave out {starts[0]}, or use `kpybroker groups reset`")
     if has_two_forms:
-        raise ConfigError("--json and --format exclude each other; give one of them")
+        raise ConfigError("--json and --format cannot be used together; give one of them")
 
 
 def _pattern(text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(text))
     except re.error as error:
-        raise ConfigError(f"--grep {text!r} is no regular expression: {error}") from None
+        raise ConfigError(f"--grep {text!r} is not a regular expression: {error}") from None
 
 
 async def _consume(client: Client, topic: str, wish: _Wish, printer: _Printer) -> None:
@@ -181,7 +181,11 @@ async def _consume(client: Client, topic: str, wish: _Wish, printer: _Printer) -
     reader = consuming.Reader(client, topic, dict(positions), ends)
     if printer.is_done:
         return
+    is_waiting_told = not (wish.goes_on and sys.stderr.isatty())
     async for page in reader.pages():
+        if not page and not is_waiting_told:
+            remark(f"waiting for records of {topic}; Ctrl-C ends it")
+            is_waiting_told = True
         looked_at = printer.write(page)
         if wish.group is not None and reader.positions != positions:
             positions = dict(reader.positions)

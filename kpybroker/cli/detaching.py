@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -43,13 +44,15 @@ def start(arguments: Sequence[str], directory: Path) -> None:
     directory = directory.absolute()
     ready, log = ready_file(directory), log_file(directory)
     if is_in_use(directory):
-        raise ConfigError(f"{directory} is in use by another kpybroker; `kpybroker stop --data-dir` ends it")
+        stop_it = f"kpybroker stop --data-dir {shlex.quote(str(directory))}"
+        raise ConfigError(f"{directory} is in use by another kpybroker; `{stop_it}` ends it")
     command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--ready-file", str(ready)]
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         said = log.open("wb")
     except OSError as error:
         raise ConfigError(f"cannot write {log}: {error.strerror}; choose another --data-dir") from error
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: it runs on when the terminal is closed
     with said:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
     deadline = time.monotonic() + START_TIMEOUT_S

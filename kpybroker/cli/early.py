@@ -15,11 +15,21 @@ GC_THRESHOLDS = (50_000, 20, 50)
 _heard: list[int] = []
 
 
-def prepare() -> None:
-    """From now on SIGINT and SIGTERM end the process with exit code 0: nothing needs a clean stop yet."""
+def prepare(*, until_hangup: bool = False) -> None:
+    """From now on SIGINT and SIGTERM end the process with exit code 0: nothing needs a clean stop yet.
+
+    until_hangup: so does SIGHUP, sent when the terminal is closed, unless it is ignored, as under `nohup`.
+    """
     gc.set_threshold(*GC_THRESHOLDS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
+    if until_hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _hang_up)
+
+
+def ends_at_hangup() -> bool:
+    """Whether SIGHUP is to end the process."""
+    return signal.getsignal(signal.SIGHUP) is _hang_up
 
 
 def was_asked_to_stop() -> bool:
@@ -29,8 +39,12 @@ def was_asked_to_stop() -> bool:
 
 def ignore_signals() -> None:
     """The process ends anyhow: what comes now must not change its exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+
+
+def _hang_up(number: int, frame: FrameType | None) -> NoReturn:
+    _leave(number, frame)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -73,7 +73,7 @@ def _kind(config: BrokerConfig, wanted: Format) -> str:
 def _configured(properties: Mapping[str, str], source: str, wishes: Wishes) -> BrokerConfig:
     """The node's settings, with who votes at first as the options say."""
     if wishes.standalone + wishes.none + (wishes.initial is not None) > 1:
-        raise CommandFailed("--standalone, --no-initial-controllers and --initial-controllers exclude each other")
+        raise CommandFailed("--standalone, --no-initial-controllers and --initial-controllers cannot be used together")
     settings = {**properties, CLUSTER: wishes.cluster_id}
     told = "standalone" if wishes.standalone else "none" if wishes.none else wishes.initial
     config = BrokerConfig.parse(settings, source)

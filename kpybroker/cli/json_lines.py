@@ -60,7 +60,7 @@ def parse_json_line(line: bytes, number: int) -> Outgoing:
     try:
         found = _parsed(line)
         if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("not a JSON object")
         return _outgoing(found)
     except (ValueError, RecursionError) as error:
         raise CommandFailed(
@@ -73,7 +73,7 @@ def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON ({error})") from None
+        raise ValueError(f"not valid JSON ({error})") from None
 
 
 def _outgoing(found: Mapping[str, Any]) -> Outgoing:
@@ -95,7 +95,7 @@ def _bytes(found: Mapping[str, Any], name: str) -> bytes | None:
     encoded = found.get(f"{name}_base64")
     if encoded is not None:
         if name in found:
-            raise ValueError(f"{name} and {name}_base64 exclude each other")
+            raise ValueError(f"{name} and {name}_base64 cannot be used together")
         try:
             return base64.b64decode(encoded, validate=True)
         except (TypeError, binascii.Error):

@@ -115,7 +115,7 @@ def _entity(*given: tuple[str, str | None, bool]) -> Entity:
     found: list[tuple[str, str | None]] = []
     for kind, name, is_default in given:
         if name is not None and is_default:
-            raise ConfigError(f"a name and the default of {kind} exclude each other; give one of them")
+            raise ConfigError(f"a name and the default of {kind} cannot be used together; give one of them")
         if name is not None or is_default:
             found.append((kind, name))
     kinds = {kind for kind, _ in found}

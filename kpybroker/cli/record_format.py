@@ -56,6 +56,9 @@ def template(topic: str, text: str) -> Show:
     except ValueError as error:
         raise ConfigError(f"cannot read --format {text!r}: {error}") from None
 
+    if not any(callable(part) for part in parts):
+        raise ConfigError(f"--format {text!r} has no field in braces; write, for example, '{{offset}} {{value}}'")
+
     def show(partition: int, record: Record) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(topic, partition, record) for part in parts)
 

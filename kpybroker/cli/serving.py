@@ -74,7 +74,7 @@ class Facts(NamedTuple):
 def dev(wanted: Wanted, data_dir: Path | None, *, ephemeral: bool, lifetime: Lifetime) -> None:
     """One node on 127.0.0.1 with defaults for a laptop, or several, each a process. Raises ConfigError."""
     if ephemeral and "log.dirs" in wanted.settings:
-        raise ConfigError("--ephemeral and --set log.dirs exclude each other; give one of them")
+        raise ConfigError("--ephemeral and --set log.dirs cannot be used together; give one of them")
     directory = Path(tempfile.mkdtemp(prefix="kpybroker-")) if ephemeral else (data_dir or DEV_DATA_DIR)
     try:
         (_dev_one if wanted.brokers == 1 else _dev_several)(wanted, directory.absolute(), lifetime)
@@ -228,7 +228,7 @@ def _tell_of_the_cluster(config: BrokerConfig) -> None:
 def _log_level() -> str:
     level = os.environ.get("KPYBROKER_LOG", "WARNING").upper()
     if level not in logging.getLevelNamesMapping():
-        raise ConfigError(f"KPYBROKER_LOG={level} is no level; write DEBUG, INFO, WARNING or ERROR")
+        raise ConfigError(f"KPYBROKER_LOG={level} is not a log level; write DEBUG, INFO, WARNING or ERROR")
     return level
 
 
@@ -280,6 +280,8 @@ class _Stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             # not the loop's own handlers: they would wait while the loop is busy, and so would the second signal
             signal.signal(number, self._on_signal)
+        if early.ends_at_hangup():
+            signal.signal(signal.SIGHUP, self._on_hangup)
         if early.was_asked_to_stop():
             self.wished.set()
         self._hands_over = lifetime.hands_over
@@ -293,6 +295,9 @@ class _Stop:
             self._wish()
         elif number == signal.SIGINT and now - self._wished_at >= ONE_WISH_S:
             os._exit(1)
+
+    def _on_hangup(self, number: int, frame: object) -> None:
+        self._wish()  # however many come: kernel and shell both send one when a terminal is closed
 
     def _wish(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended already

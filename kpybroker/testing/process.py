@@ -9,88 +9,149 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import queue
+import re
+import select
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
+
+from kpybroker.testing.output import BrokerOutput
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-SHOWN_BYTES = 8000
 PREFIX_MAX = 200
 """Topic names have at most 249 characters."""
+BROKERS_MAX = 50
 COMMAND = ("-P", "-m", "kpybroker", "dev", "--port", "0", "--ephemeral", "--until-stdin-closes")
+_NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
+_READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+) pid=\d+")
+_MISUSED = 2
+"""The exit code for settings that cannot be used."""
 
 
 class BrokerStartError(RuntimeError):
-    """The broker did not come up; the text is what it said."""
+    """The broker did not start; the text is what it wrote on standard error."""
 
 
 class BrokerProcess:
     """A running broker. Make it with `BrokerProcess.started()`."""
 
-    def __init__(self, bootstrap: str, pid: int) -> None:
+    running: set[BrokerProcess] = set()
+    """Those of this process that have started and are not stopped yet."""
+
+    def __init__(self, bootstrap: str, process: subprocess.Popen[bytes], output: BrokerOutput) -> None:
         self.bootstrap = bootstrap
         """`host:port`, as a client's bootstrap.servers wants it."""
-        self.pid = pid
+        self.pid = process.pid
+        self.output = output
+        self._process = process
         self._names = itertools.count(1)
         self._mark = uuid.uuid4().hex[:8]
 
     def __repr__(self) -> str:
         return f"<kpybroker at {self.bootstrap}>"
 
+    def ended(self) -> str | None:
+        """How its process has ended, such as `ended with code 1`; None while it runs."""
+        code = self._process.poll()
+        return None if code is None else _how_it_ended(code)
+
     def topic(self, prefix: str = "topic") -> str:
-        """A topic name that no other test has; the topic itself is made by its first use, or by yourself."""
+        """A topic name that no other test has; the topic itself is made by its first use, or by yourself.
+
+        Characters that Kafka refuses in topic names, such as spaces and brackets, become `-`.
+        """
         if len(prefix) > PREFIX_MAX:
             raise ValueError(f"a prefix of {len(prefix)} characters; at most {PREFIX_MAX}")
-        return f"{prefix}-{self._mark}-{next(self._names)}"
+        return f"{_NOT_IN_TOPIC_NAMES.sub('-', prefix)}-{self._mark}-{next(self._names)}"
 
     @classmethod
     @contextlib.contextmanager
     def started(cls, *settings: str, brokers: int = 1) -> Iterator[BrokerProcess]:
-        """A broker with `settings` (`name=value`), from ready to stopped. Raises BrokerStartError.
+        """A broker with `settings` (`"name=value"`), from ready to stopped.
 
-        brokers: so many are one cluster; `bootstrap` then names them all, and `pid` is the process that started them.
+        brokers: the number of brokers in the cluster, at most BROKERS_MAX. With several, `bootstrap` names all of
+        them, and `pid` is the process that started them. Raises TypeError and ValueError for settings that are not
+        `"name=value"`, BrokerStartError.
         """
-        given = [argument for setting in settings for argument in ("--set", setting)]
-        with tempfile.TemporaryFile() as said:
+        given = [argument for setting in settings for argument in ("--set", _checked(setting))]
+        if not 1 <= brokers <= BROKERS_MAX:
+            raise ValueError(f"brokers={brokers}: must be from 1 to {BROKERS_MAX}")
+        with contextlib.ExitStack() as opened:
+            stderr = opened.enter_context(tempfile.TemporaryFile())
+            alive, held = (opened.enter_context(end) for end in _pipe())
+            output = BrokerOutput(stderr)
             process = subprocess.Popen(
                 [sys.executable, *COMMAND, "--brokers", str(brokers), *given],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=stderr,
                 start_new_session=True,  # Ctrl-C is for the tests: their teardown may still need the broker
+                pass_fds=(held.fileno(),),
             )
+            held.close()
             try:
-                yield cls(_bootstrap_of(process, said), process.pid)
+                broker = cls(_bootstrap_of(process, output), process, output)
+                cls.running.add(broker)
+                opened.callback(cls.running.discard, broker)
+                yield broker
             finally:
                 _stop(process)
+                _remove(output.data_dir, alive)
 
 
-def _bootstrap_of(process: subprocess.Popen[bytes], said: IO[bytes]) -> str:
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    """Where the reading end is told when the last process has ended that has the writing end."""
+    reading, writing = os.pipe()
+    return open(reading, "rb", buffering=0), open(writing, "wb", buffering=0)
+
+
+def _checked(setting: object) -> str:
+    if not isinstance(setting, str):
+        raise TypeError(
+            f"a setting is a string, as in BrokerProcess.started('num.partitions=3'), not {type(setting).__name__}"
+        )
+    name, equals, _ = setting.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"cannot read the setting {setting!r}: write 'name=value', such as 'num.partitions=3'")
+    if name.strip() in ("log.dir", "log.dirs"):
+        raise ValueError(f"{setting!r}: the broker has a temporary directory, and no other can be set")
+    return setting
+
+
+def _bootstrap_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> str:
     """Wait for the ready line."""
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     stdout = process.stdout
     assert stdout is not None
     threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
     try:
-        line = lines.get(timeout=START_TIMEOUT_S).decode(errors="replace")
+        line = lines.get(timeout=START_TIMEOUT_S).decode(errors="surrogateescape")
     except queue.Empty:
-        raise BrokerStartError(f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {_tail(said)}") from None
-    for word in line.split():
-        if word.startswith("bootstrap="):
-            return word.removeprefix("bootstrap=")
-    process.wait(STOP_TIMEOUT_S)
-    raise BrokerStartError(f"kpybroker ended with code {process.returncode}: {_tail(said)}")
+        said = output.since({}) or "it wrote nothing"
+        raise BrokerStartError(f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {said}") from None
+    ready = _READY.match(line)
+    if ready is not None:
+        output.data_dir = Path(ready[2])
+        return ready[1]
+    code = process.wait(STOP_TIMEOUT_S)
+    said = output.since({}) or "it wrote nothing"
+    if code == _MISUSED:  # one line, about what a command line would have
+        said = said.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
+    raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {said}")
 
 
-def _tail(said: IO[bytes]) -> str:
-    said.seek(0)
-    return said.read()[-SHOWN_BYTES:].decode(errors="replace").strip() or "it said nothing"
+def _how_it_ended(code: int) -> str:
+    return f"ended with code {code}" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -103,3 +164,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
     process.stdout.close()
+
+
+def _remove(data_dir: Path | None, alive: IO[bytes]) -> None:
+    """Remove the directory of a broker that was killed, once no process of it is left to write there."""
+    watch = select.poll()  # select takes no handle above 1023
+    watch.register(alive, select.POLLHUP)
+    watch.poll(STOP_TIMEOUT_S * 1000)
+    if data_dir is not None:
+        shutil.rmtree(data_dir, ignore_errors=True)

@@ -120,7 +120,7 @@ def test_an_open_transaction_is_found_and_aborted(kpybroker: BrokerProcess, shel
         (("quotas", "set", "producer_byte_rate=much", "--user", "a"), 2, "number"),
         (("quotas", "set", "no_such_rate=1", "--user", "a"), 1, "no_such_rate"),
         (("quotas", "set", "producer_byte_rate=1", "--user", "a", "--ip", "::1"), 2, "--ip"),
-        (("quotas", "remove", "producer_byte_rate", "--user", "a", "--default-user"), 2, "exclude"),
+        (("quotas", "remove", "producer_byte_rate", "--user", "a", "--default-user"), 2, "cannot be used together"),
         (("transactions", "describe", "no-such-id"), 1, "no-such-id"),
         (("transactions", "abort", "no-such-id"), 1, "no-such-id"),
         (("topics", "trim", "t"), 2, "--everything"),

@@ -102,6 +102,52 @@ def test_every_help_page_explains_every_option(path: tuple[str, ...], offline: S
         assert option in shown
 
 
+def families() -> list[tuple[str, ...]]:
+    """What is not complete without the name of a command."""
+    found = []
+    for path in commands():
+        command: Any = get_command(app)
+        for name in path:
+            command = command.commands[name]
+        if hasattr(command, "commands"):
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("path", families(), ids=" ".join)
+def test_a_family_without_a_command_shows_its_help(path: tuple[str, ...], offline: Shell) -> None:
+    """On stderr, with the exit code of arguments that cannot be used."""
+    assert offline(*path) == (2, "", offline(*path, "--help").out)
+
+
+def test_the_program_alone_shows_its_help() -> None:
+    process = kpybroker_process()
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("Usage: kpybroker [OPTIONS] COMMAND ...\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [(("topics", "list"), "kpybroker.cli.commands"), (("topics", "list"), "typer"), (("dev",), "kpybroker.cli.early")],
+)
+def test_an_interrupt_while_modules_are_imported(arguments: tuple[str, ...], module: str) -> None:
+    """Ctrl-C in the first moment, before there is anything to stop."""
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "from kpybroker.__main__ import main\n"
+        "main()\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("produce", "t"), ("consume", "t")])
 def test_nobody_listens(offline: Shell, command: tuple[str, ...]) -> None:
     answer = offline(*command)

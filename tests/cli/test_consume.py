@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -49,6 +50,37 @@ def test_a_group_goes_on_where_it_was(shell: Shell, topic: str, group: str) -> N
     assert shell(*first).out == ""
     shell("produce", topic, stdin=b"e\n")
     assert shell("consume", topic, "--group", group, "--max", "1").out == "e\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--from-beginning", "--follow"), ("--tail", "1", "--follow")], ids=str)
+def test_at_the_end_it_says_that_it_waits(
+    options: tuple[str, ...], kpybroker: BrokerProcess, shell: Shell, topic: str
+) -> None:
+    """Once, and to people only."""
+    shell("produce", topic, stdin=b"one\n")
+    ours, theirs = os.openpty()
+    command = ("consume", topic, *options, "--bootstrap", kpybroker.bootstrap)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kpybroker", *command], stdout=subprocess.PIPE, stderr=theirs, text=True
+    )
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        told = f"waiting for records of {topic}; Ctrl-C ends it\r\n".encode()
+        assert terminal.readline() == told
+        shell("produce", topic, stdin=b"two\n")
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(1 + bool(options))] == ["one\n", "two\n"][-1 - bool(options) :]
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=WAIT_S)
+        assert (out, process.returncode) == ("", 0)
+        with pytest.raises(OSError, match="Input/output error"):  # how a terminal says that nobody writes any more
+            terminal.read(1)
+
+
+def test_a_reader_that_stops_at_the_end_does_not_say_that_it_waits(shell: Shell, topic: str) -> None:
+    shell("produce", topic, stdin=b"one\n")
+    assert shell("consume", topic, "--from-beginning") == (0, "one\n", "")
+    assert shell("consume", topic, "--from-beginning", "--follow", "--max", "1") == (0, "one\n", "")
 
 
 def test_only_what_matches(shell: Shell, topic: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +37,10 @@ def test_a_broker_runs_on_until_it_is_stopped(tmp_path: Path, monkeypatch: pytes
             range(1, int(brokers) + 1)
         )
         shell("produce", "orders", stdin=b"one\n")
+        os.kill(int(facts["pid"]), signal.SIGHUP)  # not the end of it: the terminal it came from may be closed
         again = program("dev", "--detach", "--port", "0", "--brokers", brokers, *where)
         assert (again.returncode, "in use" in again.stderr) == (2, True)
+        assert f"`kpybroker stop --data-dir {tmp_path / 'data'}` ends it" in again.stderr
         assert shell("consume", "orders", "--from-beginning").out == "one\n", "the first one still serves"
     finally:
         ended = program("stop", *where)
@@ -87,4 +91,4 @@ def kpybroker_port(kpybroker: BrokerProcess) -> str:
 def test_what_excludes_detach(other: tuple[str, ...]) -> None:
     refused = program("dev", "--detach", *other)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert f"--detach and {other[0]} exclude each other" in refused.stderr
+    assert f"--detach and {other[0]} cannot be used together" in refused.stderr

@@ -29,7 +29,7 @@ WAIT_S = 60
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """A broker that fails to start in this process leaves signal handlers and a loop policy behind; take them back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     asyncio.set_event_loop_policy(None)
     for number, handler in handlers.items():
@@ -201,7 +201,7 @@ def test_the_program_says_what_is_wrong_and_ends_with_2(tmp_path: Path) -> None:
         (["dev", "--set", "port"], "name=value"),
         (["dev", "--ephemeral", "--set", "num.partitions=many"], r"many.*num\.partitions"),
         (["dev", "--ephemeral", "--set", "nonsense.at.all=1"], "unknown setting nonsense"),
-        (["dev", "--ephemeral", "--set", "log.dirs=/x"], "exclude each other"),
+        (["dev", "--ephemeral", "--set", "log.dirs=/x"], "cannot be used together"),
         (["dev", "--port", "0", "--data-dir", "{file}/below"], "choose a writable"),
         (["dev", "--port", "0", "--data-dir", "{file}"], "choose a writable"),
         (["dev", "--port", "0", "--ephemeral", "--ready-file", "{file}/ready"], "--ready-file"),
@@ -230,6 +230,8 @@ def test_what_cannot_be_is_refused(arguments: list[str], cause: str, tmp_path: P
     [
         (["dev", "--port", "70000"], "70000"),
         (["dev", "--port", "http"], "http"),
+        (["dev", "--brokers", "0"], "kpybroker: --brokers must be from 1 to 50, not '0'; see"),
+        (["dev", "--brokers", "51"], "kpybroker: --brokers must be from 1 to 50, not '51'; see"),
         (["dev", "--nope"], "--nope"),
         (["dev", "--data-dir"], "--data-dir"),
         (["dev", "--data-dir", "x", "--ephemeral"], "--ephemeral"),

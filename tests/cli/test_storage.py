@@ -141,7 +141,7 @@ def test_ignore_formatted_formats_the_others(shell: Shell, settings: Callable[..
     ("more", "options", "said"),
     [
         (DYNAMIC, (), "--standalone, --initial-controllers or --no-initial-controllers"),
-        (DYNAMIC, ("-s", "-N"), "exclude each other"),
+        (DYNAMIC, ("-s", "-N"), "cannot be used together"),
         (STATIC, ("-s",), "both say who votes"),
         (STATIC, ("-f", "kraft.version=1"), "it is 0 with controller.quorum.voters"),
         (DYNAMIC, ("-s", "-f", "share.version=1"), "share.version is served at level 0 only"),

@@ -137,5 +137,5 @@ def test_a_broker_has_it(shell: Shell, history: History, tmp_path: Path) -> None
 def test_a_directory_of_something_else(shell: Shell, tmp_path: Path) -> None:
     answer = shell("storage", "check", str(tmp_path))
     assert answer.code == 1
-    assert "is no broker's data directory" in answer.err
+    assert "is not a broker's data directory" in answer.err
     assert list(tmp_path.iterdir()) == []
