@@ -320,8 +320,8 @@ class Log(WriteSide):
         self.epochs.assign(epoch, self.end, save=False)
 
     async def sync(self, *, is_chore: bool = False) -> None:
-        """Return when all that was flushed is on disk; callers share one fdatasync. No request and no other node waits for
-        a chore, which may take its time. Raises Damage."""
+        """Return when all that was flushed is on disk; callers share one fdatasync. No request and no other node waits
+        for a chore, which may take its time. Raises Damage."""
         try:
             with nullcontext() if is_chore else self.device.working(self.world.steady_ms):
                 await self.syncing.up_to(self, self.written_end)

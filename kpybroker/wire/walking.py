@@ -132,8 +132,7 @@ class Walk:
     def _sound(self, plain: Piece, at: int, last: int) -> int:
         """The next records up to index `last`, while nothing is to be said of them; any other is left to `_any`. Short
         varints are taken apart in place: calls would cost more than all the rest."""
-        earliest, latest, total, begin = self.earliest, self.latest, len(plain), at
-        before = -1  # the timestamp delta of the record before, still zigzag: many have the same
+        earliest, latest, total, begin, before = self.earliest, self.latest, len(plain), at, -1
         while (index := self.seen) < last and index < INDEXES:
             (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
             expected = run.start
@@ -158,7 +157,7 @@ class Walk:
                         at += 1
                         if delta > 0x3FFF:
                             delta, at = varint(plain, at - 2, LONG_BITS)
-                    if delta != before:
+                    if delta != before:  # still zigzag: many records have that of the one before
                         before = delta
                         delta = (delta >> 1) ^ -(delta & 1)
                         if not earliest <= delta <= latest:
@@ -187,8 +186,8 @@ class Walk:
                     continue
             except (IndexError, struct.error, KafkaError):
                 pass
-            self.seen = index + (expected - run.start >> 1)
-            return begin
+            self.seen, at = index + (expected - run.start >> 1), begin
+            break
         return at
 
 
