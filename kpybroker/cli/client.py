@@ -278,17 +278,18 @@ class Client:
         return CommandFailed(f"there is no topic {name}; {meant}create it with `kpybroker topics create {name}`")
 
     async def list_offsets(
-        self, asked: dict[TopicPartition, int], *, committed: bool = False
+        self, asked: dict[TopicPartition, int], *, committed: bool = False, offline: set[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
         """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 where no record is that young.
 
-        `committed`: LATEST is the last stable offset (KIP-98). Raises CommandFailed, KafkaError.
+        `committed`: LATEST is the last stable offset (KIP-98). `offline`: takes the partitions whose leader answers
+        KAFKA_STORAGE_ERROR, which then have no offset and are no failure. Raises CommandFailed, KafkaError.
         """
-        found = await self.list_offsets_and_times(asked, committed=committed)
+        found = await self.list_offsets_and_times(asked, committed=committed, offline=offline)
         return {place: offset for place, (offset, _) in found.items()}
 
     async def list_offsets_and_times(
-        self, asked: dict[TopicPartition, int], *, committed: bool = False
+        self, asked: dict[TopicPartition, int], *, committed: bool = False, offline: set[TopicPartition] | None = None
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Like `list_offsets`, with the timestamp of the record found, or -1."""
 
@@ -307,6 +308,9 @@ class Client:
                 told = await self.ask("ListOffsets", request, node=node)
                 for answer in told.topics:
                     for row in answer.partitions:
+                        if offline is not None and row.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                            offline.add((answer.name, row.partition_index))
+                            continue
                         check(row.error_code, f"partition {answer.name}-{row.partition_index}")
                         found[answer.name, row.partition_index] = row.offset, row.timestamp
             return found

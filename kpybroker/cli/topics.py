@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import options, trimming
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, check, nearest_name
+from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
@@ -139,16 +139,19 @@ def _replication(topic: MetadataResponseTopic) -> int:
 
 
 async def _records_of(client: Client, topics: Sequence[MetadataResponseTopic]) -> dict[str | None, int | None]:
-    """By topic, the offsets between start and end of its partitions; None where one has no leader to ask."""
+    """By topic, the offsets between start and end of its partitions; None where one has no leader, or is offline."""
     counted: dict[str | None, int | None] = {}
     asked = [topic for topic in topics if not any(row.error_code for row in topic.partitions)]
     places = [(topic.name or "", row.partition_index) for topic in asked for row in topic.partitions]
-    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
-    ends = await client.list_offsets(dict.fromkeys(places, LATEST))
+    offline: set[TopicPartition] = set()
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)
+    unknown = {topic for topic, _ in offline}
     for topic in topics:
-        counted[topic.name] = None if topic not in asked else 0
+        counted[topic.name] = None if topic not in asked or topic.name in unknown else 0
     for place in places:
-        counted[place[0]] = (counted[place[0]] or 0) + ends[place] - starts[place]
+        if place[0] not in unknown:
+            counted[place[0]] = (counted[place[0]] or 0) + ends[place] - starts[place]
     return counted
 
 
@@ -178,8 +181,9 @@ def describe(
 async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, Any]:
     name = topic.name or ""
     places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # who has a leader to ask
-    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
-    ends = await client.list_offsets(dict.fromkeys(places, LATEST))
+    offline: set[TopicPartition] = set()
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)
     return {
         "topic": name,
         "id": base64.urlsafe_b64encode(topic.topic_id).rstrip(b"=").decode(),
@@ -194,6 +198,7 @@ async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, A
                 "isr": row.isr_nodes,
                 "start": starts.get((name, row.partition_index)),
                 "end": ends.get((name, row.partition_index)),
+                "offline": row.leader_id < 0 or (name, row.partition_index) in offline,
             }
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         ],
@@ -224,11 +229,17 @@ def _show_topic(topic: dict[str, Any]) -> None:
             ",".join(map(str, row["isr"])),
             row["start"],
             row["end"],
-            None if row["end"] is None else row["end"] - row["start"],
+            None if None in (row["start"], row["end"]) else row["end"] - row["start"],
         )
         for row in topic["partitions"]
     ]
     show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "RECORDS"), rows, title=topic["topic"])
+    for row in topic["partitions"]:
+        if row["offline"] and row["leader"] is not None:
+            show_line(
+                f"partition {row['partition']} is offline: node {row['leader']} leads it and cannot read or write its "
+                f"log (KAFKA_STORAGE_ERROR); the log of that node says why"
+            )
     for name, value in sorted(topic["settings"].items()):
         show_line(f"{name}={value}")
 
