@@ -30,8 +30,10 @@ def main() -> None:
 
             run_serving(arguments)
         else:
+            from kpybroker.cli import standard_output
             from kpybroker.cli.commands import run_command
 
+            standard_output.watch()
             sys.exit(run_command(arguments))
     except ConfigError as problem:
         print(f"kpybroker: {problem}", file=sys.stderr)
