@@ -11,7 +11,7 @@ from typing import Any
 class _File(io.FileIO):
     failure: OSError | None = None
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -28,8 +28,9 @@ def watch() -> None:
         sys.stdout = io.TextIOWrapper(io.FileIO(os.devnull, "wb"))
         return
     buffered = io.BufferedWriter(_File(old.fileno(), "wb", closefd=False))
+    is_unbuffered = bool(getattr(old, "write_through", False))
     sys.stdout = io.TextIOWrapper(
-        buffered, old.encoding, old.errors, line_buffering=old.line_buffering, write_through=old.write_through
+        buffered, old.encoding, old.errors, line_buffering=bool(old.line_buffering), write_through=is_unbuffered
     )
 
 

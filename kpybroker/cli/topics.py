@@ -143,10 +143,13 @@ async def _records_of(client: Client, topics: Sequence[MetadataResponseTopic]) -
     counted: dict[str | None, int | None] = {}
     asked = [topic for topic in topics if not any(row.error_code for row in topic.partitions)]
     places = [(topic.name or "", row.partition_index) for topic in asked for row in topic.partitions]
-    offline: set[TopicPartition] = set()
+    offline: dict[TopicPartition, str] = {}
     starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
     ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)
     unknown = {topic for topic, _ in offline}
+    for reason in sorted(set(offline.values())):
+        places_told = ", ".join(f"{topic}-{index}" for (topic, index), why in offline.items() if why == reason)
+        remark(f"records are not counted, {places_told}: {reason}")
     for topic in topics:
         counted[topic.name] = None if topic not in asked or topic.name in unknown else 0
     for place in places:
@@ -181,7 +184,7 @@ def describe(
 async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, Any]:
     name = topic.name or ""
     places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # who has a leader to ask
-    offline: set[TopicPartition] = set()
+    offline: dict[TopicPartition, str] = {}
     starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
     ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)
     return {
@@ -198,7 +201,7 @@ async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, A
                 "isr": row.isr_nodes,
                 "start": starts.get((name, row.partition_index)),
                 "end": ends.get((name, row.partition_index)),
-                "offline": row.leader_id < 0 or (name, row.partition_index) in offline,
+                "offline": "no replica can lead it" if row.leader_id < 0 else offline.get((name, row.partition_index)),
             }
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         ],
@@ -236,10 +239,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
     show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "RECORDS"), rows, title=topic["topic"])
     for row in topic["partitions"]:
         if row["offline"] and row["leader"] is not None:
-            show_line(
-                f"partition {row['partition']} is offline: node {row['leader']} leads it and cannot read or write its "
-                f"log (KAFKA_STORAGE_ERROR); the log of that node says why"
-            )
+            show_line(f"partition {row['partition']} is offline: {row['offline']}")
     for name, value in sorted(topic["settings"].items()):
         show_line(f"{name}={value}")
 
