@@ -148,6 +148,8 @@ def unregister(
                 f"broker {broker} has {nodes[broker].replicas} of {held.count} partitions' replicas; move them with "
                 f"`kpybroker reassign start --all-topics --brokers {others} --execute --wait`"
             )
+        if not nodes[broker].is_fenced:
+            raise CommandFailed(f"broker {broker} is running, and would register again; stop it first")
         told = await client.ask("UnregisterBroker", unregister_broker.Request(broker_id=broker))
         check(told.error_code, told.error_message)
         if as_json:

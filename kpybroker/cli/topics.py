@@ -33,6 +33,17 @@ app = typer.Typer(
     name="topics", cls=Family, help="Create, list, describe, delete, alter and trim topics.", no_args_is_help=True
 )
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more names.")]
+Factor = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        metavar="N",
+        min=1,
+        max=REPLICATION_MAX,
+        hidden=True,
+        help="As --replication; Kafka's own tools call it so.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name: retention.ms=60000; may be repeated."),
@@ -62,6 +73,7 @@ def create(
             help="Number of replicas (the broker's default.replication.factor).",
         ),
     ] = None,
+    replication_factor: Factor = None,
     settings: Settings = None,
     if_not_exists: Annotated[bool, options.flag("--if-not-exists", "Do not fail if a topic exists already.")] = False,
     bootstrap: options.Bootstrap = None,
@@ -69,10 +81,11 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Create one topic or several with the same settings."""
+    factor = _one_factor(replication, replication_factor)
     configs = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
     wanted = [
         create_topics.CreatableTopic(
-            name=name, num_partitions=partitions or -1, replication_factor=replication or -1, configs=configs
+            name=name, num_partitions=partitions or -1, replication_factor=factor, configs=configs
         )
         for name in names
     ]
@@ -97,6 +110,13 @@ def create(
             show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} is there already")
 
     options.run(make)
+
+
+def _one_factor(replication: int | None, replication_factor: int | None) -> int:
+    """The number of replicas, -1 for the broker's default. Raises ConfigError."""
+    if None not in (replication, replication_factor):
+        raise ConfigError("--replication and --replication-factor are one option; give it once")
+    return replication or replication_factor or -1
 
 
 def _settings(texts: list[str] | None) -> list[tuple[str, str]]:
