@@ -40,8 +40,10 @@ def _run() -> None:
 
             run_serving(arguments)
         else:
+            from kpybroker.cli import standard_output
             from kpybroker.cli.commands import run_command
 
+            standard_output.watch()
             sys.exit(run_command(arguments))
     except ConfigError as problem:
         print(f"kpybroker: {problem}", file=sys.stderr)

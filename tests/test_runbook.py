@@ -39,4 +39,4 @@ def test_brokers_are_started_with_options_that_there_are(monkeypatch: pytest.Mon
     for line in starts:
         words = shlex.split(re.sub(r"\$\w+", "1", line))
         arguments.run_serving(words)
-    assert [kind for kind, _ in served] == ["dev", "serve"]
+    assert [kind for kind, _ in served] == ["dev", "serve", "serve", "serve"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kpybroker.cli.help_page import Page, Row
+from kpybroker.errors import ConfigError
 
 DEV = (
     "Start a broker for this laptop, on 127.0.0.1, or several that are one cluster. It prints one line, `kpybroker "
@@ -70,6 +71,11 @@ def run_serving(arguments: list[str]) -> None:
         settings = serving.parse_settings(given.settings)
         wanted = local_cluster.Wanted(given.brokers, given.port, given.http_port, settings)
         serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, lifetime=lifetime)
+    elif given.config is None and not given.settings and not given.from_env:
+        raise ConfigError(
+            "serve needs Kafka's settings: --config FILE, --set NAME=VALUE or --from-env; see `kpybroker serve "
+            "--help`, and `kpybroker dev` for a broker without settings"
+        )
     else:
         environment = os.environ if given.from_env else None
         serving.serve(given.config, environment, given.settings, http_port=given.http_port, lifetime=lifetime)

@@ -37,11 +37,13 @@ def wait(
         if len(up) < brokers:
             raise CommandFailed(f"{len(up)} of {brokers} brokers are up")
         facts = cluster_facts.count_partitions((await client.metadata()).values(), nodes)
+        for node in up if in_sync else ():
+            await cluster_facts.add_offline_logs(client, node, facts)
         lacking = sorted({*facts.offline, *facts.under_replicated})
         if in_sync and lacking:
             some = ", ".join(f"{topic}-{index}" for topic, index in lacking[:SHOWN])
             more = ", ..." if len(lacking) > SHOWN else ""
-            raise CommandFailed(f"{len(lacking)} partitions lack a replica or a leader ({some}{more})")
+            raise CommandFailed(f"{len(lacking)} partitions lack a replica or are offline ({some}{more})")
 
     while True:
         try:

@@ -18,6 +18,7 @@ from kpybroker.world import Network
 T = TypeVar("T")
 Address = tuple[str, int]
 TopicPartition = tuple[str, int]
+Reasons = dict[TopicPartition, str]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 ADDRESSES_MAX = 64
@@ -27,6 +28,7 @@ CREATION_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 """Apache Kafka answers that a topic is unknown, and only then creates it."""
 EARLIEST, LATEST = -2, -1
 """Timestamps that ListOffsets takes for names of places."""
+STORAGE_ERROR = "node {} leads it and cannot read or write its log (KAFKA_STORAGE_ERROR); the log of that node says why"
 PASSING = {
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -52,6 +54,10 @@ PASSING = {
 
 class CommandFailed(Exception):
     """What was asked cannot be done: one line for people that names the cause and the way out. Exit code 1."""
+
+
+class NodeOutOfReach(ConnectionError):
+    """A broker of the cluster that cannot be connected to, though another one answers; it is named."""
 
 
 def check(code: int, message: str | None = None) -> None:
@@ -134,12 +140,19 @@ class Client:
             await peer.negotiate()
         return peer
 
+    async def _peer_of(self, node: int) -> Peer:
+        address = self.brokers[node]
+        try:
+            return await self._peer(address)
+        except OSError as error:
+            raise NodeOutOfReach(f"node {node} is out of reach at {_shown(address)}") from error
+
     async def ask(self, name: str, request: Any, *, node: int | None = None, at_most: int | None = None) -> Any:
         """The reply of broker `node`, or of the one we bootstrapped from; `at_most` caps the version.
 
         Raises OSError (TimeoutError and ConnectionError among them) and MalformedFrame.
         """
-        peer = await self._peer(self._home if node is None else self.brokers[node])
+        peer = await self._peer(self._home) if node is None else await self._peer_of(node)
         version = peer.best_version(by_name[name])
         if at_most is not None:
             version = min(version, at_most)
@@ -278,17 +291,27 @@ class Client:
         return CommandFailed(f"there is no topic {name}; {meant}create it with `kpybroker topics create {name}`")
 
     async def list_offsets(
-        self, asked: dict[TopicPartition, int], *, committed: bool = False
+        self,
+        asked: dict[TopicPartition, int],
+        *,
+        committed: bool = False,
+        offline: Reasons | None = None,
     ) -> dict[TopicPartition, int]:
         """By partition, the offset for a timestamp in ms, EARLIEST or LATEST; -1 where no record is that young.
 
-        `committed`: LATEST is the last stable offset (KIP-98). Raises CommandFailed, KafkaError.
+        `committed`: LATEST is the last stable offset (KIP-98). `offline`: takes the partitions whose leader is out of
+        reach or answers KAFKA_STORAGE_ERROR, with the reason; they then have no offset and are no failure. Raises
+        CommandFailed, KafkaError.
         """
-        found = await self.list_offsets_and_times(asked, committed=committed)
+        found = await self.list_offsets_and_times(asked, committed=committed, offline=offline)
         return {place: offset for place, (offset, _) in found.items()}
 
     async def list_offsets_and_times(
-        self, asked: dict[TopicPartition, int], *, committed: bool = False
+        self,
+        asked: dict[TopicPartition, int],
+        *,
+        committed: bool = False,
+        offline: Reasons | None = None,
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Like `list_offsets`, with the timestamp of the record found, or -1."""
 
@@ -304,9 +327,20 @@ class Client:
             for node, topics in by_leader.items():
                 request = _offsets_request(topics, asked, self.timeout_ms)
                 request.isolation_level = int(committed)
-                told = await self.ask("ListOffsets", request, node=node)
+                try:
+                    told = await self.ask("ListOffsets", request, node=node)
+                except NodeOutOfReach as reason:
+                    if offline is None:
+                        raise
+                    offline.update(
+                        {(name, index): str(reason) for name, indexes in topics.items() for index in indexes}
+                    )
+                    continue
                 for answer in told.topics:
                     for row in answer.partitions:
+                        if offline is not None and row.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                            offline[answer.name, row.partition_index] = STORAGE_ERROR.format(node)
+                            continue
                         check(row.error_code, f"partition {answer.name}-{row.partition_index}")
                         found[answer.name, row.partition_index] = row.offset, row.timestamp
             return found

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kpybroker.cli.client import Client, TopicPartition, check
+from kpybroker.cli.client import LATEST, Client, TopicPartition, check
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.wire.rpc import api_versions, describe_cluster, describe_configs, describe_log_dirs, describe_quorum
+from kpybroker.wire.rpc import (
+    api_versions,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_quorum,
+    list_offsets,
+)
 from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
 BROKER_RESOURCE = 4
 HTTP_HOST, HTTP_PORT = "kpybroker.http.host", "kpybroker.http.port"
 METADATA_TOPIC = "__cluster_metadata"
+ASKED_MAX = 10_000
+"""Partitions of one ListOffsets."""
 
 
 @dataclass(slots=True)
@@ -60,6 +69,9 @@ class Partitions:
     count: int = 0
     under_replicated: list[TopicPartition] = field(default_factory=list)
     offline: list[TopicPartition] = field(default_factory=list)
+    """Without a leader, or `add_offline_logs` found that the leader cannot read or write them."""
+    led: dict[int, list[TopicPartition]] = field(default_factory=dict)
+    """By leader."""
 
 
 async def nodes(client: Client) -> list[Node]:
@@ -113,10 +125,33 @@ def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[Node])
                 facts.under_replicated.append(place)
             if row.leader_id in by_id:
                 by_id[row.leader_id].leads += 1
+                facts.led.setdefault(row.leader_id, []).append(place)
             for replica in row.replica_nodes:
                 if replica in by_id:
                     by_id[replica].replicas += 1
     return facts
+
+
+async def add_offline_logs(client: Client, node_id: int, facts: Partitions) -> None:
+    """Ask a leader which of its logs are offline: metadata does not tell of a log that failed by itself.
+
+    Raises KafkaError, OSError.
+    """
+    led = facts.led.get(node_id, [])
+    for at in range(0, len(led), ASKED_MAX):
+        topics: dict[str, list_offsets.ListOffsetsTopic] = {}
+        for name, index in led[at : at + ASKED_MAX]:
+            topic = topics.setdefault(name, list_offsets.ListOffsetsTopic(name=name, partitions=[]))
+            topic.partitions.append(list_offsets.ListOffsetsPartition(partition_index=index, timestamp=LATEST))
+        request = list_offsets.Request(replica_id=-1, timeout_ms=client.timeout_ms, topics=list(topics.values()))
+        told = await client.ask("ListOffsets", request, node=node_id)
+        facts.offline += [
+            (topic.name, row.partition_index)
+            for topic in told.topics
+            for row in topic.partitions
+            if row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        ]
+    facts.offline.sort()
 
 
 async def learn_of(client: Client, node: Node) -> None:

@@ -12,7 +12,8 @@ from kpybroker.cli.help_page import Page, Row
 def page_of(command: Any, path: str) -> Page:
     """The page of a command or a family of commands, called by `path`."""
     arguments = [(_metavar(each), each) for each in command.params if each.param_type_name == "argument"]
-    options = [Row(_option_name(each), each.help or "") for each in command.params if each.param_type_name == "option"]
+    shown = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    options = [Row(_option_name(each), each.help or "") for each in shown]
     options.append(Row("-h, --help", "Show this page."))
     commands = getattr(command, "commands", {})
     usage = " ".join([path, "[OPTIONS]", *(name for name, _ in arguments)] + ["COMMAND ..."] * bool(commands))

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 import typer.main
 
-from kpybroker.cli import options
+from kpybroker.cli import options, standard_output
 from kpybroker.cli.app import app
 from kpybroker.cli.client import CommandFailed
 
@@ -26,11 +26,16 @@ def run_command(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except typer.TyperException as misuse:
         return _say_misuse(misuse)
-    except CommandFailed as failure:
-        print(f"kpybroker: {failure}", file=sys.stderr)
-        return FAILED
     except BrokenPipeError:
         return _reader_has_seen_enough()
+    except (CommandFailed, OSError) as failure:
+        unwritten = standard_output.failure()
+        if unwritten is not None:
+            _reader_has_seen_enough()
+        elif isinstance(failure, OSError):
+            raise
+        print(f"kpybroker: {unwritten or failure}", file=sys.stderr)
+        return FAILED
     except SystemExit as ended_by_typer:
         if isinstance(ended_by_typer.__context__, BrokenPipeError):  # typer's own way to take a closed pipe
             return _reader_has_seen_enough()

@@ -123,9 +123,20 @@ def set_(
     """Change settings; brokers apply them at once."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=name, config_operation=SET, value=value)
-        for name, value in (options.parse_pair(text, "setting") for text in settings)
+        for name, value in (options.parse_pair(text, "setting") for text in _only_settings(settings))
     ]
     _run_change(chosen(topic, broker, all_brokers, group), changes, as_json=as_json)
+
+
+def _only_settings(texts: list[str]) -> list[str]:
+    """Refuse a name among the settings: whose they are is an option here. Raises ConfigError."""
+    for text in texts:
+        if "=" not in text:
+            raise ConfigError(
+                f"{text!r} is no NAME=VALUE; if it is a topic, write --topic {text}: "
+                "`kpybroker configs set --topic TOPIC NAME=VALUE`"
+            )
+    return texts
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kpybroker.cli.client import DEFAULT_BOOTSTRAP, Client, CommandFailed, parse_bootstrap
+from kpybroker.cli.client import DEFAULT_BOOTSTRAP, Client, CommandFailed, NodeOutOfReach, parse_bootstrap
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 
@@ -118,6 +118,8 @@ def run(
         ) from error
     except BrokenPipeError:
         raise  # our own stdout: its reader has seen enough
+    except NodeOutOfReach as error:
+        raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the rest of the cluster") from error
     except ConnectionError as error:
         raise CommandFailed(f"the connection broke: {error.strerror or error}; is the broker still running?") from error
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kpybroker.cli import options
-from kpybroker.cli.client import Client, check
+from kpybroker.cli.client import Client, check, nearest_name
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import ConfigError
@@ -16,6 +16,15 @@ from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 Entity = tuple[tuple[str, str | None], ...]
 """(entity type, name) pairs; the name None is the default for all that have none of their own."""
+
+UNITS = {
+    "producer_byte_rate": "bytes per second",
+    "consumer_byte_rate": "bytes per second",
+    "request_percentage": "percent of the broker's one thread",
+    "controller_mutation_rate": "partitions per second",
+    "connection_creation_rate": "connections per second",
+}
+"""Of each quota that can be set."""
 
 app = typer.Typer(name="quotas", cls=Family, help="List, set and remove the quotas of clients.", no_args_is_help=True)
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Quotas of this user.")]
@@ -89,7 +98,8 @@ def set_(
         try:
             changes.append(alter_client_quotas.OpData(key=name, value=float(value)))
         except ValueError:
-            raise ConfigError(f"{name}={value}: write a number") from None
+            raise ConfigError(f"{_known(name)}={value}: write a number, {UNITS[name]}, such as {name}=1000") from None
+        _known(name)
     _run(entity, changes, as_json=as_json)
 
 
@@ -108,7 +118,16 @@ def remove(
 ) -> None:
     """Remove quotas."""
     entity = _entity(("user", user, default_user), ("client-id", client_id, default_client), ("ip", ip, default_ip))
-    _run(entity, [alter_client_quotas.OpData(key=name, remove=True) for name in names], as_json=as_json)
+    _run(entity, [alter_client_quotas.OpData(key=_known(name), remove=True) for name in names], as_json=as_json)
+
+
+def _known(name: str) -> str:
+    """The name of a quota. Raises ConfigError."""
+    if name not in UNITS:
+        near = nearest_name(name, UNITS)
+        told = f"there are {', '.join(UNITS)}" if near is None else f"did you mean {near}?"
+        raise ConfigError(f"there is no quota {name}; {told}")
+    return name
 
 
 def _entity(*given: tuple[str, str | None, bool]) -> Entity:

@@ -344,8 +344,7 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
 async def _hand_over(node: Node, wished: asyncio.Event) -> None:
     await wished.wait()
     await node.broker.leave(also_last=True)
-    with contextlib.suppress(BrokenPipeError):
-        print("kpybroker has handed over", flush=True)
+    _say("kpybroker has handed over")
 
 
 def _calm_collector() -> None:
@@ -384,8 +383,18 @@ def _tell(facts: Facts, ready_file: Path | None) -> None:
             _partial(ready_file).replace(ready_file)
         except OSError as error:
             raise ConfigError(f"cannot write --ready-file {ready_file}: {error.strerror}") from error
-    with contextlib.suppress(BrokenPipeError):  # whoever started us need not listen
-        print("kpybroker ready", *(f"{name}={fact}" for name, fact in told.items()), flush=True)
+    _say(" ".join(("kpybroker ready", *(f"{name}={fact}" for name, fact in told.items()))))
+
+
+def _say(line: str) -> None:
+    """A line on stdout. Where nobody reads it, or its disk is full, the broker serves all the same."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            why = error.strerror or error
+            print(f"kpybroker: cannot write to standard output: {why}; the broker goes on", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the line is written again at exit
 
 
 def _untell(ready_file: Path | None) -> None:

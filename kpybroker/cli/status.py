@@ -68,6 +68,9 @@ async def look(client: Client, *, with_groups: bool) -> Screen:
     for node in screen.nodes or []:
         if not node.is_fenced:
             await cluster_facts.learn_of(client, node)
+            if screen.partitions is not None and node.disks is not None:
+                logs = cluster_facts.add_offline_logs(client, node.node_id, screen.partitions)
+                await screen.part(f"logs of node {node.node_id}", logs)
     if with_groups:
         screen.groups = await screen.part("groups", overviews(client))
     screen.quorum = await screen.part("controller", cluster_facts.quorum(client))
@@ -145,6 +148,8 @@ def unregister(
                 f"broker {broker} has {nodes[broker].replicas} of {held.count} partitions' replicas; move them with "
                 f"`kpybroker reassign start --all-topics --brokers {others} --execute --wait`"
             )
+        if not nodes[broker].is_fenced:
+            raise CommandFailed(f"broker {broker} is running, and would register again; stop it first")
         told = await client.ask("UnregisterBroker", unregister_broker.Request(broker_id=broker))
         check(told.error_code, told.error_message)
         if as_json:
@@ -177,7 +182,7 @@ def _controller(quorum: Quorum) -> str:
 
 
 def _partitions(partitions: Partitions) -> str:
-    shown = f"{partitions.count:,} in {partitions.topics:,} topics"
+    shown = f"{partitions.count:,} in {partitions.topics:,} topic{'' if partitions.topics == 1 else 's'}"
     lacking = [
         f"{len(places):,} {what} ({_some(places)})"
         for what, places in (("under-replicated", partitions.under_replicated), ("offline", partitions.offline))

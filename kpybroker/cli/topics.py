@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import options, trimming
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, check, nearest_name
+from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
@@ -33,6 +33,17 @@ app = typer.Typer(
     name="topics", cls=Family, help="Create, list, describe, delete, alter and trim topics.", no_args_is_help=True
 )
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more names.")]
+Factor = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        metavar="N",
+        min=1,
+        max=REPLICATION_MAX,
+        hidden=True,
+        help="As --replication; Kafka's own tools call it so.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name: retention.ms=60000; may be repeated."),
@@ -62,6 +73,7 @@ def create(
             help="Number of replicas (the broker's default.replication.factor).",
         ),
     ] = None,
+    replication_factor: Factor = None,
     settings: Settings = None,
     if_not_exists: Annotated[bool, options.flag("--if-not-exists", "Do not fail if a topic exists already.")] = False,
     bootstrap: options.Bootstrap = None,
@@ -69,10 +81,11 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Create one topic or several with the same settings."""
+    factor = _one_factor(replication, replication_factor)
     configs = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
     wanted = [
         create_topics.CreatableTopic(
-            name=name, num_partitions=partitions or -1, replication_factor=replication or -1, configs=configs
+            name=name, num_partitions=partitions or -1, replication_factor=factor, configs=configs
         )
         for name in names
     ]
@@ -97,6 +110,13 @@ def create(
             show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} is there already")
 
     options.run(make)
+
+
+def _one_factor(replication: int | None, replication_factor: int | None) -> int:
+    """The number of replicas, -1 for the broker's default. Raises ConfigError."""
+    if None not in (replication, replication_factor):
+        raise ConfigError("--replication and --replication-factor are one option; give it once")
+    return replication or replication_factor or -1
 
 
 def _settings(texts: list[str] | None) -> list[tuple[str, str]]:
@@ -139,16 +159,22 @@ def _replication(topic: MetadataResponseTopic) -> int:
 
 
 async def _records_of(client: Client, topics: Sequence[MetadataResponseTopic]) -> dict[str | None, int | None]:
-    """By topic, the offsets between start and end of its partitions; None where one has no leader to ask."""
+    """By topic, the offsets between start and end of its partitions; None where one has no leader, or is offline."""
     counted: dict[str | None, int | None] = {}
     asked = [topic for topic in topics if not any(row.error_code for row in topic.partitions)]
     places = [(topic.name or "", row.partition_index) for topic in asked for row in topic.partitions]
-    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
-    ends = await client.list_offsets(dict.fromkeys(places, LATEST))
+    offline: dict[TopicPartition, str] = {}
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)
+    unknown = {topic for topic, _ in offline}
+    for reason in sorted(set(offline.values())):
+        places_told = ", ".join(f"{topic}-{index}" for (topic, index), why in offline.items() if why == reason)
+        remark(f"records are not counted, {places_told}: {reason}")
     for topic in topics:
-        counted[topic.name] = None if topic not in asked else 0
+        counted[topic.name] = None if topic not in asked or topic.name in unknown else 0
     for place in places:
-        counted[place[0]] = (counted[place[0]] or 0) + ends[place] - starts[place]
+        if place[0] not in unknown:
+            counted[place[0]] = (counted[place[0]] or 0) + ends[place] - starts[place]
     return counted
 
 
@@ -178,8 +204,9 @@ def describe(
 async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, Any]:
     name = topic.name or ""
     places = [(name, row.partition_index) for row in topic.partitions if not row.error_code]  # who has a leader to ask
-    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST))
-    ends = await client.list_offsets(dict.fromkeys(places, LATEST))
+    offline: dict[TopicPartition, str] = {}
+    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), offline=offline)
+    ends = await client.list_offsets(dict.fromkeys(places, LATEST), offline=offline)
     return {
         "topic": name,
         "id": base64.urlsafe_b64encode(topic.topic_id).rstrip(b"=").decode(),
@@ -194,6 +221,7 @@ async def _describe(client: Client, topic: MetadataResponseTopic) -> dict[str, A
                 "isr": row.isr_nodes,
                 "start": starts.get((name, row.partition_index)),
                 "end": ends.get((name, row.partition_index)),
+                "offline": "no replica can lead it" if row.leader_id < 0 else offline.get((name, row.partition_index)),
             }
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         ],
@@ -224,11 +252,14 @@ def _show_topic(topic: dict[str, Any]) -> None:
             ",".join(map(str, row["isr"])),
             row["start"],
             row["end"],
-            None if row["end"] is None else row["end"] - row["start"],
+            None if None in (row["start"], row["end"]) else row["end"] - row["start"],
         )
         for row in topic["partitions"]
     ]
     show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "RECORDS"), rows, title=topic["topic"])
+    for row in topic["partitions"]:
+        if row["offline"] and row["leader"] is not None:
+            show_line(f"partition {row['partition']} is offline: {row['offline']}")
     for name, value in sorted(topic["settings"].items()):
         show_line(f"{name}={value}")
 

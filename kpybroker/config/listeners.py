@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kpybroker.errors import ConfigError
@@ -68,6 +68,19 @@ def parse_protocol_map(text: str, controller_names: Sequence[str], given: bool) 
     return protocols
 
 
+def unserved_listeners(properties: Mapping[str, str]) -> list[str]:
+    """Entries of `listeners` whose protocol is not served; what cannot be read is left to `parse_listeners`."""
+    entries = [part.partition(":") for part in properties.get("listener.security.protocol.map", "").split(",")]
+    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in entries}
+    found = []
+    for text in properties.get("listeners", "").split(","):
+        name = text.partition("://")[0].strip().upper()
+        protocol = protocols.get(name, name)
+        if protocol in PROTOCOLS and protocol not in SERVED_PROTOCOLS:
+            found.append(text.strip())
+    return found
+
+
 def check_listening(endpoints: Sequence[Endpoint]) -> None:
     """Refuse what cannot be served: protocols without an implementation, one address twice, none at all."""
     if not endpoints:
@@ -76,7 +89,7 @@ def check_listening(endpoints: Sequence[Endpoint]) -> None:
     for endpoint in endpoints:
         if endpoint.protocol not in SERVED_PROTOCOLS:
             raise ConfigError(
-                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served yet; use PLAINTEXT"
+                f"listeners: {endpoint.name} speaks {endpoint.protocol}, which is not served; use PLAINTEXT"
             )
         if endpoint.port:
             other = taken.setdefault((endpoint.host, endpoint.port), endpoint.name)

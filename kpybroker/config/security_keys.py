@@ -34,6 +34,10 @@ NO_AUTHORIZER = f"there is no authorizer here, and no client is refused anything
 NO_SASL = f"SASL is not served, and clients are not authenticated; {TRUSTED}"
 NO_TLS = f"TLS is not served: nothing is encrypted, and no certificate is checked; {TRUSTED}"
 NO_PRINCIPALS = f"Java classes are not run, and every client is User:ANONYMOUS; {TRUSTED}"
+NO_PROTOCOLS = (
+    "listeners speak PLAINTEXT here: such a listener would be open to every client, unencrypted and without a login; "
+    "use PLAINTEXT, and listen only on 127.0.0.1 or on a network where every client may do everything"
+)
 NO_PROTOCOL = f"brokers speak PLAINTEXT to each other; {TRUSTED}"
 ONLY_TLS = "Says how TLS works; a listener with TLS is refused."
 ONLY_SASL = "Says how SASL works; a listener with SASL is refused."

@@ -69,7 +69,7 @@ def _of_broker(before: BrokerImage | None, now: BrokerImage | None) -> str | Non
     if before is None or before.epoch != now.epoch:
         return f"is registered, epoch {now.epoch}"
     if now.in_controlled_shutdown and not before.in_controlled_shutdown:
-        return "stops: others lead what it led"
+        return "stops (controlled shutdown)"
     if now.fenced != before.fenced:
         return "is fenced" if now.fenced else "is unfenced"
     return None

@@ -21,6 +21,7 @@ from kpybroker.raft.state import NOBODY, Tail
 from kpybroker.raft.tasks import begin
 from kpybroker.raft.voter_set import NO_DIRECTORY
 from kpybroker.storage.formatting import META_PROPERTIES, Format
+from kpybroker.wire.rpc import describe_cluster
 
 if TYPE_CHECKING:
     from kpybroker.raft.quorum import Quorum
@@ -28,10 +29,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WAY_OUT = (
-    "if this node's directory was lost, set kpybroker.initial.controllers=none and start it on an empty directory: it "
-    "follows, and votes when it is added; if a new cluster is meant, empty the directories of the others, too"
-)
+CONTROLLERS = 2
+"""The endpoint type of a DescribeCluster that goes to a controller (KIP-919)."""
+
+
+def way_out(cluster_id: str) -> str:
+    """What to do with a node that would found a second cluster. `cluster_id` is that of the first one."""
+    return (
+        f"if this node's directory was lost, set kpybroker.initial.controllers=none and kpybroker.cluster.id="
+        f"{cluster_id}, and start it on an empty directory: it follows the others, and votes once it is added; if you "
+        "want a new cluster, empty the directories of the other controllers too"
+    )
 
 
 class Told(NamedTuple):
@@ -40,6 +48,8 @@ class Told(NamedTuple):
     where: str
     leader_id: int
     epoch: int
+    cluster_id: str | None
+    """None where it does not say."""
 
 
 class Founding:
@@ -69,7 +79,8 @@ class Founding:
             if told.leader_id not in (NOBODY, me.node_id):
                 self._quorum.fail(
                     f"this node is alone in cluster {me.cluster_id}, and the controller at {told.where} is in one of "
-                    f"the same id that node {told.leader_id} leads in epoch {told.epoch}; {WAY_OUT}"
+                    f"the same id that node {told.leader_id} leads in epoch {told.epoch}; "
+                    f"{way_out(me.cluster_id)}"
                 )
 
 
@@ -84,7 +95,8 @@ async def checked_format(world: World, config: BrokerConfig) -> Format:
             leads = "" if told.leader_id == NOBODY else f", which node {told.leader_id} leads"
             raise ConfigError(
                 f"{config.metadata_log_dir} is empty, and node {config.node_id} would found a cluster, but the "
-                f"controller at {told.where} has one already (epoch {told.epoch}{leads}); {WAY_OUT}"
+                f"controller at {told.where} has one already (epoch {told.epoch}{leads}); "
+                f"{way_out(told.cluster_id or 'ID')}"
             )
     log.info("node %d founds a new cluster: no controller of %s knows of one", config.node_id, _listed(config))
     return wanted
@@ -102,6 +114,7 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
             async with asyncio.timeout(config.controller_quorum_request_timeout_ms / 1000):
                 peer = await Peer.meet(world.network, host, port, client_id=me.client_id)
                 answer = await peer.ask("Fetch", request)
+                cluster = await peer.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS))
         except LOST as reason:
             log.debug("the controller at %s:%d does not answer: %s", host, port, reason)
             return None
@@ -110,7 +123,13 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
                 peer.close()
         rows = [row for topic in answer.responses for row in topic.partitions if row.current_leader is not None]
         leaders = [
-            Told(f"{host}:{port}", row.current_leader.leader_id, row.current_leader.leader_epoch) for row in rows
+            Told(
+                f"{host}:{port}",
+                row.current_leader.leader_id,
+                row.current_leader.leader_epoch,
+                cluster.cluster_id or None,
+            )
+            for row in rows
         ]
         return leaders[0] if leaders else None
 

@@ -194,8 +194,8 @@ def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
     """What must be said before an empty directory can be formatted, and is not."""
     if joins and config.cluster_id is None:
         return (
-            "this node joins a cluster that is there already; say which with kpybroker.cluster.id (kafka-cluster "
-            "cluster-id shows it)"
+            "this node joins a cluster that exists already; set kpybroker.cluster.id to its id, which `kpybroker "
+            "cluster` shows"
         )
     is_default = config.text("kpybroker.initial.controllers") is None
     if (
@@ -205,8 +205,10 @@ def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
         and len(config.controller_quorum_bootstrap_servers) > 1
     ):
         return (
-            "controller.quorum.bootstrap.servers names several controllers, and not who votes at first; set "
-            "kpybroker.initial.controllers to standalone for the first of them and to none for the others, or list them"
+            "controller.quorum.bootstrap.servers names several controllers, but not the first voters; format every "
+            "node with `kpybroker storage format --cluster-id ID --config FILE --initial-controllers "
+            "1@HOST:PORT:DIRECTORY-ID,...`, the same list on each, or set controller.quorum.voters=1@HOST:PORT,... "
+            "instead; to replace a lost disk, format it with --no-initial-controllers (docs/runbook.md has both)"
         )
     return None
 

@@ -28,6 +28,18 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 3 * WAIT_MS / 1000
 """In so long a voter that lives has fetched again."""
+SLACK_MS = 100
+"""A voter that stopped before LOOK_S has not fetched for at least so much less: clocks count in whole ms."""
+
+
+def fetches(idle_ms: int | None) -> bool | None:
+    """Whether a voter runs that had not fetched for `idle_ms` (None: never) LOOK_S after the first look at it.
+
+    None where that does not tell: it may be slow.
+    """
+    if idle_ms is None or idle_ms >= 1000 * LOOK_S - SLACK_MS:
+        return False
+    return True if idle_ms <= 2 * WAIT_MS else None
 
 
 class Joining:
@@ -101,26 +113,30 @@ class Joining:
             self._told_in = epoch, leader_id
 
     async def _is_gone(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether nobody fetches as that voter, by what the leader knows at two times. Raises one of LOST."""
+        """Whether nobody has fetched as that voter for LOOK_S, by what the leader knows. Raises one of LOST."""
         quorum = self._quorum
-        epoch, before_ms = quorum.epoch, await self._fetched_ms(node_id, directory_id)
+        epoch = quorum.epoch
         await asyncio.sleep(LOOK_S)
-        after_ms = await self._fetched_ms(node_id, directory_id)
-        if after_ms > before_ms and quorum.voters.set.has(node_id, directory_id):
+        does_fetch = fetches(await self._idle_ms(node_id, directory_id))
+        if does_fetch and quorum.voters.set.has(node_id, directory_id):
             quorum.fail(
                 f"node {Voter(node_id, directory_id)} votes and runs, and this is another node of that id, which would "
                 "take its place (controller.quorum.auto.join.enable); give every node a node.id of its own"
             )
-        return after_ms == before_ms and quorum.epoch == epoch
+        return does_fetch is False and quorum.epoch == epoch
 
-    async def _fetched_ms(self, node_id: int, directory_id: bytes) -> int:
-        """When a voter has last fetched, by the leader's clock; -1 where that is not known. Raises one of LOST."""
+    async def _idle_ms(self, node_id: int, directory_id: bytes) -> int | None:
+        """For how long a voter has not fetched, None where it never has. Raises one of LOST.
+
+        Both times are of one answer, in which the leader itself has fetched now: its clock may be set between two.
+        """
         topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
         told = await self._ask("DescribeQuorum", describe_quorum.Request(topics=[topic]))
         voters = [voter for rows in told.topics for row in rows.partitions for voter in row.current_voters]
-        key = node_id, directory_id
-        found = (each.last_fetch_timestamp for each in voters if (each.replica_id, each.replica_directory_id) == key)
-        return next(found, -1)
+        times = {(each.replica_id, each.replica_directory_id): each.last_fetch_timestamp for each in voters}
+        fetched_ms = times.get((node_id, directory_id), -1)
+        now_ms = max(times.values(), default=-1)
+        return now_ms - fetched_ms if fetched_ms >= 0 else None
 
     async def _ask(self, name: str, request: Any) -> Any:
         """The leader's answer. Raises one of LOST."""

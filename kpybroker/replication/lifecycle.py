@@ -216,7 +216,9 @@ class Lifecycle:
                     "BrokerHeartbeat", request, timeout_ms, try_ms=max(self._session_ms // 3, 1)
                 )
         except (KafkaError, TimeoutError) as refusal:
-            log.warning("no controller heard of this broker for %d ms: %s", timeout_ms, refusal or "no majority")
+            log.warning(
+                "no controller heard of this broker for %d ms: %s", timeout_ms, str(refusal) or "no answer in time"
+            )
             if is_leaving:
                 self._reach(Stage.GONE)  # there is nobody to hand over to: the whole cluster may be stopping
             return

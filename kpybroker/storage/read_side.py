@@ -51,7 +51,7 @@ class ReadSide:
             self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self.offline += "; free space and start the broker again: what was acknowledged is kept"
-            log.error("log %s is offline", self.offline)
+            log.error("log is offline: %s", self.offline)
             if isinstance(error, OSError) and not is_short(error) and self.on_io_error is not None:
                 self.on_io_error(self.topic, self.partition, self.offline)
         return Damage(self.offline)

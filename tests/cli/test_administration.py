@@ -118,7 +118,7 @@ def test_an_open_transaction_is_found_and_aborted(kpybroker: BrokerProcess, shel
         (("configs", "set", "node.id=7", "--all-brokers"), 1, "node.id"),
         (("quotas", "set", "producer_byte_rate=1"), 2, "--user"),
         (("quotas", "set", "producer_byte_rate=much", "--user", "a"), 2, "number"),
-        (("quotas", "set", "no_such_rate=1", "--user", "a"), 1, "no_such_rate"),
+        (("quotas", "set", "no_such_rate=1", "--user", "a"), 2, "no_such_rate"),
         (("quotas", "set", "producer_byte_rate=1", "--user", "a", "--ip", "::1"), 2, "--ip"),
         (("quotas", "remove", "producer_byte_rate", "--user", "a", "--default-user"), 2, "cannot be used together"),
         (("transactions", "describe", "no-such-id"), 1, "no-such-id"),
@@ -134,3 +134,24 @@ def test_what_is_wrong_is_one_line(shell: Shell, arguments: tuple[str, ...], cod
     assert (answer.code, answer.out) == (code, ""), answer
     assert answer.err.count("\n") == 1
     assert cause in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("configs", "set", "topic", "t", "retention.ms=1"), "write --topic topic: `kpybroker configs set --topic"),
+        (("quotas", "set", "--client", "c", "producer_byte_rat=1"), "did you mean producer_byte_rate?"),
+        (("quotas", "set", "--client", "c", "producer_byte_rate=1MB"), "write a number, bytes per second"),
+        (("quotas", "remove", "--client", "c", "speed"), "there is no quota speed; there are producer_byte_rate,"),
+        (("topics", "create", "t", "--replication", "1", "--replication-factor", "1"), "give it once"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_nearly_right(shell: Shell, arguments: tuple[str, ...], told: str) -> None:
+    answer = shell(*arguments)
+    assert (answer.code, told in answer.err) == (2, True), answer.err
+
+
+def test_the_replication_factor_may_have_the_name_of_kafka(shell: Shell, topic: str) -> None:
+    (made,) = shell("topics", "create", topic, "--replication-factor", "1", "--json").json
+    assert made["replication"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -98,8 +99,10 @@ def test_every_help_page_explains_every_option(path: tuple[str, ...], offline: S
     assert out.startswith(f"Usage: {' '.join(('kpybroker', *path))} [OPTIONS]"), "one style for all pages"
     assert not re.search(r"[│╭]|<[a-z]+>|<=", out), out
     shown = " ".join(out.split())
-    for option in (option for parameter in command.params for option in parameter.opts if option.startswith("--")):
-        assert option in shown
+    for parameter in command.params:
+        is_hidden = getattr(parameter, "hidden", False)
+        for option in (option for option in parameter.opts if option.startswith("--")):
+            assert (option in shown.split()) is not is_hidden or f"{option}," in shown
 
 
 def families() -> list[tuple[str, ...]]:
@@ -173,3 +176,16 @@ def test_a_reader_that_has_seen_enough_is_no_failure(kpybroker: BrokerProcess, s
     assert process.stderr is not None
     assert process.stderr.read() == ""
     assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("arguments", [("api",), ("--help",), ("topics", "list"), ("configs", "get", "--all-brokers")])
+def test_a_full_standard_output_is_told_in_one_line(kpybroker: BrokerProcess, arguments: tuple[str, ...]) -> None:
+    environment = {**os.environ, "KPYBROKER_BOOTSTRAP": kpybroker.bootstrap}
+    kpybroker.topic("told")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kpybroker", *arguments, *(["--all"] if "configs" in arguments else [])]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert (ended.stderr, ended.returncode) == (
+        "kpybroker: cannot write to standard output: No space left on device\n",
+        1,
+    )

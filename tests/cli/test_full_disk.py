@@ -18,7 +18,7 @@ from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.rpc import metadata
 from kpybroker.world.real import RealNetwork
 from tests.asking import get, make, put
-from tests.cli.shell import ready
+from tests.cli.shell import Shell, ready
 from tests.cli.small_disk import SmallDisk, limited, may_mount, mounted
 
 WAIT_S = 60
@@ -103,4 +103,36 @@ def test_a_full_disk(way: str, ends_with: signal.Signals, tmp_path: Path) -> Non
         assert "Traceback" not in said[0]
 
     with {"limited": limited, "mounted": mounted}[way](tmp_path) as disk:
+        asyncio.run(asyncio.wait_for(whole(disk), WAIT_S))
+
+
+def test_a_partition_that_is_offline_on_a_full_disk_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata still names its leader, which alone knows."""
+
+    async def whole(disk: SmallDisk) -> None:
+        async with broker_on(disk, signal.SIGTERM) as (peer, _):
+            (node,) = (await peer.ask("Metadata", metadata.Request(topics=None))).brokers
+            shell = Shell(f"{node.host}:{node.port}", monkeypatch)
+            await make(peer, "filled")
+            await make(peer, "other")
+            assert "all replicas in sync" in (await asyncio.to_thread(shell, "status")).out
+            while not (await put(peer, "filled", bytes(VALUE_BYTES))).error_code:
+                pass
+            told = (await asyncio.to_thread(shell, "status", "--json")).json
+            assert (told["partitions"]["offline"], told["unknown"]) == (["filled-0"], {})
+            shown = (await asyncio.to_thread(shell, "status")).out
+            assert "1 offline (filled-0)" in shown
+            assert "in sync" not in shown
+            waited = await asyncio.to_thread(shell, "wait", "--in-sync", "--timeout", "0.1")
+            assert (waited.code, "filled-0" in waited.err) == (1, True)
+            (topic,) = (await asyncio.to_thread(shell, "topics", "describe", "filled", "--json")).json
+            (row,) = topic["partitions"]
+            assert (row["start"], row["end"]) == (None, None)
+            assert "KAFKA_STORAGE_ERROR" in row["offline"]
+            described = (await asyncio.to_thread(shell, "topics", "describe", "filled")).out
+            assert "partition 0 is offline: node 1 leads it" in described
+            listed = (await asyncio.to_thread(shell, "topics", "list", "--json")).json
+            assert {topic["topic"]: topic["records"] for topic in listed} == {"filled": None, "other": 0}
+
+    with limited(tmp_path) as disk:
         asyncio.run(asyncio.wait_for(whole(disk), WAIT_S))

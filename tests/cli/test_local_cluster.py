@@ -260,7 +260,7 @@ def test_a_broker_that_dies_is_told_of_and_may_come_back(
     assert (code, out) == (0, "")
     assert all(" INFO kpybroker.cluster: " in line for line in told.splitlines())
     for other in (1, 3):  # it is let go once they know
-        assert "broker 2 stops: others lead what it led" in (tmp_path / f"node-{other}.log").read_text()
+        assert "broker 2 stops (controlled shutdown)" in (tmp_path / f"node-{other}.log").read_text()
     assert stopped(process)[0] == 0
 
 

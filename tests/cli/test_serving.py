@@ -206,6 +206,8 @@ def test_the_program_says_what_is_wrong_and_ends_with_2(tmp_path: Path) -> None:
         (["dev", "--port", "0", "--data-dir", "{file}"], "choose a writable"),
         (["dev", "--port", "0", "--ephemeral", "--ready-file", "{file}/ready"], "--ready-file"),
         (["dev", "--port", "0", "--ephemeral", "--ready-file", "{dir}"], "it is a directory"),
+        (["serve"], "needs Kafka's settings: --config FILE"),
+        (["serve", "--http-port", "0"], "needs Kafka's settings: --config FILE"),
         (["serve", "--config", "{dir}/none"], "cannot read"),
         (["serve", "--config", "{dir}"], "cannot read"),
         (["serve", "--config", "{bad}"], r"line 2: \\u12"),
@@ -294,3 +296,22 @@ def test_a_collection_of_what_is_young_looks_at_little() -> None:
     """What a long request is read into lives until it is answered: such a collection looks at all of it in vain."""
     young, middle, _ = GC_THRESHOLDS
     assert young * (middle + 1) <= 60_000
+
+
+def test_a_broker_serves_though_its_standard_output_is_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, data = tmp_path / "ready", str(tmp_path / "data")
+    command = [sys.executable, "-m", "kpybroker", "dev", "--port", "0", "--data-dir", data, "--ready-file", str(facts)]
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert said.startswith("kpybroker: cannot write to standard output: No space left on device; ")
+        bootstrap = json.loads(facts.read_text())["bootstrap"]
+        assert Shell(bootstrap, monkeypatch)("topics", "list", "--json").code == 0
+        process.terminate()
+        assert process.stderr.read() == ""
+        assert process.wait(WAIT_S) == 0

@@ -102,6 +102,10 @@ def test_what_is_lost_is_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch
         assert "controller" in lost.json["unknown"]
         assert set(lost.json["unknown"]) <= {"controller", "groups"}, "one answer that does not come holds up no other"
         assert lost.json["nodes"]
+        last = next(each for each in told["nodes"] if each["node_id"] in {1, 2} - {told["controller"]["node"]})
+        there = Shell(f"{last['host']}:{last['port']}", monkeypatch)
+        listed = there("topics", "list", "--json", "--timeout", "1")
+        assert (listed.code, [topic["topic"] for topic in listed.json]) == (0, ["orders"])
     finally:
         process.terminate()
         process.communicate(timeout=WAIT_S)

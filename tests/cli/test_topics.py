@@ -59,6 +59,9 @@ def test_who_has_no_leader_is_described_altered_and_deleted(with_broker: WithBro
             return Answer(process.returncode, out, err)
 
         async with live_stranger(node) as stranger:
+            running = kpybroker_process("--bootstrap", node.bootstrap, "brokers", "unregister", "2")
+            _, refused = await asyncio.to_thread(running.communicate)
+            assert (running.returncode, "broker 2 is running" in refused) == (1, True)
             await make_topic(peer, 2)
             await make(peer, "led")
             await stranger.beat(want_fence=True)

@@ -202,7 +202,10 @@ def test_listeners() -> None:
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "name of its own"),
         ({"listeners": "PLAINTEXT://:1,CONTROLLER://:1"}, "same port 1"),
         ({"listeners": "HOME://:9092"}, "add HOME:PLAINTEXT"),
-        ({"listeners": "SSL://:9092"}, "SSL, which is not served yet"),
+        (
+            {"listeners": "SSL://:9092"},
+            "listeners=SSL://:9092 cannot be obeyed: listeners speak PLAINTEXT here",
+        ),
         ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
         ({"listeners": ""}, "no listener for clients"),
         ({"listener.security.protocol.map": "A=B"}, "NAME:PROTOCOL"),

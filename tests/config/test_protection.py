@@ -163,3 +163,16 @@ def test_forced_writes_of_one_topic_are_kept(name: str) -> None:
     assert config.log_settings({name: "1"}).fsync_always
     assert not config.log_settings({name: str(TOPIC_KEYS[name].default)}).fsync_always
     assert BrokerConfig.parse({"kpybroker.fsync": "always"}).log_settings({name: "9223372036854775807"}).fsync_always
+
+
+def test_a_listener_is_refused_together_with_the_rest() -> None:
+    settings = {
+        "listeners": "PLAINTEXT://:9092,INSIDE://:9093,SASL_SSL://:9094",
+        "listener.security.protocol.map": "INSIDE:SSL,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+        "super.users": "User:a",
+    }
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.parse(settings)
+    said = str(refused.value)
+    assert "listeners=INSIDE://:9093, listeners=SASL_SSL://:9094 cannot be obeyed" in said
+    assert "super.users=User:a cannot be obeyed" in said

@@ -56,7 +56,7 @@ def test_brokers_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
     assert told.of(registered(2, 20)) == ["INFO broker 2 is registered, epoch 20"]
     assert told.of(changed(2, 20, fenced=-1)) == ["INFO broker 2 is unfenced"]
     assert told.of(moved(0, isr=[2, 1, 3])) == []
-    assert told.of(changed(2, 20, in_controlled_shutdown=1)) == ["INFO broker 2 stops: others lead what it led"]
+    assert told.of(changed(2, 20, in_controlled_shutdown=1)) == ["INFO broker 2 stops (controlled shutdown)"]
     assert told.of(changed(2, 20, fenced=1)) == ["INFO broker 2 is fenced"]
     gone = stored.UnregisterBrokerRecord(broker_id=2, broker_epoch=20)
     assert told.of(gone) == ["INFO broker 2 is unregistered"]

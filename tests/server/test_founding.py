@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -25,7 +26,9 @@ def test_no_second_cluster_is_founded_beside_the_first(tmp_path: Path) -> None:
     async def play(quorum: Quorum) -> None:
         await lost_founder(quorum)
         await quorum.leader()
-        with pytest.raises(ConfigError, match=r"has one already \(epoch \d+.*initial.controllers=none"):
+        cluster_id = re.escape(quorum.nodes[2].broker.cluster_id)
+        told = rf"has one already \(epoch \d+.*initial.controllers=none and kpybroker.cluster.id={cluster_id},"
+        with pytest.raises(ConfigError, match=told):
             await quorum.start(1)
         assert not list(quorum.root.glob("1/*")), "nothing was formatted"
         quorum.own[1] = {"kpybroker.initial.controllers": "none"}

@@ -187,7 +187,7 @@ def test_a_read_that_meets_what_is_no_batch_takes_the_log_offline(
         assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert again.offline is not None
     assert f"{path}: the bytes at position {position}, where the batch with offset {base}" in again.offline
-    assert [line for line in caplog.messages if "are no batch" in line] == [f"log {again.offline} is offline"]
+    assert [line for line in caplog.messages if "are no batch" in line] == [f"log is offline: {again.offline}"]
 
 
 def test_a_read_off_the_loop_meets_it_too(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Standard output that remembers why it could not be written to: an OSError alone does not tell which file it is of."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any
+
+
+class _File(io.FileIO):
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise  # its reader has seen enough
+        except OSError as error:
+            self.failure = error
+            raise
+
+
+def watch() -> None:
+    """From now on `failure` tells of this process's stdout."""
+    old = sys.stdout
+    if old is None:  # it was closed before the start
+        sys.stdout = io.TextIOWrapper(io.FileIO(os.devnull, "wb"))
+        return
+    buffered = io.BufferedWriter(_File(old.fileno(), "wb", closefd=False))
+    is_unbuffered = bool(getattr(old, "write_through", False))
+    sys.stdout = io.TextIOWrapper(
+        buffered, old.encoding, old.errors, line_buffering=bool(old.line_buffering), write_through=is_unbuffered
+    )
+
+
+def failure() -> str | None:
+    """Why stdout could not be written to; None where it could, or is not watched."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    error = raw.failure if isinstance(raw, _File) else None
+    return None if error is None else f"cannot write to standard output: {error.strerror or error}"

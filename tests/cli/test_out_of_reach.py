@@ -1,0 +1,26 @@
+"""A cluster of which a part is out of reach: what can be read is shown, and the node that does not answer is named."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from kpybroker.cli import options
+from kpybroker.cli.client import Client, CommandFailed
+from kpybroker.testing.process import BrokerProcess
+from kpybroker.wire.rpc import list_offsets
+
+
+def test_the_node_that_is_out_of_reach_is_named(kpybroker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("KPYBROKER_BOOTSTRAP", kpybroker.bootstrap)
+
+    async def ask(client: Client) -> None:
+        client.brokers[7] = ("127.0.0.1", port)
+        await client.ask("ListOffsets", list_offsets.Request(replica_id=-1, topics=[]), node=7)
+
+    options.forget()
+    with pytest.raises(CommandFailed, match=f"^node 7 is out of reach at 127.0.0.1:{port}; is it running"):
+        options.run(ask)
