@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kpybroker.cli import children, early
+from kpybroker.cli import children, early, process_memory
 from kpybroker.cli.descriptors import keep_some_back
 from kpybroker.cli.environment import read_environment
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
@@ -42,13 +41,6 @@ DEV_DEFAULTS = {
 }
 """On a laptop somebody waits for each rebalance; Kafka's heartbeats of 5 s are meant for thousands of members."""
 
-GC_THRESHOLDS = (10_000, 5, 200)
-"""A collection of what is young looks at 60,000 objects at most, some 15 ms; a full one comes after 1,000 of them."""
-PUT_OFF = 20
-"""Full collections come so many times as late while long requests are under way."""
-MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt."""
-KEPT_BYTES = 64 << 20
 ONE_WISH_S = 0.5
 """A second Ctrl-C that comes so soon is the first one, which somebody has passed on."""
 
@@ -327,9 +319,9 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     try:
         if not stopped.done():
             _tell(Facts(node.bootstrap, ",".join(config.log_dirs), node.http), lifetime.ready_file)
-            _calm_collector()
-            node.broker.long_work.on_busy(_put_off_full_collections)
-            _keep_freed_memory()
+            process_memory.calm_collector()
+            node.broker.long_work.on_busy(process_memory.put_off_full_collections)
+            process_memory.keep_freed_memory()
             leaving = asyncio.ensure_future(_hand_over(node, stop.hand_over))
             waits: list[asyncio.Future[Any]] = [stopped, node.failed]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -345,31 +337,6 @@ async def _hand_over(node: Node, wished: asyncio.Event) -> None:
     await wished.wait()
     await node.broker.leave(also_last=True)
     _say("kpybroker has handed over")
-
-
-def _calm_collector() -> None:
-    """What start-up made stays to the end: it need not be looked at again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-
-
-def _put_off_full_collections(is_busy: bool) -> None:
-    """What long requests are read into is alive until they are answered: to look through all of it takes seconds."""
-    young, middle, old = GC_THRESHOLDS
-    gc.set_threshold(young, middle, old * PUT_OFF if is_busy else old)
-
-
-def _keep_freed_memory() -> None:
-    """Tell glibc to keep what large replies free: else each gets its pages anew, which costs more than to copy them."""
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(MALLOC_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(MALLOC_MMAP_THRESHOLD, KEPT_BYTES)
 
 
 def _tell(facts: Facts, ready_file: Path | None) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.cli.arguments import run_serving
-from kpybroker.cli.serving import GC_THRESHOLDS
+from kpybroker.cli.process_memory import GC_THRESHOLDS
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.testing.process import BrokerProcess
