@@ -124,8 +124,8 @@ class Broker:
         self._chores: list[asyncio.Task[None]] = []
 
     def _watch_disks(self) -> DiskWatch:
-        paths = [each.path for each in self.directories]
-        return DiskWatch(self.world, paths, self.config.broker_session_timeout_ms, self._tell_controller)
+        paths, out = [each.path for each in self.directories], self.log_dirs.offline
+        return DiskWatch(self.world, paths, self.config.broker_session_timeout_ms, self._tell_controller, out=out)
 
     def _replicas(self, context: Context) -> Replicas:
         asking = (self.channel, self.node_id, lambda: self.epoch)

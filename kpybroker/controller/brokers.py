@@ -21,7 +21,7 @@ from kpybroker.wire.stored import metadata as stored
 METADATA_VERSION = "metadata.version"
 UNFENCE = -1
 FENCE = 1
-UNFENCED, FENCED = BrokerState(False, should_shut_down=False), BrokerState(True, should_shut_down=False)
+UNFENCED = BrokerState(False, should_shut_down=False)
 LET_GO = BrokerState(True, should_shut_down=True)
 
 
@@ -148,8 +148,6 @@ def heartbeat(
         records, told = _shut_down(state, rules, sessions, command, broker, next_offset)
     elif lost := lose_directories(state, rules, command.node_id, command.offline_log_dirs):
         records, told = lost, BrokerState(broker.fenced, should_shut_down=False)
-    elif command.want_fence and not broker.fenced:
-        records, told = fence(state, rules, command.node_id), FENCED
     elif broker.fenced and not command.want_fence and caught_up and not broker.in_controlled_shutdown:
         change = stored.BrokerRegistrationChangeRecord(
             broker_id=command.node_id, broker_epoch=command.broker_epoch, fenced=UNFENCE

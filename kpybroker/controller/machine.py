@@ -167,11 +167,19 @@ class ControllerMachine:
         self, rules: Rules, command: asked.BrokerHeartbeat, now_ms: int
     ) -> tuple[list[Any], asked.BrokerState]:
         records, told = brokers.heartbeat(self.state, rules, self.sessions, command, self._next_offset())
+        if not records and command.want_fence and not command.want_shut_down and self._may_fence(command.node_id):
+            records = self._fence(rules, command.node_id)
+            told = told._replace(fenced=all(each.node_id != command.node_id for each in self._leaving))
         if told.should_shut_down:
             self.sessions.end(command.node_id)
         else:
             self.sessions.touch(command.node_id, now_ms, command.metadata_offset)
         return records, told
+
+    def _may_fence(self, node_id: int) -> bool:
+        """It is not fenced yet, and another broker is there to lead: the last one is of more use than none."""
+        others = (other for other in self.state.brokers if other != node_id)
+        return not self.state.brokers[node_id].fenced and any(map(self.state.active, others))
 
     def _lose(self, rules: Rules, command: asked.BrokerLost) -> tuple[list[Any], None]:
         broker = self.state.brokers.get(command.node_id)

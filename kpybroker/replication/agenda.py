@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 RETRY_MS = 20
 """After a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
 LOOK_AT_ALL_S = 0.25
+WITHOUT_SESSION_MS = 20
+"""A Fetch that leaves partitions to the next one may be parked for so long where the leader keeps no session for it: each
+names its partitions anew, and would be followed by another at once."""
 
 
 class Agenda:
@@ -71,6 +74,7 @@ class Agenda:
         if self._partitions.get(key) is partition:
             del self._partitions[key]
             self._delayed.pop(key, None)
+            self._ready.pop(key, None)
             self._touched[key] = None
 
     # ---- before a fetch
@@ -141,9 +145,9 @@ class Agenda:
         self._touched = dict.fromkeys(left)
         self._left = frozenset(left)
         if left:
-            wait_ms = 0
+            wait_ms = WITHOUT_SESSION_MS if self.session.is_refused else 0
             for key in left:
-                del ready[key]
+                ready.pop(key, None)
             for key in changed:  # the next look at everything begins with the others
                 self._partitions[key] = self._partitions.pop(key)
         if self._is_whole:

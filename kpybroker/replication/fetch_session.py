@@ -33,6 +33,8 @@ class FetchSession:
         self.id = 0
         self.epoch = INITIAL_EPOCH
         self._told: dict[Key, Asked] = {}
+        self.is_refused = False
+        """The leader has no room for one, as of its last answer."""
 
     @property
     def is_new(self) -> bool:
@@ -64,6 +66,7 @@ class FetchSession:
 
     def answered(self, session_id: int) -> None:
         """The leader has taken the fetch, under this session."""
+        self.is_refused = session_id == 0
         if session_id == 0:
             self.end()
         elif self.epoch == INITIAL_EPOCH:

@@ -110,16 +110,18 @@ class PartitionLog:
             for batch in split(memoryview(found)):
                 offset = batch.next_offset
                 try:
-                    for stored in _told_by(batch, await self._plain(batch)):
-                        if stored.offset >= storage.start:
-                            run.append(stored)
-                            if len(run) == RECORDS_A_TURN:
-                                yield run
-                                run = []
-                                await asyncio.sleep(0)
+                    told = list(_told_by(batch, await self._plain(batch)))
                 except KafkaError as unreadable:
                     passed_over += 1
                     self._tell(batch, unreadable, passed_over)
+                    continue
+                for stored in told:
+                    if stored.offset >= storage.start:
+                        run.append(stored)
+                        if len(run) == RECORDS_A_TURN:
+                            yield run
+                            run = []
+                            await asyncio.sleep(0)
             yield run
             await asyncio.sleep(0)
 

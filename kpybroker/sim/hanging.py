@@ -47,7 +47,8 @@ class Hanging:
             return
         machine.storage.stalled_below = self._random.choice(self._setup.log_dirs)
         process.world.disk.device(machine.storage.stalled_below).took(SLOW_WRITE_S, loop.time())
-        machine.storage.stalled_until_s = self._ends_s = loop.time() + seconds
+        machine.storage.stalled_until_s = loop.time() + seconds
+        self._ends_s = max(self._ends_s, machine.storage.stalled_until_s)
         others = [other for other in self._machines if other is not machine]
         # where voters come and go, this one may be one of two
         is_watched = not self._setup.voters_change and all(is_whole(other, self._machines) for other in others)

@@ -21,9 +21,8 @@ def _writes_on_the_loop(log: WriteSide, *, wait: bool = True) -> None:
 
 def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bool) -> None:
     """What is flushed while a thread writes is taken for written with it."""
-    behind._end = end
     if behind._under_way is None:
-        behind._chunks.append(data)
+        behind._chunks.append((data, end))
         behind._log.device.queued_bytes += len(data)
         behind._begin(waits=waits)
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from kpybroker.world import World
 
@@ -21,6 +21,7 @@ class DiskWatch:
     """Over some directories. `hung` says since when their disks have not answered, once that is `timeout_ms` ago.
 
     on_change: told when a disk stops answering, and when it answers. outcome: what the node does then, for the log.
+    out: directories that are offline; they are not waited for any more.
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class DiskWatch:
         timeout_ms: int,
         on_change: Callable[[], None],
         outcome: str = OTHERS_LEAD,
+        out: Container[str] = (),
     ) -> None:
         self._world = world
         self._devices = {path: world.disk.device(path) for path in paths}
         self._timeout_ms = timeout_ms
         self._outcome = outcome
         self._on_change = on_change
+        self._out = out
         self._suspects: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.hung: dict[str, int] = {}
@@ -60,7 +63,9 @@ class DiskWatch:
         self._suspects = set()
         for path, device in self._devices.items():
             silent_ms = device.silent_ms(now_ms)
-            if silent_ms >= self._timeout_ms:
+            if path in self._out:
+                has_changed |= self.hung.pop(path, None) is not None
+            elif silent_ms >= self._timeout_ms:
                 self._suspects.add(path)
                 if path in suspects and path not in self.hung:
                     self.hung[path] = now_ms - silent_ms

@@ -8,7 +8,6 @@ transaction that is open, or whose marker has not committed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -323,8 +322,7 @@ class Log(WriteSide):
         """Return when all that was flushed is on disk; callers share one fdatasync. No request and no other node waits
         for a chore, which may take its time. Raises Damage."""
         try:
-            with nullcontext() if is_chore else self.device.working(self.world.steady_ms):
-                await self.syncing.up_to(self, self.written_end)
+            await self.syncing.up_to(self, self.written_end, is_chore=is_chore)
         except OSError as error:
             raise self.fail(error) from error
         if self.offline is not None:

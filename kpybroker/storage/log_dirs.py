@@ -223,7 +223,8 @@ class LogDirectories:
         if not self._online or is_in_doubt:
             raise Damage(f"{key[0]}-{key[1]} may be in a log directory that is offline: {', '.join(self.offline)}")
         if not is_new and key in self._halves:
-            set_half_aside(self._world.disk, self._halves.pop(key))
+            set_half_aside(self._world.disk, self._halves[key])
+            del self._halves[key]
         if chosen is None:
             chosen = self._online[min(self._online, key=lambda path: self._counts[path])]
         for each in copies:

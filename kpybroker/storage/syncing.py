@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ SHORT_RETRY_S = 0.1
 class GroupSync:
     """What of a log is on disk, and how more of it gets there."""
 
-    __slots__ = ("_running", "_sealed", "directory_changed", "generation", "synced_end")
+    __slots__ = ("_is_watched", "_running", "_sealed", "directory_changed", "generation", "synced_end")
 
     def __init__(self, synced_end: int) -> None:
         self.synced_end = synced_end
@@ -32,6 +33,7 @@ class GroupSync:
         """Files were made whose names are not yet known to be on disk."""
         self._sealed: list[Segment] = []
         self._running: asyncio.Future[None] | None = None
+        self._is_watched = False
         self.generation = 0
         """Counts truncations."""
 
@@ -64,15 +66,20 @@ class GroupSync:
         self.generation += 1
         self.synced_end = min(self.synced_end, end)
 
-    async def up_to(self, log: Log, end: int) -> None:
-        """Return when everything below `end` is on disk, or was cut off meanwhile. Raises OSError."""
+    async def up_to(self, log: Log, end: int, *, is_chore: bool = False) -> None:
+        """Return when everything below `end` is on disk, or was cut off meanwhile. Raises OSError.
+
+        A chore may take its time: its syncs do not tell that the disk hangs, unless each batch is synced anyway.
+        """
         while self.synced_end < min(end, log.written_end) and log.offline is None:
             if self._running is not None:
-                await asyncio.shield(self._running)
+                with nullcontext() if is_chore or self._is_watched else log.device.working(log.world.steady_ms):
+                    await asyncio.shield(self._running)
                 continue
             self._running = asyncio.get_running_loop().create_future()
+            self._is_watched = not is_chore or log.settings.fsync_always
             try:
-                await self._sync(log)
+                await self._sync(log, is_watched=self._is_watched)
             except OSError as error:
                 if not is_short(error):
                     raise
@@ -81,7 +88,7 @@ class GroupSync:
                 running, self._running = self._running, None
                 running.set_result(None)
 
-    async def _sync(self, log: Log) -> None:
+    async def _sync(self, log: Log, *, is_watched: bool) -> None:
         self._save_epochs(log)
         generation, end, sealed = self.generation, log.written_end, self._sealed
         active = log.segments.active  # it may be full, and another be active, before the sealed ones are synced
@@ -91,10 +98,10 @@ class GroupSync:
             for segment in sealed:
                 if segment.deleted:
                     continue  # retention was quicker
-                await _sync_segment(log, segment)
+                await _sync_segment(log, segment, is_watched=is_watched)
                 await disk.off_loop(partial(_sync_companions, log, segment.path), log.directory)
             if active.written_bytes and not active.deleted:
-                await _sync_segment(log, active)
+                await _sync_segment(log, active, is_watched=is_watched)
             if self.directory_changed:
                 self.directory_changed = False
                 await disk.off_loop(partial(_sync_names, log), log.directory)
@@ -154,10 +161,11 @@ class GroupSync:
         self.synced_end = log.written_end
 
 
-async def _sync_segment(log: Log, segment: Segment) -> None:
+async def _sync_segment(log: Log, segment: Segment, *, is_watched: bool = False) -> None:
     handle = segment.hold()
     try:
-        await log.world.disk.sync(handle)
+        with log.device.working(log.world.steady_ms) if is_watched else nullcontext():
+            await log.world.disk.sync(handle)
     finally:
         segment.let_go()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -25,6 +26,8 @@ _JOINED_BYTES = 64 * 1024
 """Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
 WRITTEN_AT_ONCE_BYTES = 8 << 20
 """The loop writes so much in one go, up to 15 ms of copying into the page cache; a thread writes more."""
+WRITE_BYTES = 4 << 20
+"""A thread takes so much for one write, or one batch: that it makes progress shows before a disk is given up."""
 POSITION_MAX = 0x7FFFFFFF
 GROWN_BYTES = 64 << 20
 """A segment may be so much larger than segment.bytes while its device is slow."""
@@ -177,26 +180,29 @@ class WriteBehind:
     It lives until all is written, or the log is offline.
     """
 
-    __slots__ = ("_chunks", "_end", "_ended", "_log", "_under_way")
+    __slots__ = ("_chunks", "_ended", "_log", "_under_way")
 
     def __init__(self, log: WriteSide) -> None:
         self._log = log
-        self._chunks: list[bytes] = []
-        self._end = 0
+        self._chunks: deque[tuple[bytes, int]] = deque()
         self._under_way: UnderWay | None = None
         self._ended: asyncio.Future[None] | None = None
 
     def add(self, data: bytes, end: int, *, waits: bool) -> None:
         """Write this too: everything below `end`; with `waits` the caller takes the end of it. Raises Damage."""
-        self._chunks.append(data)
-        self._end = end
+        self._chunks.append((data, end))
         self._log.device.queued_bytes += len(data)
         if self._under_way is None:
             self._begin(waits=waits)
 
     def _begin(self, *, waits: bool) -> None:
         log, segment = self._log, self._log.segments.active
-        data, self._chunks = b"".join(self._chunks), []
+        taken, size_bytes, end = list[bytes](), 0, 0
+        while self._chunks and (not taken or size_bytes + len(self._chunks[0][0]) <= WRITE_BYTES):
+            chunk, end = self._chunks.popleft()
+            taken.append(chunk)
+            size_bytes += len(chunk)
+        data = b"".join(taken)
         try:
             handle = segment.hold()
         except OSError as error:
@@ -206,7 +212,7 @@ class WriteBehind:
         if not segment.written_bytes:
             log.syncing.directory_changed = True
         write = log.world.disk.write_soon(handle, data, segment.written_bytes)
-        self._under_way = UnderWay(write, log.device.begin(log.world.steady_ms()), segment, len(data), self._end)
+        self._under_way = UnderWay(write, log.device.begin(log.world.steady_ms()), segment, size_bytes, end)
         if not waits:
             write.when_done(partial(self._written, write))
 
@@ -240,7 +246,7 @@ class WriteBehind:
             self._finish()
 
     def _finish(self) -> None:
-        self._log.device.queued_bytes -= sum(map(len, self._chunks))
+        self._log.device.queued_bytes -= sum(len(chunk) for chunk, _ in self._chunks)
         self._chunks.clear()
         self._log.caught_up()
         if self._ended is not None and not self._ended.done():

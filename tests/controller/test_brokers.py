@@ -73,12 +73,19 @@ def test_leadership_moves_to_another_replica_in_sync(how: str) -> None:
 
 
 def test_fencing_and_unfencing_are_told_once() -> None:
-    stage = Stage(brokers=1)
+    stage = Stage(brokers=2)
     written = len(stage.log)
     assert not stage.ask(BrokerHeartbeat(1, stage.epochs[1])).fenced
     assert stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_fence=True)).fenced
     assert stage.ask(BrokerHeartbeat(1, stage.epochs[1], want_fence=True)).fenced
     assert len(stage.log) == written + 1
+
+
+def test_the_last_broker_is_not_fenced_at_its_wish() -> None:
+    stage = Stage(brokers=2)
+    wishes = [BrokerHeartbeat(node_id, stage.epochs[node_id], want_fence=True) for node_id in (1, 2)]
+    for _ in range(2):
+        assert [stage.ask(wish).fenced for wish in wishes] == [True, False]
 
 
 @pytest.mark.parametrize("node_id", [1, 9])

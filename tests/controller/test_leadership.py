@@ -9,6 +9,7 @@ from kpybroker.controller.commands import (
     AlterPartition,
     AlterReassignments,
     BrokerHeartbeat,
+    BrokerLost,
     ChangeConfigs,
     CreateTopics,
     ElectionType,
@@ -39,7 +40,7 @@ def with_replicas(*replicas: int, brokers: int = 3, elr: bool = False) -> Stage:
 
 def fence(stage: Stage, *node_ids: int) -> None:
     for node_id in node_ids:
-        stage.ask(BrokerHeartbeat(node_id, stage.epochs[node_id], want_fence=True))
+        stage.ask(BrokerLost(node_id, stage.epochs[node_id], dead=True))
 
 
 def unfence(stage: Stage, *node_ids: int) -> None:

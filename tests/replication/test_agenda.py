@@ -9,7 +9,7 @@ import pytest
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.metadata.image import Image, PartitionImage
 from kpybroker.replication import fetch_session
-from kpybroker.replication.agenda import Agenda
+from kpybroker.replication.agenda import WITHOUT_SESSION_MS, Agenda
 from kpybroker.replication.fetcher import Context
 from kpybroker.replication.hosting import Hosting
 from kpybroker.storage.log import Log
@@ -47,10 +47,12 @@ def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
     agenda = following(RealWorld(1), tmp_path)
     told: list[list[int]] = []
-    for _ in range(3):
+    for number in range(3):
         assert agenda.look()
         request = agenda.request(WAIT_MS)
         told.append(named(request))
+        if not session_id:
+            assert request.max_wait_ms == (WITHOUT_SESSION_MS if number else 0), "one does not chase the other"
         left = set(range(COUNT)) - {index for some in told for index in some}
         if session_id:
             assert request.max_wait_ms == (0 if left else WAIT_MS), "the leader does not park what others wait for"
@@ -62,3 +64,17 @@ def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
     assert told[:2] == [[0, 1], [2, 3]]
     assert 4 in told[2]
     assert all(len(some) <= NAMED_MAX for some in told)
+
+
+@pytest.mark.parametrize("gone", range(COUNT))
+def test_a_partition_may_leave_between_the_look_and_the_request(
+    gone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
+    agenda = following(RealWorld(1), tmp_path)
+    assert agenda.look()
+    agenda.leave(agenda._partitions[TOPIC_ID, gone])
+    told = named(agenda.request(WAIT_MS))
+    while agenda.look() and len(told) < COUNT - 1:
+        told += named(agenda.request(WAIT_MS))
+    assert sorted(told) == sorted(set(range(COUNT)) - {gone})

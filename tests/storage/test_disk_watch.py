@@ -131,3 +131,22 @@ def test_what_fails_has_been_answered() -> None:
             assert partition.log.device.silent_ms(world.steady_ms() + 1000) == 0
 
     world.loop.run_until_complete(play())
+
+
+def test_a_directory_that_is_offline_is_not_waited_for() -> None:
+    world, changes, offline = TwoDisks(), list[list[str]](), set[str]()
+    watch = DiskWatch(
+        world,  # type: ignore[arg-type]
+        ("/slow",),
+        TIMEOUT_MS,
+        lambda: changes.append(list(watch.hung)),
+        out=offline,
+    )
+    world.disk.device("/slow").begin(world.steady_ms() - TIMEOUT_MS)
+    watch.look()
+    watch.look()
+    assert changes == [["/slow"]]
+    offline.add("/slow")
+    watch.look()
+    watch.look()
+    assert (changes, watch.hung) == ([["/slow"], []], {})
