@@ -26,7 +26,7 @@ RETRY_MS = 20
 """After a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
 LOOK_AT_ALL_S = 0.25
 WITHOUT_SESSION_MS = 20
-"""A Fetch that leaves partitions to the next one may be parked for so long where the leader keeps no session for it: each
+"""A Fetch that leaves partitions to the next one may be parked for so long where the leader keeps no session: each one
 names its partitions anew, and would be followed by another at once."""
 
 
