@@ -117,7 +117,8 @@ class LongWork:
     async def outside(self) -> AsyncIterator[None]:
         """While a request waits for another node its place is somebody else's; then it waits for one again.
 
-        Where too much waits like that already it keeps its place. Nothing happens for a request without one.
+        Its elements are counted as parked until it has one. Where too much waits like that already it keeps its place.
+        Nothing happens for a request without one.
         """
         task = asyncio.current_task()
         asked = self._held.get(task)
@@ -128,9 +129,9 @@ class LongWork:
         self._give_place(asked)
         try:
             yield
+            await self._enter(task, asked._replace(frame_bytes=0))
         finally:
             self.unpark(asked.elements)
-        await self._enter(task, asked._replace(frame_bytes=0))
 
     async def _enter(self, task: asyncio.Task[Any] | None, asked: Asked) -> None:
         if not self._queue and self._fits(asked):

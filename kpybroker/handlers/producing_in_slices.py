@@ -24,6 +24,8 @@ class SlicesReply(Reply):
 
     __slots__ = ("_answers", "_is_wanted", "_left")
 
+    parallel = True
+
     def __init__(self, answers: list[Any], *, is_wanted: bool) -> None:
         super().__init__()
         self._answers = answers

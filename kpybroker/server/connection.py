@@ -371,7 +371,8 @@ class Connection(Accepted):
         return self._replies[-1] if self._replies else None
 
     def look(self, now: float) -> Activity:
-        """Once a second: note what has been done, and give a buffer back where nothing came."""
+        """Once a second: note what has been done, and give back buffers that were sent, or into which nothing came."""
+        self._give_back()
         half_of_bytes, left = 0, self._filled - self._position
         if left and not self._reading_paused and not self._processing:
             half_of_bytes = 4 + int(_SIZE(self._buffer, self._position)[0]) if left >= 4 else 4

@@ -15,7 +15,7 @@ OWED_LIMIT_BYTES = 1024 * 1024
 def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
     """Write buffers in order, with as few sends and copies as possible.
 
-    Returned are the large ones: the transport may hold them until it has sent them.
+    Returned are those that may be views of a disk's read buffer: the transport may hold them until it has sent them.
     """
     large = [piece for piece in out if len(piece) >= SMALL_WRITE_BYTES]
     if large:
@@ -25,4 +25,4 @@ def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
             transport.set_write_buffer_limits()
     else:
         transport.write(b"".join(out))
-    return large
+    return [piece for piece in large if type(piece) is memoryview]

@@ -84,7 +84,7 @@ class _Places:
             if place.cancelled():
                 with suppress(ValueError):  # a place came free in this turn
                     self._waiting.remove(place)
-            else:
+            elif place.exception() is None:  # else it was refused in this turn, and never had a place
                 self.leave()
             raise
         finally:

@@ -221,7 +221,8 @@ class BuilderEmitter(Emitter):
             assert not has_view(each.piece), "the size of a tagged field is known only after it is built"
             value, default = f"{source}.{each.name}", default_source(each.default, self.namespace)
             sent.append(f"{value} is not None" if each.default is None else f"{value} != {default}")
-        pending = self.run
+        pending, in_turns = self.run, self.in_turns
+        self.in_turns = False  # what is built by a turn leaves `out`, and the mark would point behind it
         self.line(f"if {' or '.join(sent)}:")
         self.depth += 1
         self.run = list(pending)
@@ -246,3 +247,4 @@ class BuilderEmitter(Emitter):
         self.run = [*pending, ("x", "")]
         self.flush()
         self.depth -= 1
+        self.in_turns = in_turns

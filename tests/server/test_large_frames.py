@@ -13,11 +13,14 @@ from kpybroker.peer import Peer
 from kpybroker.server.bad_frames import CARRY_MORE, FRAME_BYTES_MAX, why_too_large
 from kpybroker.server.node import Node
 from kpybroker.server.receive_memory import MAPPED_BYTES, receive_buffer
+from kpybroker.storage.log import Log
 from kpybroker.wire.api import API, Api, by_name
+from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.message import build, build_chunks_in_turns
-from kpybroker.wire.rpc import metadata, produce
-from tests.asking import batch_of, make
+from kpybroker.wire.rpc import create_topics, metadata, produce
+from tests.asking import batch_of, make, produced
 from tests.conftest import WithBroker
+from tests.handlers.strangers import live_stranger
 from tests.server.raw import raw
 
 VALUE_BYTES = 900_000
@@ -97,3 +100,43 @@ def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) ->
         assert node.broker.long_work.turns - turns >= 3
 
     with_broker(scenario)
+
+
+def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(with_broker: WithBroker) -> None:
+    """Only until its last slice is written: with acks=all its followers take their time."""
+    count = AT_ONCE_BYTES // VALUE_BYTES + 2
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        async with live_stranger(node):
+            wanted = create_topics.CreatableTopic(name="t", num_partitions=-1, replication_factor=-1)
+            wanted.assignments = [
+                create_topics.CreatableReplicaAssignment(partition_index=index, broker_ids=[1, 2])
+                for index in range(count)
+            ]
+            await peer.ask("CreateTopics", create_topics.Request(topics=[wanted]))
+            data = [
+                produce.PartitionProduceData(index=index, records=batch_of(b"%09d" % index * (VALUE_BYTES // 9)))
+                for index in range(count)
+            ]
+            topic = produce.TopicProduceData(name="t", partition_data=data)
+            large = produce.Request(acks=-1, timeout_ms=600_000, topic_data=[topic])
+            asked = [
+                asyncio.ensure_future(peer.ask("Produce", request, version=9))
+                for request in (large, produced("t", b"next", acks=-1, index=count - 1), large)
+            ]
+            logs = [node.broker.hosting.leads("t", index).log for index in range(count)]
+            while [log.written_end for log in logs] != [*[2] * (count - 1), 3]:
+                await asyncio.sleep(0)
+            assert not any(each.done() for each in asked)
+            assert {log.high_watermark for log in logs} == {0}
+            values = [record.value for batch in split(read(logs[-1])) for record in read_records(batch)]
+            assert [value[-9:] for value in values] == [b"%09d" % (count - 1), b"next", b"%09d" % (count - 1)]
+            peer.close()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    with_broker(scenario, {"broker.session.timeout.ms": "60000"})  # it lives, however busy the machine
+
+
+def read(log: Log) -> bytes:
+    """All batches of a log."""
+    return bytes(log.read(0, 4 * VALUE_BYTES, upper=log.end, min_one=True) or b"")

@@ -277,3 +277,31 @@ def test_who_waits_beyond_the_limit_keeps_its_place() -> None:
         await asyncio.gather(*tasks, last)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_what_waits_for_its_place_again_is_counted(is_cancelled: bool) -> None:
+    async def scenario() -> None:
+        work, answer = LongWork(), asyncio.Event()
+
+        async def forwarded() -> None:
+            async with work.place(10):
+                async with work.outside():
+                    await answer.wait()
+                assert work.parked == 0
+
+        again = asyncio.create_task(forwarded())
+        await turns(3)
+        having, others = await in_line(work, (ELEMENTS_MAX, 0))
+        assert having == [0]
+        answer.set()
+        await turns(3)
+        assert (work.parked, len(work._queue)) == (10, 1)
+        if is_cancelled:
+            await end([again])
+        await end(others)
+        await asyncio.gather(again, return_exceptions=True)
+        assert again.cancelled() is is_cancelled
+        assert (work.parked, len(work._queue)) == (0, 0)
+
+    asyncio.run(scenario())

@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
-from kpybroker.call import BROKER
+from kpybroker.call import BROKER, Encoded
 from kpybroker.peer import Peer
 from kpybroker.server.connection import REPLIES_LIMIT, Connection
 from kpybroker.server.door import Door
+from kpybroker.server.long_requests import ROWS_AT_ONCE
 from kpybroker.server.node import Node
 from kpybroker.server.receive_memory import IDLE_BUFFER_BYTES
+from kpybroker.server.writing import SMALL_WRITE_BYTES
 from kpybroker.wire import api as api_table
 from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.frame import encode_request
-from kpybroker.wire.rpc import list_groups
+from kpybroker.wire.rpc import list_groups, metadata
 from kpybroker.world.buffers import ReadBuffer
 from tests.asking import fetched, get, make, produced, put
 from tests.conftest import WithBroker
@@ -162,6 +164,33 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
         assert ([bytes(piece) for piece in lent] == before) is not is_sent
         for pipe in (slow, other):
             pipe.connection.connection_lost(None)
+
+    with_broker(scenario)
+
+
+def test_nothing_of_a_large_answer_stays_when_it_was_sent(with_broker: WithBroker) -> None:
+    """Encoded answers not even until the next look; records are in read buffers, which are given back then."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "a")
+        await put(peer, "a", b"a" * 100_000)
+        pipe = Pipe(Connection(node.server, Door("PLAINTEXT", BROKER, is_open=True)), Random(1))
+        topics = [metadata.MetadataRequestTopic(name=f"none-{number}") for number in range(ROWS_AT_ONCE + 500)]
+        wanted = metadata.Request(topics=topics, allow_auto_topic_creation=False)
+        await pipe.deliver(framed(1, "Metadata", wanted, 12))
+        while not pipe.pieces:
+            await asyncio.sleep(0)
+        assert [len(piece) for piece in pipe.pieces if isinstance(piece, Encoded)] > [SMALL_WRITE_BYTES]
+        assert pipe.connection._lent == []
+        for number in range(2):  # the second time a place is known, and the records are read without waiting
+            await pipe.deliver(framed(number, "Fetch", fetched("a", 0), 12))
+        pipe.unsent_bytes = 100_000
+        pipe.connection.look(node.server.now)
+        assert [len(piece) >= 100_000 for piece in pipe.connection._lent] == [True]
+        pipe.unsent_bytes = 0
+        pipe.connection.look(node.server.now)
+        assert pipe.connection._lent == []
+        pipe.connection.connection_lost(None)
 
     with_broker(scenario)
 

@@ -242,3 +242,27 @@ def test_no_work_waits_longer_than_its_request() -> None:
         assert await sliced.run(partial(counting, "y", 1, told), timeout_ms=0) == "y", "a place is free"
 
     running(scenario)
+
+
+def test_a_work_that_is_cancelled_in_the_turn_of_its_refusal_leaves_no_place() -> None:
+    """It had none: otherwise there would be one more with each."""
+
+    async def scenario(sliced: SlicedWork) -> None:
+        told: list[str] = []
+        works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(SHORT_AT_ONCE)]
+        await asyncio.sleep(0)
+        short = sliced._short
+        late = [asyncio.ensure_future(short.enter(None)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for place, work in zip(list(short._waiting), late, strict=True):
+            short._give_up(place)
+            work.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        assert all(work.cancelled() for work in late)
+        assert not short.is_free
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        assert short._free == SHORT_AT_ONCE
+
+    running(scenario)
