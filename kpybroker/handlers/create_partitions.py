@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    ends_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     turns = Turns(broker.long_work)
     quota = mutations(broker, call, "CreatePartitions")
     asked: Sequence[CreatePartitionsTopic] = request.topics
@@ -38,7 +40,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         ),
         request.timeout_ms,
     )
-    await served_everywhere(broker, request.timeout_ms)
+    await served_everywhere(broker, ends_s)
     return Response(
         throttle_time_ms=quota.wait_ms,
         results=[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
+    ends_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     turns = Turns(broker.long_work)
     quota = mutations(broker, call, "CreateTopics")
     asked: Sequence[CreatableTopic] = request.topics
@@ -37,7 +39,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         lambda some: CreateTopics(tuple(_new_topic(topic) for topic in some), request.validate_only, quota.take),
         request.timeout_ms,
     )
-    await served_everywhere(broker, request.timeout_ms)
+    await served_everywhere(broker, ends_s)
     settings = _Settings(broker.config)
     return Response(
         throttle_time_ms=quota.wait_ms, topics=[_result(settings, result) async for result in turns.through(results)]

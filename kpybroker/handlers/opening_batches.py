@@ -15,7 +15,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import checking as groups_checking
 from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
 from kpybroker.machine import Stored
-from kpybroker.storage.admission import check_header, opening
+from kpybroker.storage.admission import batch_time_is_ours, check_header, opening_unstamped
 from kpybroker.storage.opening import refusal
 from kpybroker.storage.slices import OffLoop, Work, nothing_open
 from kpybroker.transactions import records as transactions_records
@@ -47,7 +47,7 @@ def opening_one(
 ) -> Work[Opened]:
     """The only batch of a request."""
     try:
-        found = yield from opening(batch, settings, now_ms)
+        found = yield from opening_unstamped(batch, settings, now_ms)
         check = CHECKS.get(topic)
         if check is not None:
             work = partial(check_replayed, found, check)
@@ -55,6 +55,8 @@ def opening_one(
                 yield work
             else:
                 work()
+        if batch_time_is_ours(settings):
+            found.stamp(now_ms)  # in place, and so last: a client's batch that is stamped would be refused
         return {id(data): found}
     except KafkaError as refusal:
         return {id(data): refusal}
@@ -79,13 +81,18 @@ def checked(batch: Batch, settings: LogSettings, now_ms: int) -> Batch | KafkaEr
     return batch
 
 
-def opening_all(broker: Broker, call: Call, request: Request) -> Work[Opened]:
-    """Those of all partitions that are led here; what is wrong with the others their append will say."""
-    found: Opened = {}
+def opening_all(broker: Broker, call: Call, request: Request, found: Opened) -> Work[Opened]:
+    """Those of all partitions that are led here; what is wrong with the others their append will say.
+
+    What has been opened is put into `found`, and what is there already is not opened again: work that begins anew with
+    the same `found` goes on behind the last batch that was done.
+    """
     done = 0
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
         for data in topic.partition_data:
+            if id(data) in found:
+                continue
             try:
                 log = broker.hosting.leads(name or "", data.index).log
                 batches = split(data.records or b"", TOO_MANY)
@@ -122,7 +129,7 @@ def open_and_append(
     broker: Broker, call: Call, request: Request, verdicts: Verdicts
 ) -> Reply | Coroutine[Any, Any, Reply]:
     """All of a Produce; `verdicts` says where a transaction may begin, or why not."""
-    begin = partial(opening_all, broker, call, request)
+    begin = partial(opening_all, broker, call, request, {})
     begun = begin()
     opened, step = first_slices(begun)
     if opened is None:

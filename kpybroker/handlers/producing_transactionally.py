@@ -112,7 +112,7 @@ async def _ask_first(
             _begin(broker, again, verdicts, adds=True)
             still = {place: batch for place, batch in again.items() if isinstance(verdicts[place], Verification)}
             await _ask(broker, call, request, still, verdicts)
-    return await append_later(broker, call, request, verdicts, partial(opening_all, broker, call, request))
+    return await append_later(broker, call, request, verdicts, partial(opening_all, broker, call, request, {}))
 
 
 async def _ask(broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts) -> None:

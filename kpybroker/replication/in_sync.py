@@ -1,8 +1,9 @@
 """The way of a leader's proposals to the controller: other in-sync sets, by AlterPartition (KIP-497, KIP-903).
 
-One request is under way at a time, for all partitions that have something to propose by then. What the controller has
-taken comes back with the metadata, as everything does; a proposal stands until then, since it may have been taken even
-where the answer was lost or says otherwise. Only INELIGIBLE_REPLICA says for certain that it was not.
+One request is under way at a time, for all partitions that have something to propose by then, or AT_ONCE_MAX of them.
+What the controller has taken comes back with the metadata, as everything does; a proposal stands until then, since it
+may have been taken even where the answer was lost or says otherwise. Only INELIGIBLE_REPLICA says for certain that it
+was not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.controller_channel import ControllerChannel
@@ -19,6 +21,9 @@ from kpybroker.wire.rpc.alter_partition import BrokerState, PartitionData, Parti
 
 log = logging.getLogger(__name__)
 
+AT_ONCE_MAX = 2500
+"""Partitions in one request. The controller closes the connection where they have more elements, with their replicas,
+than the row of the Api table allows."""
 TIMEOUT_MS = 5_000
 RETRY_MS = 50
 RECOVERED = 0
@@ -58,12 +63,14 @@ class Proposals:
         try:
             while self._waiting:
                 await asyncio.sleep(0)  # what comes in the same event goes along
+                some = list(islice(self._waiting, AT_ONCE_MAX))
+                for partition in some:
+                    del self._waiting[partition]
                 asked = {
                     (partition.topic_id, partition.index): (partition, partition.partition_epoch)
-                    for partition in self._waiting
+                    for partition in some
                     if partition.followers is not None and partition.followers.proposed is not None
                 }
-                self._waiting.clear()
                 if asked and not await self._send(asked):
                     await asyncio.sleep(RETRY_MS / 1000)
         finally:

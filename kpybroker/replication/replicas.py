@@ -145,12 +145,16 @@ class Replicas:
             self._hosted.set_result(None)
             self._hosted = None
 
-    async def until_hosted(self) -> None:
-        """Until all logs are opened that the metadata asks for by now."""
+    async def until_hosted(self, ends_s: float) -> None:
+        """Until all logs are opened that the metadata asks for, which may be more and more.
+
+        No longer than until `ends_s` by the loop's clock.
+        """
         if self._rest:
+            loop = asyncio.get_running_loop()
             if self._hosted is None:
-                self._hosted = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._hosted)
+                self._hosted = loop.create_future()
+            await asyncio.wait([self._hosted], timeout=max(ends_s - loop.time(), 0))
 
     def configure(self, topic: str, settings: LogSettings) -> None:
         """Partitions that are still to be opened have these settings."""

@@ -131,6 +131,8 @@ class SlicedWork:
     ) -> Result:
         """Do all of the work that `begin` makes, a slice at a time; it may be made more than once.
 
+        So the work must leave what it reads as it was, or keep outside of itself what it has done.
+
         `begun` is one of it that has begun, `step` what that has yielded last. What waits has nothing open: it begins
         anew. Raises what it raises; REQUEST_TIMED_OUT where too much is waiting, or no place is free in `timeout_ms`.
         """

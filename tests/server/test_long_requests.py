@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kpybroker.errors import MalformedFrame
+from kpybroker.handlers.everywhere import served_everywhere
 from kpybroker.handlers.fetching_replicas import NAMED_LIMIT
 from kpybroker.long_work import REQUESTS_MAX, LongWork
 from kpybroker.peer import Peer
@@ -164,6 +165,24 @@ def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) 
         assert making.result().topics[0].error_code == 0
         assert 0 < most <= HOSTED_AT_ONCE
         assert all(hosting.leads("large", index) for index in range(count))
+
+    with_broker(scenario)
+
+
+def test_who_waits_for_logs_waits_no_longer_than_asked(with_broker: WithBroker) -> None:
+    count = 10 * HOSTED_AT_ONCE
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        broker = node.broker
+        topic = create_topics.CreatableTopic(name="large", num_partitions=count, replication_factor=1)
+        asked = create_topics.Request(topics=[topic], timeout_ms=30_000)
+        making = asyncio.ensure_future(peer.ask("CreateTopics", asked))
+        while broker.hosting.find("large", 0) is None:
+            await asyncio.sleep(0)
+        await served_everywhere(broker, asyncio.get_running_loop().time())
+        assert broker.hosting.find("large", count - 1) is None, "they are opened still"
+        await making
+        assert broker.hosting.find("large", count - 1) is not None
 
     with_broker(scenario)
 

@@ -1,0 +1,121 @@
+"""Batches that get the time of their append are stamped in place, once, however often their opening begins anew."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kpybroker.call import Call
+from kpybroker.config import LogSettings
+from kpybroker.handlers.opening_batches import opening_all, opening_one
+from kpybroker.handlers.produce import Opened, handle
+from kpybroker.peer import Peer
+from kpybroker.server.node import Node
+from kpybroker.storage.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
+from kpybroker.transactions.records import tombstone
+from kpybroker.wire.batch import Batch, Record, encode_batch, split
+from kpybroker.wire.compression import Codec
+from kpybroker.wire.rpc import produce
+from kpybroker.wire.walking import SLICE_RECORDS
+from tests.asking import NOW_MS, make
+from tests.conftest import WithBroker
+
+CALL = Call(0, 9, "a", "127.0.0.1", 1)
+COUNT = SHORT_SLICES + 16
+"""Partitions, each with a batch that takes a slice: more than a work has in a place for short ones."""
+LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+
+
+def to_all(topic: str, acks: int = 1) -> produce.Request:
+    """A batch for each partition, in bytes that may be written to, as those that a connection has received."""
+    records = [Record(0, NOW_MS, b"k", b"v")] * SLICE_RECORDS
+    batch = encode_batch([record._replace(offset=at) for at, record in enumerate(records)])
+    data = [produce.PartitionProduceData(index=index, records=memoryview(bytearray(batch))) for index in range(COUNT)]
+    told = produce.TopicProduceData(name=topic, partition_data=data)
+    return produce.Request(acks=acks, timeout_ms=30_000, topic_data=[told])
+
+
+def stored(node: Node) -> list[Batch]:
+    """The batches of all partitions."""
+    logs = [node.broker.hosting.leads("t", index).log for index in range(COUNT)]
+    return [batch for log in logs for batch in split(bytes(log.read(0, 1 << 20, upper=log.end, min_one=True) or b""))]
+
+
+def busy(told: list[None]) -> Work[None]:
+    """More slices than a place for short works gives."""
+    for _ in range(SHORT_SLICES + 1):
+        told.append(None)
+        yield None
+
+
+@pytest.mark.parametrize("compression", ["producer", "lz4"])
+def test_a_produce_to_many_partitions_is_taken_whole(compression: str, with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", COUNT, {**LOG_APPEND_TIME, "compression.type": compression})
+        answers = (await peer.ask("Produce", to_all("t"), version=9)).responses[0].partition_responses
+        assert [each.error_code for each in answers] == [0] * COUNT
+        times = {each.log_append_time_ms for each in answers}
+        assert min(times) > 0
+        assert [each.record_count for each in stored(node)] == [SLICE_RECORDS] * COUNT
+        assert {each.max_timestamp for each in stored(node)} <= times
+        assert all(each.crc_ok() for each in stored(node))
+
+    with_broker(scenario)
+
+
+def test_a_produce_that_has_begun_and_must_wait_is_taken_whole(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", COUNT, LOG_APPEND_TIME)
+        told: list[None] = []
+        run = node.broker.log_dirs.sliced_work.run
+        others = [asyncio.ensure_future(run(partial(busy, told))) for _ in range(SHORT_AT_ONCE)]
+        await asyncio.sleep(0)  # they have all places for short works
+        later: Any = handle(node.broker, CALL, to_all("t"))
+        waiting = asyncio.ensure_future(later)
+        await asyncio.sleep(0)
+        assert len(told) < SHORT_SLICES, "no place is free yet"
+        await waiting
+        await asyncio.gather(*others)
+        assert [each.record_count for each in stored(node)] == [SLICE_RECORDS] * COUNT
+        assert all(each.crc_ok() for each in stored(node))
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("configs", [{}, LOG_APPEND_TIME], ids=["CreateTime", "LogAppendTime"])
+def test_what_has_been_opened_is_not_opened_again(configs: dict[str, str], with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", COUNT, configs)
+        request = to_all("t")
+        found: Opened = {}
+        slices = sum(1 for _ in opening_all(node.broker, CALL, to_all("t"), {}))
+        assert slices >= COUNT
+        begun = opening_all(node.broker, CALL, request, found)
+        for _ in range(slices - 3):
+            next(begun)
+        begun.close()
+        assert sum(1 for _ in opening_all(node.broker, CALL, request, found)) <= 4
+        assert len(found) == COUNT
+        assert all(isinstance(each, Batch) for each in found.values())
+
+    with_broker(scenario)
+
+
+def test_a_coordinators_batch_is_stamped_after_its_records_have_been_read() -> None:
+    """Which a thread does: the opening may begin anew before."""
+    record = tombstone("a", NOW_MS)
+    content = encode_batch([Record(0, NOW_MS, record.key, record.value)], codec=Codec.LZ4)
+    batch, data = Batch(memoryview(bytearray(content))), produce.PartitionProduceData()
+    settings = LogSettings(message_timestamp_type="LogAppendTime")
+    begin = partial(opening_one, data, batch, "__transaction_state", settings, NOW_MS + 1)
+    begun = begin()
+    while next(begun) is None:
+        pass
+    begun.close()
+    found = at_once(begin())[id(data)]
+    assert isinstance(found, Batch)
+    assert found.max_timestamp == NOW_MS + 1
+    assert found.crc_ok()

@@ -1,0 +1,105 @@
+"""However much leaders propose at once, no request to the controller has more than it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import ErrorCode
+from kpybroker.metadata.parts import PartitionImage
+from kpybroker.replication import in_sync
+from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.in_sync import Proposals
+from kpybroker.storage.log import Log
+from kpybroker.wire.api import by_name
+from kpybroker.wire.rpc.alter_partition import PartitionDataReply, Request, Response, TopicDataReply
+from kpybroker.world.real import RealWorld
+from tests.replication.leading import NODE
+from tests.replication.pointing import Pointing
+
+COUNT, AT_ONCE = 23, 5
+REPLICAS = 32
+LAG_MS = 1000
+IMAGE = PartitionImage(leader=NODE, leader_epoch=0, partition_epoch=0, replicas=(NODE, 2), isr=(NODE, 2))
+
+
+class Controller:
+    """Keeps what it is asked, and answers the first requests with these errors."""
+
+    def __init__(self, errors: list[ErrorCode]) -> None:
+        self.errors = errors
+        self._left = COUNT + AT_ONCE * len(errors)
+        self.asked: list[list[int]] = []
+        self.is_done = asyncio.Event()
+
+    async def answer(self, name: str, request: Request) -> Response:
+        assert name == "AlterPartition"
+        rows = [(topic.topic_id, each) for topic in request.topics for each in topic.partitions]
+        self.asked.append([each.partition_index for _, each in rows])
+        await asyncio.sleep(0)
+        self._left -= len(rows)
+        if self._left <= 0:
+            self.is_done.set()
+        if self.errors:
+            return Response(error_code=self.errors.pop(0))
+        taken = [
+            PartitionDataReply(partition_index=each.partition_index, partition_epoch=each.partition_epoch + 1)
+            for _, each in rows
+        ]
+        return Response(topics=[TopicDataReply(topic_id=rows[0][0], partitions=taken)])
+
+
+def leading_many(world: RealWorld, root: Path, now: list[int]) -> Hosting:
+    """Partitions that this node leads, with a follower that never fetches."""
+    hosting = Hosting(NODE)
+    hosting.lag_max_ms, hosting.now_ms = LAG_MS, lambda: now[0]
+    for index in range(COUNT):
+        log = Log.open(world, str(root / f"t-{index}"), "t", index, LogSettings(), clean=False)
+        partition = hosting.host("t", bytes(15) + b"t", index, log)
+        partition.become(IMAGE)
+    return hosting
+
+
+@pytest.mark.parametrize("errors", [[], [ErrorCode.STALE_BROKER_EPOCH]], ids=["taken", "refused once"])
+def test_all_proposals_are_sent_a_few_in_a_request(
+    errors: list[ErrorCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, and none twice; those of a request that is refused again, behind the others."""
+    monkeypatch.setattr(in_sync, "AT_ONCE_MAX", AT_ONCE, raising=False)
+    monkeypatch.setattr(in_sync, "RETRY_MS", 0)
+    world, now = RealWorld(1), [0]
+
+    async def whole() -> list[list[int]]:
+        hosting, pointing, controller = leading_many(world, tmp_path, now), Pointing(), Controller(list(errors))
+        pointing.is_leader = True
+        channel = ControllerChannel(world.network, pointing, "tests")
+        channel.here = controller.answer
+        proposals = Proposals(channel, NODE, lambda: 1)
+        hosting.propose = proposals.propose
+        now[0] += LAG_MS + 1
+        for partition in hosting:
+            partition.drop_lagging()
+        await controller.is_done.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)  # nothing more is sent
+        proposals.close()
+        channel.close()
+        return controller.asked
+
+    try:
+        asked = asyncio.run(asyncio.wait_for(whole(), 20))
+    finally:
+        world.close()
+    everything = list(range(COUNT))
+    refused = everything[:AT_ONCE] if errors else []
+    assert max(len(some) for some in asked) == AT_ONCE
+    assert [index for some in asked for index in some] == everything + refused
+
+
+def test_a_request_of_proposals_is_within_its_row() -> None:
+    """Where each partition is of a topic of its own: this topic, the partition, and its replicas."""
+    assert by_name["AlterPartition"].elements >= in_sync.AT_ONCE_MAX * (2 + REPLICAS)
