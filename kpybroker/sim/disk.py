@@ -105,11 +105,11 @@ class SimDisk:
             self._loop.block(self._owner, stalled_s)
             self.device(path).took(stalled_s, self._loop.time())
 
-    def _stalled_s(self, path: str) -> float:
-        """For how long the device still keeps waiting who writes there."""
+    def _stalled_s(self, path: str, now_s: float | None = None) -> float:
+        """For how long the device still keeps waiting who writes there, from `now_s` on."""
         storage = self._storage
         slow_s = storage.slow_s if storage.slow_s and path.startswith(storage.slow_below) else 0.0
-        left_s = storage.stalled_until_s - self._loop.time()
+        left_s = storage.stalled_until_s - (self._loop.time() if now_s is None else now_s)
         return max(left_s if left_s > 0 and path.startswith(storage.stalled_below) else 0.0, slow_s)
 
     def separate(self, path: str) -> None:
@@ -308,9 +308,9 @@ class SimDisk:
 
     # ---- syncing
 
-    def _latency_s(self, path: str) -> float:
+    def _latency_s(self, path: str, now_s: float | None = None) -> float:
         low, high = self._storage.sync_s
-        return self._stalled_s(path) + low + (high - low) * self._random.random()
+        return self._stalled_s(path, now_s) + low + (high - low) * self._random.random()
 
     async def _sync(self, node: File | Folder, path: str) -> None:
         self._look()
@@ -342,7 +342,7 @@ class SimDisk:
         self._look()
         device = self.device(path)
         begins = max(self._loop.time(), self._thread_free_at_s.get(device, 0.0))
-        free_at_s = self._thread_free_at_s[device] = begins + self._latency_s(path)
+        free_at_s = self._thread_free_at_s[device] = begins + self._latency_s(path, begins)
         await asyncio.sleep(free_at_s - self._loop.time())
         self._look()
         work()

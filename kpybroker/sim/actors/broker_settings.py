@@ -85,8 +85,9 @@ class BrokerSettings(Actor):
 
     def look(self) -> None:
         """Nodes end by themselves where their disks fail, and for no other reason."""
-        history, faults = self.run.history, self.run.setup.faults
-        if history.counts.get("ended by itself") and not {"disk_full", "disk_error"} & set(faults):
+        history = self.run.history
+        has_failed = {"disk_full", "disk_error"} & set(self.run.setup.faults) or history.counts.get("fault bad_file")
+        if history.counts.get("ended by itself") and not has_failed:
             history.breach("a node ended by itself, and no disk has failed")
 
 
