@@ -1,5 +1,6 @@
 """The broker under test, started once; topics and groups are the tests' own by their names."""
 
+import contextlib
 import itertools
 import os
 import time
@@ -12,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from compat_tests.clients import CLIENTS
 from kpybroker.spark import QUICK_JVM, session
+from oracle.asking import Conversation
 from oracle.broker import KPyBroker
 from oracle.jars import KAFKA_VERSION, MissingPrerequisite, jars, java
 from oracle.kafka import Kafka
@@ -153,3 +155,11 @@ def make_topic(admin: AdminClient, unique: Callable[[], str], target_name: str) 
         return name
 
     return make
+
+
+@pytest.fixture(scope="module")
+def conversation(target: Running) -> Iterator[Conversation]:
+    """Requests and answers as they are, on one connection."""
+    host, _, port = target.bootstrap.rpartition(":")
+    with contextlib.closing(Conversation((host, int(port)), 20)) as conversation:
+        yield conversation

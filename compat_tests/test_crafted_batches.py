@@ -1,13 +1,8 @@
 """What is acknowledged can be read: batches with a sound CRC whose records are not what the header promises."""
 
-import contextlib
-from collections.abc import Iterator
 from itertools import product
 
-import pytest
-
-from compat_tests import codec_forms
-from compat_tests.conftest import MakeTopic, Running
+from compat_tests.conftest import MakeTopic
 from compat_tests.crafted import NOW_MS, Crafted, crafted, linked_lz4, records
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.compression import Codec, compress
@@ -24,13 +19,6 @@ TAKEN_BY_KAFKA = {(what, codec) for what in LENGTHS for codec in Codec if codec}
 }
 """Apache Kafka looks at no record's length where it decompresses, and at no offset where it does not."""
 MAX_TIMESTAMP = -3
-
-
-@pytest.fixture(scope="module")
-def conversation(target: Running) -> Iterator[Conversation]:
-    host, _, port = target.bootstrap.rpartition(":")
-    with contextlib.closing(Conversation((host, int(port)), 20)) as conversation:
-        yield conversation
 
 
 def put(conversation: Conversation, topic: str, batch: bytes) -> int:
@@ -76,22 +64,6 @@ def test_lz4_that_java_does_not_read_is_refused(conversation: Conversation, make
     assert put(conversation, topic, Crafted(b"").batch(Codec.LZ4, packed=linked_lz4())) == UNKNOWN
     two_frames = compress(Codec.LZ4, records()[:9]) + compress(Codec.LZ4, records()[9:])
     assert put(conversation, topic, Crafted(b"").batch(Codec.LZ4, packed=two_frames)) == INVALID
-
-
-@pytest.mark.parametrize("codec", codec_forms.FORMS)
-def test_the_forms_of_a_codec(
-    codec: Codec, conversation: Conversation, make_topic: MakeTopic, target_name: str
-) -> None:
-    """What Java's consumer cannot read is refused, and what it reads is taken; kpybroker looks at all of it."""
-    topic = make_topic()
-    for what, packed in codec_forms.FORMS[codec]().items():
-        code = put(conversation, topic, Crafted(b"").batch(codec, packed=packed))
-        if what in codec_forms.READ_NO_FURTHER[codec]:
-            assert code in ((0,) if target_name == "kafka" else (INVALID, UNKNOWN)), what
-        elif what in codec_forms.INVALID.get(codec, ()):
-            assert code == INVALID, what
-        else:
-            assert code == (UNKNOWN if what in codec_forms.REFUSED[codec] else 0), what
 
 
 def test_two_gzip_members_are_taken(conversation: Conversation, make_topic: MakeTopic) -> None:
