@@ -90,6 +90,8 @@ def under_nohup(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
 
 def test_under_nohup_it_goes_on(under_nohup: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
     facts = ready(under_nohup)
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{under_nohup.pid}/status").read_text().splitlines())
+    assert int(status["SigIgn"], 16) >> (signal.SIGHUP - 1) & 1, "the kernel drops it"
     under_nohup.send_signal(signal.SIGHUP)
     assert Shell(facts["bootstrap"], monkeypatch)("topics", "list").code == 0
 
