@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,11 @@ def test_errors_are_of_three_kinds(file: Path) -> None:
 def test_nothing_is_tied_to_one_machine(file: Path) -> None:
     text = file.read_text()
     assert not re.search(r"""["' ](/work|/root|/home)/""", text), f"{name_of(file)} names a path of one machine"
+
+
+def test_no_broker_directory_is_tracked() -> None:
+    """`kpybroker dev` keeps its data in the folder where it starts; that is no part of the project."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    assert not [name for name in tracked if name.endswith("meta.properties") and not name.startswith("tests/")]
