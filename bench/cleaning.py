@@ -14,7 +14,7 @@ from bench.percentile import percentile
 from bench.produce_raw import first_reply, produce_frame
 from bench.raw import Connection, frame
 from bench.target import Target
-from kpybroker.storage.checkpoint_files import CLEANED
+from kpybroker.storage.files.checkpoint_files import CLEANED
 from kpybroker.wire.batch import encode_batch
 from kpybroker.wire.rpc import api_versions
 

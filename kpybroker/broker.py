@@ -42,9 +42,9 @@ from kpybroker.replication.replicas import Replicas, Wishes
 from kpybroker.replication.sessions import Sessions
 from kpybroker.replication.state_log import PartitionLog
 from kpybroker.replication.txn_markers import TxnMarkers
-from kpybroker.storage.directory import Directory, random_id
-from kpybroker.storage.disk_watch import DiskWatch
-from kpybroker.storage.log_dirs import LogDirectories, open_log_dirs
+from kpybroker.storage.dirs.directory import Directory, random_id
+from kpybroker.storage.dirs.disk_watch import DiskWatch
+from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
 from kpybroker.transactions.client import TransactionsClient
 from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
 from kpybroker.transactions.coordinator import TransactionCoordinator

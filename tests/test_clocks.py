@@ -25,10 +25,10 @@ READS_WALL_TIME = {
     "replication/state_log.py": "timestamps of batches",
     "replication/txn_markers.py": "timestamps of markers",
     "runner.py": "what machines store and tell: Moment",
-    "storage/cleaner.py": "delete horizons and compaction lags",
-    "storage/formatting.py": "timestamps of snapshots",
-    "storage/log.py": "segment.ms, expiry of producer ids",
-    "storage/retention.py": "expiry of producer ids",
+    "storage/dirs/cleaner.py": "delete horizons and compaction lags",
+    "storage/dirs/formatting.py": "timestamps of snapshots",
+    "storage/log/log.py": "segment.ms, expiry of producer ids",
+    "storage/log/retention.py": "expiry of producer ids",
 }
 WORLDS = ("world/", "sim/")
 HOUR_MS = 3_600_000

@@ -16,11 +16,19 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from kpybroker.cli.client import CommandFailed
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.errors import Damage
-from kpybroker.storage import repairing
-from kpybroker.storage.checking import Checked, Finding, Key, Marks, check_directory, check_partition, partitions_of
-from kpybroker.storage.directory import LOCK
-from kpybroker.storage.formatting import META_PROPERTIES
-from kpybroker.storage.segment import LOG
+from kpybroker.storage.dirs.directory import LOCK
+from kpybroker.storage.dirs.formatting import META_PROPERTIES
+from kpybroker.storage.files.segment import LOG
+from kpybroker.storage.repair import repairing
+from kpybroker.storage.repair.checking import (
+    Checked,
+    Finding,
+    Key,
+    Marks,
+    check_directory,
+    check_partition,
+    partitions_of,
+)
 from kpybroker.world import World
 from kpybroker.world.real import real_world
 

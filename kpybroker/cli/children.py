@@ -21,7 +21,7 @@ from kpybroker.errors import ConfigError
 
 HAND_OVER_PATIENCE_S = 15.0
 STOP_PATIENCE_S = 30.0
-"""A child that has not stopped by then is killed: more than a stop takes on a slow disk (`storage/closing.py`)."""
+"""A child that has not stopped by then is killed: more than a stop takes on a slow disk (`storage/dirs/closing.py`)."""
 HAND_OVER = b"hand over\n"
 """What a child is told before all of them stop."""
 TOLD_BYTES = 2000

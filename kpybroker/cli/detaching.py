@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kpybroker.errors import ConfigError
-from kpybroker.storage.directory import LOCK
+from kpybroker.storage.dirs.directory import LOCK
 from kpybroker.world.real import real_world
 
 START_TIMEOUT_S = 60.0

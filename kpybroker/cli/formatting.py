@@ -11,8 +11,8 @@ from kpybroker.config import BrokerConfig
 from kpybroker.controller.features import OF_THE_QUORUM, SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.raft.identity import FINALIZED_AT_FORMAT, wanted_format
-from kpybroker.storage.directory import open_directories, read_properties
-from kpybroker.storage.formatting import META_PROPERTIES, Format
+from kpybroker.storage.dirs.directory import open_directories, read_properties
+from kpybroker.storage.dirs.formatting import META_PROPERTIES, Format
 from kpybroker.world import World
 from kpybroker.world.real import real_world
 

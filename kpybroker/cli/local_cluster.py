@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig, parse_properties
 from kpybroker.errors import ConfigError
-from kpybroker.storage.formatting import META_PROPERTIES, encode_id, random_id
+from kpybroker.storage.dirs.formatting import META_PROPERTIES, encode_id, random_id
 
 HOST = "127.0.0.1"
 BROKERS_MAX = 50

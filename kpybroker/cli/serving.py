@@ -25,7 +25,7 @@ from kpybroker.config import BrokerConfig, parse_setting
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.server.node import Node
-from kpybroker.storage.directory import LOCK, InUse
+from kpybroker.storage.dirs.directory import LOCK, InUse
 from kpybroker.world.real import real_world
 
 DEV_DATA_DIR = Path("kpybroker-data")

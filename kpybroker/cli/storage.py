@@ -17,7 +17,7 @@ from kpybroker.cli.formatting import Wishes, describe, format_directories
 from kpybroker.cli.options import Json, flag
 from kpybroker.cli.properties import read_properties
 from kpybroker.cli.show import show_line
-from kpybroker.storage.formatting import encode_id, random_id
+from kpybroker.storage.dirs.formatting import encode_id, random_id
 
 app = typer.Typer(
     name="storage",

@@ -12,7 +12,7 @@ from kpybroker.controller.machine import ControllerMachine
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import StateLog, Stored
 from kpybroker.runner import Runner
-from kpybroker.storage.directory import folds_case
+from kpybroker.storage.dirs.directory import folds_case
 from kpybroker.world import World
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Reply
 from kpybroker.raft.answering import Answering
 from kpybroker.raft.identity import METADATA_TOPIC_ID
-from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:

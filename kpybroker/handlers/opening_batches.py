@@ -15,9 +15,9 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import checking as groups_checking
 from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
 from kpybroker.machine import Stored
-from kpybroker.storage.admission import batch_time_is_ours, check_header, opening_unstamped
-from kpybroker.storage.opening import refusal
-from kpybroker.storage.slices import OffLoop, Work, nothing_open
+from kpybroker.storage.log.admission import batch_time_is_ours, check_header, opening_unstamped
+from kpybroker.storage.log.reencoding import refusal
+from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
 from kpybroker.transactions import records as transactions_records
 from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request

@@ -16,7 +16,7 @@ from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.produce_refusals import ACKS_WITH_REPLY, first_error, name_leader, refuse_partition
 from kpybroker.handlers.produce_refusals import refuse as refuse
-from kpybroker.storage.admission import ALL, NOTHING, RECORDS
+from kpybroker.storage.log.admission import ALL, NOTHING, RECORDS
 from kpybroker.wire.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.forms import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
@@ -32,8 +32,8 @@ from kpybroker.wire.rpc.produce import (
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.replication.partition import Partition
-    from kpybroker.storage.admission import Appended
-    from kpybroker.storage.transactions import Verification
+    from kpybroker.storage.log.admission import Appended
+    from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.message import Buffer
 
 Verdicts = Mapping[tuple[str, int], "Verification | KafkaError"]

@@ -14,7 +14,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.commands import CommitOffsets, PartitionCommit
 from kpybroker.handlers.in_turns import SLICE, Turns, slices
 from kpybroker.replication.txn_markers import OFFSETS_TOPIC
-from kpybroker.storage.transactions import NOT_NEEDED
+from kpybroker.storage.producers.transactions import NOT_NEEDED
 from kpybroker.wire.rpc.txn_offset_commit import (
     Request,
     Response,

@@ -14,7 +14,7 @@ from kpybroker.raft.followed import Followed
 from kpybroker.raft.standing import Standing
 from kpybroker.raft.state import Tail
 from kpybroker.raft.voter_set import NO_DIRECTORY
-from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from kpybroker.raft.identity import Identity, wanted_format
 from kpybroker.raft.state import NOBODY, Tail
 from kpybroker.raft.tasks import begin
 from kpybroker.raft.voter_set import NO_DIRECTORY
-from kpybroker.storage.formatting import META_PROPERTIES, Format
+from kpybroker.storage.dirs.formatting import META_PROPERTIES, Format
 from kpybroker.wire.rpc import describe_cluster
 
 if TYPE_CHECKING:

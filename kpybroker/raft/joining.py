@@ -17,7 +17,7 @@ from kpybroker.raft.fetching import WAIT_MS
 from kpybroker.raft.state import Role
 from kpybroker.raft.tasks import begin
 from kpybroker.raft.voter_set import Voter
-from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from kpybroker.raft.identity import METADATA_TOPIC_ID
 from kpybroker.raft.snapshots import Snapshot, Snapshots
 from kpybroker.raft.state import State, Tail, Timing, Voted
 from kpybroker.raft.voters import Voters
-from kpybroker.storage.checkpoint_files import PARTITION_METADATA, write_topic_id
-from kpybroker.storage.files import FilePool
-from kpybroker.storage.formatting import METADATA_TOPIC, read_bootstrap
-from kpybroker.storage.log import Log
-from kpybroker.storage.retention import begin_anew
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC, read_bootstrap
+from kpybroker.storage.files.checkpoint_files import PARTITION_METADATA, write_topic_id
+from kpybroker.storage.files.file_pool import FilePool
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record, read_control
 from kpybroker.wire.stored import quorum as messages

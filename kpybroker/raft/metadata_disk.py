@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.raft import state as raft
-from kpybroker.storage.disk_watch import DiskWatch
+from kpybroker.storage.dirs.disk_watch import DiskWatch
 
 if TYPE_CHECKING:
     from kpybroker.raft.quorum import Quorum

@@ -22,8 +22,8 @@ from kpybroker.raft.snapshots import Snapshot, Snapshots
 from kpybroker.raft.state import Tail
 from kpybroker.raft.tasks import begin
 from kpybroker.raft.voters import Voters
-from kpybroker.storage.log import Log
-from kpybroker.storage.retention import unlink_all
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.retention import unlink_all
 from kpybroker.wire.batch import Batch, encode_batch, split
 from kpybroker.wire.snapshot import Row, read_row
 from kpybroker.wire.stored.metadata import BeginTransactionRecord

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kpybroker.storage.formatting import NEW_VOTER
+from kpybroker.storage.dirs.formatting import NEW_VOTER
 
 if TYPE_CHECKING:
     from kpybroker.world import World

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, KafkaError, MalformedFrame
 from kpybroker.raft.snapshots import Snapshots
-from kpybroker.storage.files import FilePool
-from kpybroker.storage.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY
-from kpybroker.storage.segment import LOG, Segment
+from kpybroker.storage.dirs.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY
+from kpybroker.storage.files.file_pool import FilePool
+from kpybroker.storage.files.segment import LOG, Segment
 from kpybroker.wire.batch import HEADER_BYTES, Batch, header_at, read_records
 from kpybroker.wire.message import key_of
 from kpybroker.wire.snapshot import KRAFT_VERSION, read_control

@@ -10,7 +10,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft import state as raft
 from kpybroker.raft.loading import MIN_ISR, leader_change, records_to_begin_with
 from kpybroker.raft.voters import voter_rows
-from kpybroker.storage.files import is_short
+from kpybroker.storage.files.file_pool import is_short
 from kpybroker.wire.stored.metadata import frame_record
 
 if TYPE_CHECKING:

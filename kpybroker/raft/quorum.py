@@ -36,9 +36,9 @@ from kpybroker.raft.newcomer import Newcomer
 from kpybroker.raft.office import Office
 from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
 from kpybroker.raft.voters import Voters
-from kpybroker.storage.directory import Directory
-from kpybroker.storage.formatting import METADATA_DIRECTORY
-from kpybroker.storage.log import Log
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.snapshot import Row
 from kpybroker.wire.stored.metadata import frame_record
 from kpybroker.world import World

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft.voter_set import NO_DIRECTORY, Endpoint, Voter
-from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kpybroker.storage.formatting import encode_id
+from kpybroker.storage.dirs.formatting import encode_id
 from kpybroker.wire.stored import quorum as messages
 
 NO_DIRECTORY = bytes(16)

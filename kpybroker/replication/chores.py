@@ -9,7 +9,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.chronicle import log as chronicle
 from kpybroker.raft.divergence import Diverges, truncation
 from kpybroker.replication.partition import Partition
-from kpybroker.storage.log import Log
-from kpybroker.storage.retention import begin_anew
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.batch import Batch, split
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.partition import Partition, Waiter
 from kpybroker.replication.throttle import Throttle
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 
 LAG_MAX_MS = 30_000
 

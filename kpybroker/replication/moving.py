@@ -17,11 +17,11 @@ from kpybroker.metadata.whereabouts import directory_of
 from kpybroker.replication.assigning import Assignments
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
-from kpybroker.storage.futures import discard_future, is_too_long, open_future, replace
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dir import LogDirectory
-from kpybroker.storage.log_dirs import LogDirectories
-from kpybroker.storage.retention import begin_anew
+from kpybroker.storage.dirs.futures import discard_future, is_too_long, open_future, replace
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.batch import split
 from kpybroker.world import Buffer, World
 

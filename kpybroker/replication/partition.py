@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.followers import Follower, Followers
-from kpybroker.storage.admission import NOTHING, Appended
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.admission import NOTHING, Appended
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import split
 from kpybroker.wire.markers import Marker, encode_marker
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kpybroker.config import LogSettings
     from kpybroker.metadata.image import PartitionImage
     from kpybroker.replication.hosting import Hosting
-    from kpybroker.storage.transactions import Verification
+    from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.batch import Batch
     from kpybroker.wire.forms import FetchForm
 

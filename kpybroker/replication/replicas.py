@@ -17,8 +17,8 @@ from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.in_sync import Proposals
 from kpybroker.replication.moving import Moves
 from kpybroker.replication.partition import Partition
-from kpybroker.storage.log_dir import LogDirectory
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 log = logging.getLogger(__name__)

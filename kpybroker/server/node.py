@@ -12,7 +12,7 @@ from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.metadata import chronicle
 from kpybroker.server.server import Server
-from kpybroker.storage.directory import is_formatted
+from kpybroker.storage.dirs.directory import is_formatted
 from kpybroker.world import World
 
 if TYPE_CHECKING:

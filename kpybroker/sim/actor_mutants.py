@@ -14,9 +14,9 @@ from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.lifecycle import Lifecycle
 from kpybroker.sim.mutant import Mutant, Patch
-from kpybroker.storage import admission, timestamps
-from kpybroker.storage.log import Log
-from kpybroker.storage.opening import Opening, opened
+from kpybroker.storage.log import admission, timestamps
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.reencoding import Opening, opened
 from kpybroker.wire.batch import Batch, encode_batch, read_records
 
 FIRST_MAX = 3

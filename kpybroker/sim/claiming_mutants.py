@@ -12,7 +12,7 @@ from kpybroker.replication.following import Place
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import BAD_FILE
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 
 
 def _place_of_what_is_queued(partition: Partition) -> Place:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition import Partition
     from kpybroker.sim.cluster import SimMachine
     from kpybroker.sim.history import History
-    from kpybroker.storage.log import Log
+    from kpybroker.storage.log.log import Log
 
 _BASE_AND_LENGTH = Struct(">qi")
 _DELTA = Struct(">i")

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.sim.mutant import Mutant, Patch
-from kpybroker.storage import cleaner
-from kpybroker.storage.cleaned_transactions import CleanedTransactions
-from kpybroker.storage.compaction import Dirty, look
-from kpybroker.storage.log import Log
-from kpybroker.storage.offset_map import OffsetMap
+from kpybroker.storage.compaction.candidates import Dirty, look
+from kpybroker.storage.compaction.cleaned_transactions import CleanedTransactions
+from kpybroker.storage.compaction.offset_map import OffsetMap
+from kpybroker.storage.dirs import cleaner
+from kpybroker.storage.log.log import Log
 
 
 def _expects_a_newer(put: Callable[[OffsetMap, bytes, int], bool]) -> Callable[[OffsetMap, bytes, int], bool]:

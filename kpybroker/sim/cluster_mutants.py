@@ -15,7 +15,7 @@ from kpybroker.raft.voter_set import VoterSet
 from kpybroker.replication.followers import Followers
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
-from kpybroker.storage.epochs import LeaderEpochs
+from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.world import World
 
 NODES = ("crash", "pause", "partition", "one_way", "isolate")

@@ -13,8 +13,8 @@ from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.runner import Runner
 from kpybroker.sim.cluster import SimWorld
 from kpybroker.sim.mutant import Mutant, Patch
-from kpybroker.storage.marks import Marks
-from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.log.watermarks import Marks
+from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.transactions.commands import AddPartitions, End, Verify
 from kpybroker.transactions.machine import TransactionMachine
 

@@ -7,9 +7,9 @@ from typing import Any
 from kpybroker.replication import moving
 from kpybroker.replication.assigning import Assignments
 from kpybroker.sim.mutant import Mutant, Patch
-from kpybroker.storage.futures import replace
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.dirs.futures import replace
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.log.log import Log
 
 FAULTS = ("crash", "partition", "isolate", "pause")
 

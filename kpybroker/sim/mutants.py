@@ -25,9 +25,9 @@ from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
 from kpybroker.sim.stall_mutants import STALLS
-from kpybroker.storage import recovery, syncing
-from kpybroker.storage.log import Log
-from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.log import recovery, syncing
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.producers.producers import ProducerStates
 
 SEEDS_MAX = 200
 

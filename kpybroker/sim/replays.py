@@ -9,13 +9,13 @@ from kpybroker.broker import Broker
 from kpybroker.config import BrokerConfig
 from kpybroker.sim.checks import batches_of
 from kpybroker.sim.cluster import Process
-from kpybroker.storage.producers import BATCHES_KEPT
+from kpybroker.storage.producers.producers import BATCHES_KEPT
 
 if TYPE_CHECKING:
     from kpybroker.metadata.image import Image
     from kpybroker.sim.cluster import SimMachine
     from kpybroker.sim.history import History, Place
-    from kpybroker.storage.producers import ProducerStates
+    from kpybroker.storage.producers.producers import ProducerStates
 
 SCRATCH_RUN = 1_000_000
 OPEN_LIMIT_S = 30.0

@@ -7,7 +7,7 @@ from random import Random
 
 from kpybroker.sim.network import Weather
 from kpybroker.sim.tables import Forgetting
-from kpybroker.storage.formatting import encode_id
+from kpybroker.storage.dirs.formatting import encode_id
 
 CLIENT_PORT = 9092
 CONTROLLER_PORT = 9093

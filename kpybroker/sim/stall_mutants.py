@@ -5,8 +5,8 @@ from __future__ import annotations
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import DISK_HANG, WRITE_STALL
-from kpybroker.storage.disk_watch import DiskWatch
-from kpybroker.storage.write_side import WriteBehind, WriteSide
+from kpybroker.storage.dirs.disk_watch import DiskWatch
+from kpybroker.storage.log.writing import WriteBehind, WriteSide
 
 
 def _writes_on_the_loop(log: WriteSide, *, wait: bool = True) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kpybroker.raft.snapshots import Snapshots
-from kpybroker.storage.directory import decode_id, read_properties
-from kpybroker.storage.formatting import METADATA_DIRECTORY, read_bootstrap
+from kpybroker.storage.dirs.directory import decode_id, read_properties
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, read_bootstrap
 from kpybroker.world.real import RealWorld
 from tests.cli.shell import Answer, Shell
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from tests.cli.shell import Answer, Shell
 from tests.storage.workshop import WORLD, History
 

@@ -11,7 +11,7 @@ from typing import Any
 from kpybroker.config import BrokerConfig
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.formatting import METADATA_DIRECTORY, METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote
 from kpybroker.world.real import RealWorld
 from tests.server.clustering import free_ports

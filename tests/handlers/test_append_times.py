@@ -14,7 +14,7 @@ from kpybroker.handlers.opening_batches import opening_all, opening_one
 from kpybroker.handlers.produce import Opened, handle
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
+from kpybroker.storage.log.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
 from kpybroker.transactions.records import tombstone
 from kpybroker.wire.batch import Batch, Record, encode_batch, split
 from kpybroker.wire.compression import Codec

@@ -9,7 +9,7 @@ import pytest
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum as rpc
 from tests.conftest import WithBroker
 from tests.server.clustering import Cluster, run_cluster

@@ -7,7 +7,7 @@ from typing import Any
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.formatting import METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import fetch_snapshot as rpc
 from kpybroker.wire.snapshot import decode_snapshot
 from tests.conftest import WithBroker

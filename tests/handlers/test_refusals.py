@@ -13,7 +13,7 @@ from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import refused
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.slices import AT_ONCE, Work
+from kpybroker.storage.log.slices import AT_ONCE, Work
 from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.frame import encode_response
 from kpybroker.wire.layout import layout

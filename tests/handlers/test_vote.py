@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ConfigError, ErrorCode
-from kpybroker.storage.formatting import METADATA_DIRECTORY, METADATA_TOPIC, NEW_VOTER
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, METADATA_TOPIC, NEW_VOTER
 from kpybroker.wire.rpc import vote
 from tests.handlers.quorums import Voter, with_voter
 

@@ -21,7 +21,7 @@ from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES, PIECE_BYTES
 from kpybroker.raft.quorum import Quorum
 from kpybroker.raft.snapshots import Snapshot
 from kpybroker.raft.state import LATE_MS, BeginAsked, Role, Tail
-from kpybroker.storage.directory import METADATA_DIRECTORY, Format, open_directories
+from kpybroker.storage.dirs.directory import METADATA_DIRECTORY, Format, open_directories
 from kpybroker.wire.batch import encode_batch, read_records, split
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control
 from kpybroker.wire.stored import metadata

@@ -14,7 +14,7 @@ from kpybroker.raft import state as raft
 from kpybroker.raft.quorum import Quorum
 from kpybroker.raft.quorum_state import read_quorum_state
 from kpybroker.raft.state import Role, Tail
-from kpybroker.storage.directory import Format
+from kpybroker.storage.dirs.directory import Format
 from kpybroker.wire.batch import encode_batch, split
 from kpybroker.wire.stored.metadata import TopicRecord, frame_record
 from kpybroker.world.real import RealDisk

@@ -20,7 +20,7 @@ from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld

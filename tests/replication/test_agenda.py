@@ -12,7 +12,7 @@ from kpybroker.replication import fetch_session
 from kpybroker.replication.agenda import WITHOUT_SESSION_MS, Agenda
 from kpybroker.replication.fetcher import Context
 from kpybroker.replication.hosting import Hosting
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NOW_MS

@@ -14,8 +14,8 @@ from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.claims import Files
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.files import FilePool
-from kpybroker.storage.log import Log
+from kpybroker.storage.files.file_pool import FilePool
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import Record, encode_batch, split
 from kpybroker.wire.markers import Marker, encode_marker
 from kpybroker.wire.rpc.fetch import PartitionData

@@ -20,7 +20,7 @@ from kpybroker.replication.following import Place
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
 from kpybroker.replication.sessions import Sessions
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld

@@ -14,7 +14,7 @@ from kpybroker.replication import in_sync
 from kpybroker.replication.controller_channel import ControllerChannel
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.in_sync import Proposals
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc.alter_partition import PartitionDataReply, Request, Response, TopicDataReply
 from kpybroker.world.real import RealWorld

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kpybroker.errors import ErrorCode
-from kpybroker.storage.log_dir import CLEAN_SHUTDOWN
+from kpybroker.storage.dirs.log_dir import CLEAN_SHUTDOWN
 from kpybroker.wire.rpc import alter_partition_reassignments, delete_topics
 from tests.replication.virtual import VirtualCluster, play
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.storage.cleaner import Cleaner
+from kpybroker.storage.dirs.cleaner import Cleaner
 from tests.serving import serving
 
 

@@ -14,8 +14,8 @@ from kpybroker.controller import commands
 from kpybroker.errors import ConfigError
 from kpybroker.peer import Peer
 from kpybroker.raft.fetching import Fetching
-from kpybroker.storage.directory import METADATA_DIRECTORY
-from kpybroker.storage.formatting import NEW_VOTER
+from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
+from kpybroker.storage.dirs.formatting import NEW_VOTER
 from kpybroker.wire.batch import encode_batch, split
 from kpybroker.wire.stored import metadata
 from tests.server.clustering import Cluster, run_cluster

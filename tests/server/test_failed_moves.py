@@ -10,7 +10,7 @@ import pytest
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.wire.rpc import delete_topics
 from tests.asking import make, put
 from tests.server.test_log_dirs import all_are_there, dirs, move, places, throttle, told, until_at, until_copied

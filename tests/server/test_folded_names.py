@@ -14,7 +14,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.directory import folds_case
+from kpybroker.storage.dirs.directory import folds_case
 from kpybroker.wire.rpc import create_topics, delete_topics, metadata
 from kpybroker.world.real import RealWorld
 from tests.asking import make, put

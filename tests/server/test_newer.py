@@ -11,7 +11,7 @@ import pytest
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.server.node import Node
-from kpybroker.storage.formatting import METADATA_DIRECTORY
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
 from kpybroker.wire.batch import encode_batch
 from kpybroker.wire.snapshot import KRAFT_VERSION, control_record, encode_snapshot
 from kpybroker.wire.stored.metadata import FeatureLevelRecord, frame_record

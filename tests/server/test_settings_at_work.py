@@ -12,7 +12,7 @@ from kpybroker.config.key import Mode
 from kpybroker.controller.commands import AlterOp
 from kpybroker.metadata.quotas import Entity
 from kpybroker.server.node import Node
-from kpybroker.storage.cleaner import Cleaner
+from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.wire.batch import encode_batch
 from kpybroker.wire.rpc import alter_client_quotas as quotas
 from tests.asking import fetched, make, produced

@@ -11,7 +11,7 @@ import pytest
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.raft import current
 from kpybroker.replication import controller_channel
-from kpybroker.storage.formatting import decode_id, encode_id
+from kpybroker.storage.dirs.formatting import decode_id, encode_id
 from kpybroker.wire.rpc import create_topics, update_features
 from tests.server.clustering import PATIENCE_S, Cluster, dialled, run_cluster
 from tests.server.voting import Quorum, run_quorum

@@ -13,11 +13,11 @@ from kpybroker.config import LogSettings
 from kpybroker.sim.disk import SimDisk
 from kpybroker.sim.loop import Owner, VirtualLoop
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.cleaning import Cleaning, Limits
-from kpybroker.storage.compaction import look
-from kpybroker.storage.log import Log
-from kpybroker.storage.producer_loading import snapshot_offsets
-from kpybroker.storage.transactions import NOT_NEEDED
+from kpybroker.storage.compaction.candidates import look
+from kpybroker.storage.compaction.cleaning import Cleaning, Limits
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.producers.loading import snapshot_offsets
+from kpybroker.storage.producers.transactions import NOT_NEEDED
 from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.wire.markers import Marker, encode_marker, read_marker
 from kpybroker.world import World

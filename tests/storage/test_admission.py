@@ -13,9 +13,9 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.admission import opening
-from kpybroker.storage.log import Log
-from kpybroker.storage.opening import (
+from kpybroker.storage.log.admission import opening
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.reencoding import (
     COMPRESSED_ON_LOOP_BYTES,
     PLAIN_LIMIT_BYTES,
     RECOMPRESSED_LIMIT_BYTES,
@@ -23,7 +23,7 @@ from kpybroker.storage.opening import (
     SLOWLY_ON_LOOP_BYTES,
     compressed_on_loop_bytes,
 )
-from kpybroker.storage.slices import Work, at_once
+from kpybroker.storage.log.slices import Work, at_once
 from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.checksum import crc32c
 from kpybroker.wire.compression import Codec, compress

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage
-from kpybroker.storage.checkpoint_files import read_offsets, read_topic_id, write_offsets, write_topic_id
+from kpybroker.storage.files.checkpoint_files import read_offsets, read_topic_id, write_offsets, write_topic_id
 from tests.storage.workshop import WORLD
 
 DISK = WORLD.disk

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.config import BrokerConfig
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.thinning import delete_horizon_ms
 from tests.storage.compacting import batches_of, clean

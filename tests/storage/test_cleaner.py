@@ -9,12 +9,12 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.sim.storage import Storage
-from kpybroker.storage import garbage
-from kpybroker.storage.checkpoint_files import read_offsets
-from kpybroker.storage.cleaner import RETRY_S, Cleaner
-from kpybroker.storage.compaction import REPLAYED_BYTES
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.compaction.candidates import REPLAYED_BYTES
+from kpybroker.storage.dirs import garbage
+from kpybroker.storage.dirs.cleaner import RETRY_S, Cleaner
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.files.checkpoint_files import read_offsets
+from kpybroker.storage.log.log import Log
 from tests.storage.compacting import COMPACT, VirtualWorld, append, keyed, records_of, table
 
 CONFIG = BrokerConfig.parse({"log.dirs": "/data"})

@@ -10,15 +10,15 @@ import pytest
 
 from kpybroker.errors import Damage
 from kpybroker.sim.storage import Storage
-from kpybroker.storage import cleaned_segment
-from kpybroker.storage.cleaned_segment import CleanedSegment
-from kpybroker.storage.cleaning import Abandoned, Cleaning
-from kpybroker.storage.compaction import look
-from kpybroker.storage.log import Log
-from kpybroker.storage.producer_loading import snapshot_offsets
-from kpybroker.storage.producers import ProducerStates
-from kpybroker.storage.segment import Segment
-from kpybroker.storage.swapping import swap
+from kpybroker.storage.compaction import cleaned_segment
+from kpybroker.storage.compaction.candidates import look
+from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
+from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning
+from kpybroker.storage.files.segment import Segment
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.swapping import swap
+from kpybroker.storage.producers.loading import snapshot_offsets
+from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.wire.batch import encode_batch, put_varint, read_records, sealed, split
 from kpybroker.wire.thinning import delete_horizon_ms
 from tests.storage.compacting import (

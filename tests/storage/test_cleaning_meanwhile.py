@@ -11,12 +11,12 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.cleaned_segment import CleanedSegment
-from kpybroker.storage.cleaning import Abandoned, Cleaning
-from kpybroker.storage.compaction import look
-from kpybroker.storage.log import Log
-from kpybroker.storage.segment import Segment
-from kpybroker.storage.swapping import swap
+from kpybroker.storage.compaction.candidates import look
+from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
+from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning
+from kpybroker.storage.files.segment import Segment
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.swapping import swap
 from kpybroker.wire.batch import split
 from tests.storage.compacting import (
     COMPACT,

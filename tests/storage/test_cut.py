@@ -9,8 +9,8 @@ import pytest
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dir import LogDirectory
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
 from tests.storage.compacting import VirtualWorld, batches_of
 

@@ -11,11 +11,11 @@ import pytest
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.directory import Directory
-from kpybroker.storage.files import FilePool
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dir import CLEAN_SHUTDOWN, LogDirectory
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.log_dir import CLEAN_SHUTDOWN, LogDirectory
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.storage.files.file_pool import FilePool
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import split
 from kpybroker.wire.markers import Marker, encode_marker
 from tests.storage.compacting import VirtualWorld

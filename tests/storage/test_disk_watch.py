@@ -8,7 +8,7 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
-from kpybroker.storage.disk_watch import LOOKS_EVERY_S, DiskWatch
+from kpybroker.storage.dirs.disk_watch import LOOKS_EVERY_S, DiskWatch
 from kpybroker.world.devices import Device
 from tests.replication.leading import NOW_MS, batch
 from tests.storage.two_disks import STALL_S, TwoDisks

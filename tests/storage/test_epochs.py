@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage
-from kpybroker.storage.epochs import LeaderEpochs
+from kpybroker.storage.files.epochs import LeaderEpochs
 from tests.storage.workshop import WORLD
 
 runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=8)

@@ -10,11 +10,11 @@ import pytest
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.sim.loop import Dead
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.directory import Directory
-from kpybroker.storage.epochs import LeaderEpochs
-from kpybroker.storage.futures import finish_replacements, open_future, replace
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.futures import finish_replacements, open_future, replace
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.storage.files.epochs import LeaderEpochs
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import read_records, split
 from tests.storage.compacting import VirtualWorld, batches_of
 from tests.storage.test_cut import OLD, batch

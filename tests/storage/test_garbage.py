@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.storage.garbage import Garbage, unlink
+from kpybroker.storage.dirs.garbage import Garbage, unlink
 from kpybroker.wire.rpc import delete_topics
 from kpybroker.world.real import RealWorld
 from tests.asking import make, put

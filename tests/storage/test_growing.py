@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.storage.reading import Reader
+from kpybroker.storage.log.reading import Reader
 from kpybroker.wire.batch import split
 from tests.storage.workshop import History
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.storage.index import OffsetIndex, TimeIndex
+from kpybroker.storage.files.index import OffsetIndex, TimeIndex
 
 steps = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 500), st.integers(0, 9)), max_size=60)
 BASE = 1000

@@ -12,11 +12,11 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import ConfigError, Damage, KafkaError
 from kpybroker.replication.moving import _cut_like
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.directory import Directory
-from kpybroker.storage.futures import open_future, replace
-from kpybroker.storage.garbage import unlink
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.futures import open_future, replace
+from kpybroker.storage.dirs.garbage import unlink
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.storage.log.log import Log
 from tests.storage.compacting import VirtualWorld
 from tests.storage.failing_disk import HOW, FailingWorld
 from tests.storage.test_futures import CONFIG, A, B, append, copy, whole

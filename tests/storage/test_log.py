@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import split
 from kpybroker.world.real import RealDisk, RealWorld
 from tests.storage.workshop import SMALL, WORLD, History, plain, reopened

@@ -11,11 +11,11 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage
-from kpybroker.storage.directory import Directory
-from kpybroker.storage.garbage import unlink
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dir import LogDirectory
-from kpybroker.storage.log_dirs import LogDirectories
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.garbage import unlink
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.storage.log.log import Log
 from tests.storage.workshop import SMALL, WORLD, everything, plain
 
 CONFIG = BrokerConfig.parse()

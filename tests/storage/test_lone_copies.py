@@ -6,11 +6,11 @@ import pytest
 
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.directory import Directory
-from kpybroker.storage.futures import discard_future, open_future
-from kpybroker.storage.garbage import unlink
-from kpybroker.storage.log_dirs import LogDirectories
-from kpybroker.storage.segment import LOG, file_name
+from kpybroker.storage.dirs.directory import Directory
+from kpybroker.storage.dirs.futures import discard_future, open_future
+from kpybroker.storage.dirs.garbage import unlink
+from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.storage.files.segment import LOG, file_name
 from kpybroker.wire.directory_ids import UNASSIGNED
 from tests.storage.compacting import VirtualWorld
 from tests.storage.test_futures import CONFIG, A, B, append, copy, whole

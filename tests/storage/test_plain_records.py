@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from kpybroker.config import LogSettings
-from kpybroker.storage.cleaning import Cleaning
-from kpybroker.storage.compaction import look
-from kpybroker.storage.log import Log
-from kpybroker.storage.plain_records import IN_PLACE_BYTES, LARGE_BYTES, STEP_BYTES
+from kpybroker.storage.compaction.candidates import look
+from kpybroker.storage.compaction.cleaning import Cleaning
+from kpybroker.storage.compaction.plain_records import IN_PLACE_BYTES, LARGE_BYTES, STEP_BYTES
+from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import Batch, Record, encode_batch, read_records
 from kpybroker.wire.compression import Codec
 from kpybroker.wire.decompressed import PIECE_BYTES

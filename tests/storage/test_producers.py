@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.storage.log import Log
-from kpybroker.storage.producers import BATCHES_KEPT, ProducerStates
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.producers.producers import BATCHES_KEPT, ProducerStates
 from kpybroker.wire.batch import Batch, Record, encode_batch, split
 from tests.storage.workshop import SMALL, WORLD, reopened
 

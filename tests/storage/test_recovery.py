@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from tests.storage.workshop import SMALL, WORLD, everything, plain, reopened
 
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from kpybroker.storage.checking import Checked, Key, Marks, check_partition
-from kpybroker.storage.log import Log
-from kpybroker.storage.repairing import repair_partition
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.repair.checking import Checked, Key, Marks, check_partition
+from kpybroker.storage.repair.repairing import repair_partition
 from kpybroker.wire.batch import Batch, split
 from tests.storage.workshop import SMALL, WORLD, History
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from tests.storage.workshop import SMALL, WORLD, everything, plain, reopened
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.slices import (
+from kpybroker.storage.log.slices import (
     AT_ONCE,
     MIDDLING_SLICES,
     SHORT_AT_ONCE,
@@ -69,7 +69,7 @@ def test_there_is_one_slice_in_a_turn_of_the_loop() -> None:
 
 
 def test_no_more_wait_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kpybroker.storage.slices.WAITING_LIMIT", 2)
+    monkeypatch.setattr("kpybroker.storage.log.slices.WAITING_LIMIT", 2)
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []

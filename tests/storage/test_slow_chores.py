@@ -9,10 +9,10 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage
-from kpybroker.storage.checkpoint_files import LOG_STARTS, read_offsets
-from kpybroker.storage.index import TimeIndex
-from kpybroker.storage.log_dir import LogDirectory
-from kpybroker.storage.write_side import GROWN_INDEX_BYTES
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
+from kpybroker.storage.files.index import TimeIndex
+from kpybroker.storage.log.writing import GROWN_INDEX_BYTES
 from kpybroker.world.devices import SLOW_WRITE_S
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NOW_MS, batch

@@ -12,10 +12,10 @@ import pytest
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.storage import File, Storage
-from kpybroker.storage.checkpoint_files import LOG_STARTS, read_offsets
-from kpybroker.storage.log import Log
-from kpybroker.storage.log_dir import LogDirectory
-from kpybroker.storage.write_side import WRITTEN_AT_ONCE_BYTES
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.writing import WRITTEN_AT_ONCE_BYTES
 from kpybroker.wire.batch import split
 from kpybroker.world import Buffer
 from kpybroker.world.devices import (

@@ -12,8 +12,8 @@ import pytest
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.sim.loop import Dead
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.log import Log
-from kpybroker.storage.retention import unlink_all
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.retention import unlink_all
 from tests.storage.compacting import (
     COMPACT,
     VirtualWorld,

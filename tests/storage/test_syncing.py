@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from kpybroker.errors import Damage
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.world.real import RealDisk, RealWorld
 from tests.storage.workshop import SMALL, plain
 

@@ -12,10 +12,10 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.sim.cluster import Process
 from kpybroker.sim.setup import setup_of
 from kpybroker.sim.simulation import Simulation
-from kpybroker.storage.log import Log
-from kpybroker.storage.segment import SNAPSHOT, file_name
-from kpybroker.storage.transactions import NOT_NEEDED, VERIFYING_LIMIT, Verifications
-from kpybroker.storage.txn_index import AbortedTransaction, TxnIndex
+from kpybroker.storage.files.segment import SNAPSHOT, file_name
+from kpybroker.storage.files.txn_index import AbortedTransaction, TxnIndex
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.producers.transactions import NOT_NEEDED, VERIFYING_LIMIT, Verifications
 from kpybroker.wire.batch import Batch, Record, encode_batch, split
 from kpybroker.wire.markers import Marker, encode_marker, read_marker
 from tests.storage.workshop import SMALL, WORLD, reopened

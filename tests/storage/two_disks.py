@@ -10,7 +10,7 @@ from kpybroker.config import LogSettings
 from kpybroker.replication.hosting import Hosting
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.storage import Storage
-from kpybroker.storage.log import Log
+from kpybroker.storage.log.log import Log
 from kpybroker.world import Buffer
 from kpybroker.world.devices import SLOW_WRITE_S
 from kpybroker.world.real import RealDisk

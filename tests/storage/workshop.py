@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 from kpybroker.config import LogSettings
-from kpybroker.storage.log import Log
-from kpybroker.storage.producers import ProducerStates
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.world.real import RealWorld
 

@@ -1,0 +1,121 @@
+"""What of a log compaction may clean, whether that is worth while, and which segments become one.
+
+A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); behind that it is dirty. Never cleaned: the
+active segment, a segment that is not below the last stable offset, and one with records that are younger than
+min.compaction.lag.ms. The choice follows Kafka's: the dirtiest log whose share of dirty bytes is above
+min.cleanable.dirty.ratio, or whose dirty records wait for longer than max.compaction.lag.ms (KIP-354). Ours alone: the
+log of an internal topic is cleaned earlier, and its active segment rolled for it, since a coordinator replays all of it
+before it answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kpybroker.config.log_settings import LONG_MAX
+from kpybroker.storage.files.segment import INDEX, MAX_RELATIVE_OFFSET, Segment
+from kpybroker.storage.log.retention import age_from_ms
+
+if TYPE_CHECKING:
+    from kpybroker.storage.log.log import Log
+
+REPLAYED_BYTES = 64 << 10
+REPLAYED_SHARE = 1 / 3
+"""Of a log that is replayed, so much may be dirty: the bytes, or the share of a larger one."""
+_GROUP_LIMIT = 32
+"""Segments that become one: their files are renamed in one step."""
+
+
+class Dirty(NamedTuple):
+    """What of a log is to be cleaned: the first `segments`, of which the offsets from `first` to `end` are dirty."""
+
+    log: Log
+    segments: int
+    first: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """Records wait for longer than max.compaction.lag.ms."""
+
+    @property
+    def ratio(self) -> float:
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
+
+    @property
+    def is_worth_while(self) -> bool:
+        settings = self.log.settings
+        share = settings.min_cleanable_dirty_ratio
+        return self.is_overdue or self.ratio > (min(REPLAYED_SHARE, share) if settings.replayed else share)
+
+
+def outgrows_replay(log: Log) -> bool:
+    """Whether the active segment alone is more than a replayed log should have besides what is clean."""
+    if not (log.settings.replayed and log.settings.compacted) or log.offline is not None:
+        return False
+    active_bytes = log.segments.active.size_bytes
+    rest_bytes = log.size_bytes - active_bytes
+    share = REPLAYED_SHARE / (1 - REPLAYED_SHARE)
+    return active_bytes > max(REPLAYED_BYTES, rest_bytes * share) and log.last_stable >= log.end
+
+
+def look(log: Log, now_ms: int) -> Dirty | None:
+    """What may be cleaned now, if anything is; may wait for the disk (the time indexes). Raises OSError."""
+    if not log.settings.compacted or log.offline is not None:
+        return None
+    first = log.cleaned_end if log.start <= log.cleaned_end <= log.end else log.start
+    count, clean_bytes, dirty_bytes, end = 0, 0, 0, first
+    oldest_ms = LONG_MAX
+    for segment, following in zip(log.segments, list(log.segments)[1:], strict=False):
+        if following.base_offset > log.last_stable:
+            break
+        if following.base_offset > first:
+            if _is_young(log, segment, now_ms):
+                break
+            dirty_bytes += segment.size_bytes
+            if log.settings.max_compaction_lag_ms < LONG_MAX and 0 < (began_ms := segment.began_ms()) < oldest_ms:
+                oldest_ms = began_ms
+        else:
+            clean_bytes += segment.size_bytes
+        count += 1
+        end = following.base_offset
+    if end <= first or not dirty_bytes:
+        return None
+    is_overdue = oldest_ms < now_ms - log.settings.max_compaction_lag_ms
+    return Dirty(log, count, first, end, clean_bytes, dirty_bytes, is_overdue)
+
+
+def _is_young(log: Log, segment: Segment, now_ms: int) -> bool:
+    lag_ms = log.settings.min_compaction_lag_ms
+    return lag_ms > 0 and bool(segment.size_bytes) and age_from_ms(log, segment) > now_ms - lag_ms
+
+
+def groups(log: Log, segments: list[Segment], following_offset: int) -> list[list[Segment]]:
+    """Neighbours of which each group fits into one segment. `following_offset` is where the segment after them begins.
+
+    Raises OSError.
+    """
+    found: list[list[Segment]] = []
+    size_bytes = index_bytes = 0
+    ends = [segment.base_offset for segment in segments[1:]] + [following_offset]
+    for segment, end in zip(segments, ends, strict=True):
+        own_index_bytes = _index_bytes(log, segment)
+        if (
+            found
+            and len(found[-1]) < _GROUP_LIMIT
+            and size_bytes + segment.size_bytes <= log.settings.segment_bytes
+            and index_bytes + own_index_bytes <= log.settings.segment_index_bytes
+            and end - 1 - found[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+        ):
+            found[-1].append(segment)
+            size_bytes += segment.size_bytes
+            index_bytes += own_index_bytes
+        else:
+            found.append([segment])
+            size_bytes, index_bytes = segment.size_bytes, own_index_bytes
+    return found
+
+
+def _index_bytes(log: Log, segment: Segment) -> int:
+    path = segment.path + INDEX
+    return log.world.disk.path_size(path) if log.world.disk.exists(path) else 0

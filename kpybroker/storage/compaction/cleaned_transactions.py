@@ -1,0 +1,61 @@
+"""Which transactions a cleaning meets on its way, and so which of their records and markers it may drop.
+
+Records of aborted transactions go at once; a marker goes once no record of its transaction is left, and its delete
+horizon has passed. Source: KIP-98, KIP-534.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from operator import itemgetter
+
+from kpybroker.storage.files.txn_index import AbortedTransaction
+from kpybroker.wire.batch import Batch
+from kpybroker.wire.markers import read_marker
+
+
+class CleanedTransactions:
+    """Told of every batch, in order; `aborted` are those of the part that is read, in any order."""
+
+    __slots__ = ("_aborting", "_committing", "_to_come")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._to_come = deque(sorted(aborted, key=itemgetter(1)))
+        self._aborting: dict[int, tuple[AbortedTransaction, bool]] = {}
+        """By producer id; whether records of it were met."""
+        self._committing: set[int] = set()
+        """Producers of which records were met that are not aborted."""
+
+    def drops(self, batch: Batch) -> bool:
+        """Whether the records of a data batch are of an aborted transaction."""
+        self._begin_up_to(batch.last_offset)
+        if not batch.is_transactional:
+            return False
+        aborting = self._aborting.get(batch.producer_id)
+        if aborting is None:
+            self._committing.add(batch.producer_id)
+            return False
+        self._aborting[batch.producer_id] = aborting[0], True
+        return True
+
+    def outlived(self, batch: Batch) -> tuple[bool, AbortedTransaction | None]:
+        """Of a control batch: no record of its transaction was met; and the transaction, where it was aborted and
+        records were."""
+        self._begin_up_to(batch.last_offset)
+        if not batch.record_count:
+            return True, None
+        marker = read_marker(batch)
+        if marker is None:
+            return False, None
+        if marker.commits:
+            met = marker.producer_id in self._committing
+            self._committing.discard(marker.producer_id)
+            return not met, None
+        aborted, met = self._aborting.pop(marker.producer_id, (None, False))
+        return not met, aborted if met else None
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._to_come and self._to_come[0].first_offset <= offset:
+            begun = self._to_come.popleft()
+            self._aborting.setdefault(begun.producer_id, (begun, False))

@@ -1,0 +1,174 @@
+"""The records of one batch that is cleaned: unpacked, read and put together without holding the loop.
+
+How much work a batch is, its plain bytes say: a few kilobytes of zstd can hold a hundred megabytes. So whatever is not
+unpacked after IN_PLACE_BYTES goes on on the disk's thread, some PORTION_BYTES at a time, and of what is larger than
+LARGE_BYTES nothing is read, hashed or copied on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from kpybroker.errors import Damage, KafkaError
+from kpybroker.storage.compaction.offset_map import map_key
+from kpybroker.storage.log.log import Log
+from kpybroker.wire.batch import DECOMPRESSED_LIMIT_BYTES, HEADER_BYTES, Batch
+from kpybroker.wire.compression import Buffer, Codec, pieces, whole_bytes
+from kpybroker.wire.decompressed import PIECE_BYTES
+from kpybroker.wire.thinning import Found, put_retimed, scan
+
+STEP = 500
+"""Records, or what takes as long, after which the loop gets its turn: two to three milliseconds."""
+STEP_BYTES = 1 << 20
+"""Plain bytes, copied or unpacked on the loop, that take as long as STEP records."""
+IN_PLACE_BYTES = PIECE_BYTES
+"""Plain bytes that are unpacked in place."""
+PACKED_BYTES = 16 << 10
+"""Bytes of a compressed batch that may be tried in place, and plain ones that are compressed there."""
+LARGE_BYTES = 1 << 20
+"""Plain bytes from which on the disk's thread does all there is to do."""
+PORTION_BYTES = 8 << 20
+"""Unpacked by the disk's thread in one go: others wait for that thread, too."""
+_SLICE = 500
+Result = TypeVar("Result")
+Run = list[int]
+"""Records that follow one another: where their bytes begin and end, and how many they are."""
+
+
+class Turns:
+    """The loop's turns during the cleaning of one log, and its work on the disk's thread.
+
+    `check` is called after each wait; it raises where the log is not to be cleaned any more.
+    """
+
+    def __init__(self, log: Log, check: Callable[[], None]) -> None:
+        self._log = log
+        self._check = check
+        self._done = 0
+
+    async def step(self, records: int, size_bytes: int = 0) -> None:
+        """So much was done on the loop: others have their turn after STEP records or STEP_BYTES."""
+        self._done += records + size_bytes * STEP // STEP_BYTES
+        if self._done >= STEP:
+            self._done = 0
+            await asyncio.sleep(0)
+
+    async def off_loop(self, work: Callable[[], Result]) -> Result:
+        """Run `work` on the disk's thread, and return what it returns."""
+        found: list[Result] = []
+        await self._log.world.disk.off_loop(lambda: found.append(work()), self._log.directory)
+        self._check()
+        return found[0]
+
+
+class PlainRecords:
+    """The records of a batch, unpacked: `plain` are their bytes."""
+
+    __slots__ = ("_batch", "_turns", "_where", "plain")
+
+    def __init__(self, batch: Batch, plain: bytes | bytearray, turns: Turns, where: str) -> None:
+        self._batch = batch
+        self._turns = turns
+        self._where = where
+        self.plain = plain
+
+    @property
+    def is_large(self) -> bool:
+        """Too large for the loop."""
+        return len(self.plain) > LARGE_BYTES
+
+    async def slices(self) -> AsyncGenerator[list[Found], None]:
+        """Some records at a time; of a large batch long keys are as the offset map keeps them. Raises Damage."""
+        batch, turns = self._batch, self._turns
+        at, left, last = 0, batch.record_count, -1
+        while left > 0:
+            count = min(left, _SLICE)
+            try:
+                found, at = (
+                    await turns.off_loop(partial(_scan_large, self.plain, at, count))
+                    if self.is_large
+                    else (scan(bytes(self.plain), at, count))
+                )
+            except KafkaError as error:
+                raise Damage(f"{self._where}: {error}") from error
+            if found[0][3] <= last or found[-1][3] > batch.last_offset_delta:
+                raise Damage(f"{self._where}: offsets that are not its own")
+            last = found[-1][3]
+            yield found
+            left -= len(found)
+            await turns.step(len(found))
+
+    async def joined(self, runs: list[Run]) -> Buffer:
+        """The bytes of some of the records."""
+        work = partial(_joined, self.plain, runs)
+        return await self._turns.off_loop(work) if self.is_large else work()
+
+    async def retimed(self, runs: list[Run], shift_ms: int) -> Buffer:
+        """As `joined`, with `shift_ms` added to their timestamp deltas."""
+        out = bytearray()
+        for begin, end, count in runs:
+            at, left = begin, count
+            while left:
+                work = partial(_retime, out, self.plain, at, min(left, _SLICE), shift_ms)
+                at, done = await self._turns.off_loop(work) if self.is_large else work()
+                left -= done
+                await self._turns.step(2 * done)
+            assert at == end, "a run of records ends where it ended when it was read"
+        return out
+
+
+async def unpacked(batch: Batch, turns: Turns, where: str) -> PlainRecords:
+    """The records of a batch; memory for at most DECOMPRESSED_LIMIT_BYTES. Raises Damage, which begins with `where`."""
+    body, codec = batch.view[HEADER_BYTES:], batch.codec
+    if codec == Codec.NONE and len(body) <= LARGE_BYTES:
+        return PlainRecords(batch, bytes(body), turns, where)
+    plain = bytearray()
+    try:
+        source = pieces(codec, body, DECOMPRESSED_LIMIT_BYTES)
+        is_whole = False
+        if codec and len(body) <= PACKED_BYTES and whole_bytes(codec, body) <= IN_PLACE_BYTES:
+            is_whole = _take(source, plain, IN_PLACE_BYTES)
+            await turns.step(0, len(plain))
+        while not is_whole:
+            is_whole = await turns.off_loop(partial(_take, source, plain, PORTION_BYTES))
+    except KafkaError as error:
+        raise Damage(f"{where}: {error}") from error
+    return PlainRecords(batch, plain if len(plain) > LARGE_BYTES else bytes(plain), turns, where)
+
+
+def _take(source: Iterator[bytes | memoryview], plain: bytearray, size_bytes: int) -> bool:
+    """Unpack so many bytes more, or a piece more than that; True: that was all."""
+    until = len(plain) + size_bytes
+    for part in source:
+        plain += part
+        if len(plain) >= until:
+            return False
+    return True
+
+
+def _scan_large(plain: Buffer, at: int, count: int) -> tuple[list[Found], int]:
+    with memoryview(plain) as view:
+        found, at = scan(view, at, count)
+        return [
+            (begin, end, delta, offset, None if key is None else map_key(key), has_value)
+            for begin, end, delta, offset, key, has_value in found
+        ], at
+
+
+def _joined(plain: Buffer, runs: list[Run]) -> bytearray:
+    out = bytearray()
+    with memoryview(plain) as view:
+        for begin, end, _ in runs:
+            for at in range(begin, end, LARGE_BYTES):  # the interpreter's lock is held for one of these at a time
+                out += view[at : min(at + LARGE_BYTES, end)]
+    return out
+
+
+def _retime(out: bytearray, plain: Buffer, at: int, count: int, shift_ms: int) -> tuple[int, int]:
+    with memoryview(plain) as view:
+        found, at = scan(view, at, count)
+        put_retimed(out, view, found, shift_ms)
+    return at, len(found)

@@ -1,0 +1,394 @@
+"""All partitions in one of a broker's log.dirs, and the files that speak for all of them.
+
+`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written from
+time to time and at a stop, `cleaner-offset-checkpoint` after each cleaning; `.kafka_cleanshutdown` only after
+everything else was, and is removed at once on the next start. A damaged partition goes offline; the others are served.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from operator import attrgetter
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.dirs.closing import Closing
+from kpybroker.storage.dirs.futures import STRAY, futures_in
+from kpybroker.storage.dirs.garbage import DIRECTORY, Garbage, unlink
+from kpybroker.storage.dirs.start_offsets import StartOffsets
+from kpybroker.storage.files.checkpoint_files import (
+    CLEANED,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    read_offsets,
+    read_topic_id,
+    replace_file,
+    sync_file,
+    take_clean_mark,
+    write_offsets,
+    write_topic_id,
+)
+from kpybroker.storage.files.file_pool import FilePool, is_short
+from kpybroker.storage.log.log import Log
+from kpybroker.world import Disk, World
+
+log = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN, METADATA_LOG = ".kafka_cleanshutdown", "__cluster_metadata-0"
+_PARTITION, _MAX_NAME = re.compile(r"(.+)-(\d{1,10})"), 255
+Key = tuple[str, int]
+Offsets = dict[Key, int]
+
+
+class LogDirectory:
+    """Opens, makes and deletes partitions; the directory itself is formatted and locked by its owner."""
+
+    def __init__(
+        self, world: World, path: str, config: BrokerConfig, directory_id: bytes = b"", pool: FilePool | None = None
+    ) -> None:
+        """Reads what the last stop left, removes the mark of a clean one. `pool` may be shared. Raises OSError."""
+        self._world = world
+        self._config = config
+        self.path = path
+        self.id = directory_id
+        self.pool = FilePool(config.max_open_files) if pool is None else pool
+        self.logs: dict[Key, Log] = {}
+        self.damaged: dict[Key, str] = {}
+        """Partitions that could not be opened, and why."""
+        self.broker_epoch = -1
+        self.on_io_error: Callable[[str, int, str], None] | None = None
+        """Told of topic, partition and why when the disk has failed under a log; what opens next takes it over."""
+        mark = take_clean_mark(world.disk, f"{path}/{CLEAN_SHUTDOWN}")
+        self.clean = mark is not None
+        self.previous_epoch = -1 if mark is None else mark
+        """The broker epoch at the last clean stop (BrokerRegistration), -1 after any other."""
+        self._recovery_points = self._read_offsets(RECOVERY_POINTS)
+        self._high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+        self._starts = self._read_offsets(LOG_STARTS)
+        self.start_offsets = StartOffsets(world.disk, path, self._start_rows)
+        self._cleaned = self._read_offsets(CLEANED)
+        self._cleaned_on_disk = dict(self._cleaned)
+        self._is_saving_cleaned = False
+        self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
+        self.futures = futures_in(world.disk, path)
+        """Partitions that are here as future replicas, and the names of their directories."""
+        self._stale: set[Key] = set()
+        """Whose rows are in checkpoints on disk, and who are not there any more."""
+        self._discards = 0
+        self._is_checkpointing = False
+        for offsets in (self._recovery_points, self._high_watermarks, self._starts):
+            kept = (key for key in offsets if key not in self.futures)
+            self._stale |= {key for key in kept if f"{key[0]}-{key[1]}" not in self._present}
+        for key in self._stale:
+            self._drop_rows(key)
+        self.is_recovered = self.clean or self._present <= {METADATA_LOG}
+        """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
+        self.garbage = Garbage(world)
+        """What is to be unlinked, and when: the directory's owner runs it."""
+        self.deleted = [name for name in world.disk.list(path) if name.endswith(DIRECTORY)]
+        """`-delete` directories that the last process has not unlinked."""
+
+    def _read_offsets(self, name: str) -> Offsets:
+        try:
+            return read_offsets(self._world.disk, f"{self.path}/{name}")
+        except Damage as damage:
+            log.warning("%s; every log is recovered from its beginning", damage)
+            self.clean = False
+            return {}
+
+    # partitions
+
+    def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
+        """The partition's log; what is not there yet is made by its first batch.
+
+        What a deleted topic of the same name left is deleted. Raises Damage; KAFKA_STORAGE_ERROR where descriptors are
+        short. The partition is then in `damaged`.
+        """
+        key = (topic, partition)
+        assert key not in self.logs, "a log is opened once"
+        try:
+            opened = self._open(topic, topic_id, partition, settings)
+        except (OSError, Damage, KafkaError) as error:
+            damage = error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}")
+            self.damaged[key] = str(damage)
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if isinstance(error, KafkaError) or is_short(cause):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from error
+            if self.on_io_error is not None and isinstance(cause, OSError):
+                self.on_io_error(topic, partition, str(damage))
+            raise damage from cause
+        self.listen(opened)
+        self.damaged.pop(key, None)
+        self.logs[key] = opened
+        if opened.cleaned_end < self._cleaned_on_disk.get(key, 0):
+            self._save_cleaned_now()  # it was cut, or its name was another's before
+        return opened
+
+    def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
+        disk = self._world.disk
+        self.pool.require_room(disk)
+        key = (topic, partition)
+        name = self.futures.get(key, f"{topic}-{partition}")
+        directory = f"{self.path}/{name}"
+        is_future = key in self.futures
+        if name in self._present:
+            found = read_topic_id(disk, directory)
+            if found is not None and found != topic_id:
+                log.warning("%s belongs to a deleted topic of the same name, and is deleted", directory)
+                self._discard(name, DIRECTORY)
+            elif found is None:
+                write_topic_id(disk, directory, topic_id)
+        is_new = not disk.exists(directory) if is_future else name not in self._present
+        if is_new and key in self._stale and not self._is_checkpointing:  # who is at the files writes them once more
+            self._write_without_stale()
+        opened = Log.open(
+            self._world,
+            directory,
+            topic,
+            partition,
+            settings,
+            clean=self.clean or is_new,
+            recovery_point=0 if is_new else self._recovery_points.get(key, 0),
+            log_start=0 if is_new else self._starts.get(key, 0),
+            cleaned_end=0 if is_new else self._cleaned.get(key, 0),
+            synced_end=0 if is_new else self._recovery_points.get(key, 0),
+            pool=self.pool,
+            producer_expiration_ms=self._config.producer_id_expiration_ms,
+            lazy=True,
+        )
+        opened.topic_id = topic_id
+        opened.advance(max(opened.start, min(self._high_watermarks.get(key, 0), opened.end)))
+        return opened
+
+    def listen(self, one: Log) -> None:
+        """What a log here has to say, it says here."""
+        one.on_start_moved = self._save_marks
+        one.before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
+        one.on_io_error = self.on_io_error
+
+    def drop_stale(self, key: Key) -> None:
+        """What stands for a partition in checkpoints is of one that came before. Raises OSError."""
+        if key in self._stale and not self._is_checkpointing:
+            self._write_without_stale()
+
+    def forget(self, key: Key) -> None:
+        """Nothing of a partition is here any more."""
+        self._present.discard(f"{key[0]}-{key[1]}")
+        self._drop_rows(key)
+        self._cleaned.pop(key, None)
+        self._stale.add(key)
+        self._discards += 1
+
+    def delete_log(self, deleted: Log) -> None:
+        """Forget a partition: its directory is renamed now and unlinked later, off the loop."""
+        key = (deleted.topic, deleted.partition)
+        self.logs.pop(key, None)
+        if deleted.offline is None:
+            deleted.offline = f"{deleted.topic}-{deleted.partition} was deleted"
+        for segment in deleted.segments:
+            segment.retire()
+        if not deleted.made:
+            return
+        try:
+            self._discard(f"{deleted.topic}-{deleted.partition}", DIRECTORY, deleted.settings.file_delete_delay_ms)
+        except OSError as error:
+            log.error("%s cannot be deleted: %s", deleted.directory, error)
+
+    def _discard(self, name: str, suffix: str, delay_ms: int = 0) -> None:
+        topic, _, partition = name.rpartition("-")
+        ending = f"-{partition}.{self._world.random.getrandbits(128):032x}{suffix}"
+        new = f"{self.path}/{topic[: _MAX_NAME - len(ending)]}{ending}"
+        self._world.disk.rename(f"{self.path}/{name}", new)
+        self.forget((topic, int(partition)))
+        if suffix == DIRECTORY:
+            self.garbage.add(self._world.steady_ms() + delay_ms, new)
+
+    def _drop_rows(self, key: Key) -> None:
+        for offsets in (self._recovery_points, self._high_watermarks, self._starts):
+            offsets.pop(key, None)
+
+    def _write_without_stale(self) -> None:
+        """Rows of who was deleted must not speak for a new one of the name, should a crash come. Raises OSError."""
+        self.start_offsets.save()
+        self._write_checkpoints(self._recovery_points, self._high_watermarks)
+        self._stale.clear()
+
+    def _lower_recovery_point(self, key: Key, offset: int) -> None:
+        """A log is to be cut: what comes in the place of what was synced is in doubt after a loss of power.
+
+        Raises OSError; KafkaError while the checkpoints are being written, which have one writer.
+        """
+        if self._recovery_points.get(key, 0) <= offset:
+            return
+        if self._is_checkpointing:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the recovery points are being written")
+        rows = {**self._recovery_points, key: offset}
+        write_offsets(self._world.disk, f"{self.path}/{RECOVERY_POINTS}", rows, sync=True)
+        self._world.disk.sync_directory_blocking(self.path)
+        self._recovery_points = rows
+
+    def collect(self, one: Log) -> None:
+        """Take over the files that a log has renamed away; each is unlinked when it is due."""
+        for due_ms, path in one.garbage:
+            self.garbage.add(due_ms, path)
+        one.garbage.clear()
+
+    def keep_only(self, hosted: Mapping[Key, bytes], named: Collection[Key] = ()) -> set[Key]:
+        """At a start: set aside (`-stray`) what the metadata does not have here, and say which.
+
+        hosted: the topic's id by partition, of those with a replica on this broker. Others moved away, were deleted, or
+        their topic was made again, while it was down. What lost its id with the power stays, but for the `named`: of
+        them another directory has the right one. Raises OSError."""
+        strays = set()
+        for name in sorted(self._present - {METADATA_LOG}):
+            topic, _, index = name.rpartition("-")
+            key = topic, int(index)
+            wanted, told = hosted.get(key), self._topic_id_of(name)
+            if wanted is not None and (told == wanted or (told is None and key not in named)):
+                continue
+            log.warning("%s/%s is no replica that the metadata has here, and becomes a -stray", self.path, name)
+            self._discard(name, STRAY)
+            strays.add(key)
+        return strays
+
+    def _topic_id_of(self, name: str) -> bytes | None:
+        try:
+            return read_topic_id(self._world.disk, f"{self.path}/{name}")
+        except Damage:
+            return None  # who opens it says so
+
+    # what speaks for all
+
+    def _offsets(self, kept: Offsets, of: Callable[[Log], int | None]) -> Offsets:
+        """The rows of a checkpoint: of open logs what they say, of others what the last one said."""
+        rows = dict(kept)
+        for key, one in self.logs.items():
+            offset = of(one)
+            if offset is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = offset
+        return rows
+
+    def _start_rows(self) -> Offsets:
+        self._starts = self._offsets(self._starts, _start_of)
+        return dict(self._starts)
+
+    def cleaned_offsets(self) -> Offsets:
+        """The rows of cleaner-offset-checkpoint: of logs that have ever been cleaned."""
+        self._cleaned = self._offsets(self._cleaned, _cleaned_end_of)
+        return dict(self._cleaned)
+
+    async def save_cleaned(self) -> None:
+        """Write cleaner-offset-checkpoint off the loop. Never raises: what is cleaned twice is not harmed.
+
+        The file has one writer at a time: who wants it written meanwhile leaves it to this one.
+        """
+        self._is_saving_cleaned = True
+        written: Offsets | None = None
+        while written != (rows := self.cleaned_offsets()):
+            written = rows
+            await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True), self.path)
+        self._is_saving_cleaned = False  # and not after a cancellation: a thread may still be at it
+
+    def _save_cleaned_now(self, *, sync: bool = False) -> None:
+        rows = self.cleaned_offsets()
+        if rows != self._cleaned_on_disk and not self._is_saving_cleaned:
+            self._write_cleaned(rows, sync=sync)
+
+    def _write_cleaned(self, rows: Offsets, *, sync: bool) -> None:
+        try:
+            write_offsets(self._world.disk, f"{self.path}/{CLEANED}", rows, sync=sync)
+            self._cleaned_on_disk = rows
+        except OSError as error:
+            log.error("%s: %s cannot be written: %s", self.path, CLEANED, error)
+
+    def _save_marks(self) -> None:
+        self.start_offsets.save_soon()
+        self._save_cleaned_now()
+
+    async def checkpoint(self) -> None:
+        """Sync full segments, move the recovery points. Never raises: what fails goes offline."""
+        for one in list(self.logs.values()):
+            if one.syncing.has_sealed and one.offline is None:
+                try:
+                    await one.sync(is_chore=True)
+                except Damage:
+                    continue  # logged, and offline, by the log itself
+        self._update_offsets()
+        rows, discards = (self._recovery_points, self._high_watermarks), self._discards
+        self._is_checkpointing = True
+        try:
+            self.start_offsets.save_soon()
+            await self.start_offsets.write_ended()
+            await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)), self.path)
+            if discards != self._discards:  # what was written has their rows, and newcomers may have come
+                self._write_without_stale()
+            self._stale.clear()
+        except OSError as error:
+            log.error("%s: checkpoints cannot be written: %s", self.path, error)
+        self._is_checkpointing = False  # and not after a cancellation: a thread may still be at it
+
+    def _update_offsets(self) -> None:
+        self._recovery_points = self._offsets(self._recovery_points, _synced_end_of)
+        self._high_watermarks = self._offsets(self._high_watermarks, _high_watermark_of)
+        self._starts = self._offsets(self._starts, _start_of)
+
+    def _write_checkpoints(self, recovery_points: Offsets, high_watermarks: Offsets) -> None:
+        disk = self._world.disk
+        write_offsets(disk, f"{self.path}/{RECOVERY_POINTS}", recovery_points, sync=True)
+        write_offsets(disk, f"{self.path}/{HIGH_WATERMARKS}", high_watermarks, sync=True)
+        sync_file(disk, f"{self.path}/{LOG_STARTS}")
+
+    async def close(self) -> None:
+        """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt.
+
+        A broker that stops before it knew the metadata has not looked at what a crash may have left: not its word.
+        """
+        await self.start_offsets.settle()
+        await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
+        whole = self.is_recovered and not self.damaged
+        whole &= await Closing(self._world, self.path, list(self.logs.values())).run()
+        self._update_offsets()
+        self._is_saving_cleaned = False
+        self._save_cleaned_now(sync=True)
+        disk = self._world.disk
+        try:
+            self.start_offsets.save()
+            self._write_checkpoints(self._recovery_points, self._high_watermarks)
+            unlink(disk, self.garbage.take())
+            if whole:
+                disk.sync_directory_blocking(self.path)  # the mark speaks for partitions whose names are on disk
+                epoch = max(self.broker_epoch, self.previous_epoch)  # who did not register has changed nothing
+                mark = f'{{"version":0,"brokerEpoch":{epoch}}}'
+                replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
+            disk.sync_directory_blocking(self.path)
+        except OSError as error:
+            log.error("%s: the stop is not clean: %s", self.path, error)
+        if not whole:
+            why = "partitions are damaged" if self.is_recovered else "not everything was recovered"
+            log.warning("%s: %s; the next start recovers all logs of this directory", self.path, why)
+        self.logs.clear()
+
+
+def partitions_in(disk: Disk, path: str) -> list[Key]:
+    """The partitions that have files in a directory; not the metadata log. Raises OSError."""
+    found = (_PARTITION.fullmatch(name) for name in disk.list(path) if name != METADATA_LOG)
+    return [(match[1], int(match[2])) for match in found if match is not None]
+
+
+def _start_of(one: Log) -> int | None:
+    """None where the first segment says it."""
+    return one.start if one.start > one.segments.first.base_offset else None
+
+
+def _cleaned_end_of(one: Log) -> int | None:
+    return one.cleaned_end or None
+
+
+_synced_end_of: Callable[[Log], int] = attrgetter("synced_end")
+_high_watermark_of: Callable[[Log], int] = attrgetter("high_watermark")

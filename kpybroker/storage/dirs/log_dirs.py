@@ -1,0 +1,391 @@
+"""The log directories of a broker (`log.dirs`, KIP-112): each opened, recovered, checkpointed and lost by itself.
+
+A partition is opened where it is found; a new one where the metadata says, else where there are the fewest. The same
+partition in two directories is refused: nobody knows which one is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.errors import ConfigError, Damage
+from kpybroker.storage.dirs.cleaner import Cleaner
+from kpybroker.storage.dirs.directory import Directory, Format, folds_case, open_directories
+from kpybroker.storage.dirs.futures import (
+    FUTURE,
+    discard_future,
+    finish_replacements,
+    key_of_deleted,
+    refuse_lone_copy,
+    set_copy_aside,
+    set_half_aside,
+    topic_id_in,
+)
+from kpybroker.storage.dirs.garbage import DIRECTORY
+from kpybroker.storage.dirs.log_dir import LogDirectory, partitions_in
+from kpybroker.storage.files.file_pool import FilePool
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.slices import SlicedWork
+from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
+from kpybroker.world import World
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+def open_log_dirs(
+    world: World, config: BrokerConfig, wanted: Format, check: Callable[[], None]
+) -> tuple[list[Directory], LogDirectories]:
+    """Lock, format or check all directories, the metadata log's first; if `check` finds them right open log.dirs.
+
+    Raises ConfigError.
+    """
+    failed: dict[str, str] = {}
+    paths = tuple(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
+    for path in paths:
+        world.disk.separate(path)
+    directories = open_directories(world, paths, config.node_id, wanted, failed)
+    try:
+        check()
+        return directories, LogDirectories(world, config, directories, failed)
+    except ConfigError:
+        for directory in directories:
+            world.disk.close(directory.lock)
+        raise
+
+
+class LogDirectories:
+    """Opens, makes and deletes partitions in several directories. `failed`: why directories were not opened, by path.
+
+    on_io_error is told of a disk that failed under a log where there is one directory; on_failure of a directory that
+    is lost where there are others, and on_end where this broker cannot go on by it.
+    """
+
+    def __init__(
+        self, world: World, config: BrokerConfig, directories: Sequence[Directory], failed: Mapping[str, str]
+    ) -> None:
+        """Raises ConfigError: a partition is in two directories, or no directory is left."""
+        self._world = world
+        self.pool = FilePool(config.max_open_files)
+        self.sliced_work = SlicedWork(world.disk)
+        """What is opened or looked through, for requests about any of the logs."""
+        self._metadata_path = config.metadata_log_dir
+        self.paths = config.log_dirs
+        self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
+        """Directories that failed, and why."""
+        self.offline_ids: list[bytes] = []
+        """Of those that failed since the start."""
+        self.on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
+        self.on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
+        self.on_end: Callable[[str], None] = lambda why: None
+        self._online: dict[str, LogDirectory] = {}
+        self._place: dict[Key, LogDirectory] = {}
+        """Where partitions are; of those that have files, or were opened."""
+        self._doubles: dict[Key, dict[str, bytes | None]] = {}
+        """What is in several directories, and under which topic ids: the topic was made again while one was out of
+        reach, or a loss of power took its deletion back. The metadata will say which one is meant."""
+        self._counts: dict[str, int] = {}
+        self._folds_case = any(folds_case(world, directory.path) for directory in directories)
+        self._halves: dict[Key, str] = {}
+        """`-delete` directories of partitions that are to be here and are nowhere else."""
+        self.preferred: dict[Key, str] = {}
+        """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
+        ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
+        found = self._look(tuple(path for path in self.paths if path in ids))
+        for path, keys in found.items():
+            self._take(path, ids[path], keys, config)
+        for path, why in self.offline.items():
+            log.error("log directory %s is offline: %s", path, why)
+        if not self._online:
+            raise ConfigError(f"none of log.dirs can be used: {'; '.join(self.offline.values())}")
+
+    def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
+        """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
+        self._finish_replacements(paths)
+        found: dict[str, list[Key]] = {}
+        places: dict[Key, list[str]] = {}
+        for path in [path for path in paths if path not in self.offline]:
+            try:
+                found[path] = partitions_in(self._world.disk, path)
+            except OSError as error:
+                self.offline[path] = f"cannot read {path}: {error.strerror or error}"
+                continue
+            for key in found[path]:
+                places.setdefault(key, []).append(path)
+        for (topic, index), twice in places.items():
+            if len(twice) < 2:
+                continue
+            ids = {path: topic_id_in(self._world.disk, f"{path}/{topic}-{index}") for path in twice}
+            if len(set(ids.values())) < len(twice):
+                raise ConfigError(
+                    f"{topic}-{index} is in both {twice[0]} and {twice[1]}; take the one away that is not whole (as a "
+                    "rule that in a directory that has failed lately); nothing was touched"
+                )
+            self._doubles[topic, index] = ids
+        return found
+
+    def _finish_replacements(self, paths: tuple[str, ...]) -> None:
+        """Where that fails the directory is offline. Raises ConfigError where it has the metadata log, too."""
+        names: dict[str, list[str]] = {}
+        for path in paths:
+            try:
+                names[path] = self._world.disk.list(path)
+            except OSError as error:
+                self.offline[path] = f"cannot read {path}: {error.strerror or error}"
+        failed = finish_replacements(self._world.disk, names)
+        if self._metadata_path in failed:
+            raise ConfigError(
+                f"{failed[self._metadata_path]}: the broker cannot start without this directory, as its metadata log "
+                "is there; free space or mend the disk, and start it again; nothing was deleted"
+            )
+        self.offline.update(failed)
+
+    def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
+        try:
+            directory = LogDirectory(self._world, path, config, directory_id, self.pool)
+        except OSError as error:
+            self.offline[path] = f"cannot read {path}: {error.strerror or error}"
+            return
+        directory.on_io_error = partial(self._disk_failed, directory)
+        self._online[path] = directory
+        self._counts[path] = len(keys)
+        self._place.update(dict.fromkeys(keys, directory))
+
+    @property
+    def online(self) -> list[LogDirectory]:
+        """Those that are in use, in the order of log.dirs."""
+        return list(self._online.values())
+
+    @property
+    def clean(self) -> bool:
+        """All were left by a clean stop."""
+        return all(directory.clean for directory in self.online)
+
+    @property
+    def previous_epoch(self) -> int:
+        """The broker epoch at the last clean stop, -1 where directories differ, or one of them is offline."""
+        epochs = {directory.previous_epoch for directory in self.online}
+        return epochs.pop() if len(epochs) == 1 and not self.offline else -1
+
+    @property
+    def logs(self) -> dict[Key, Log]:
+        """All that are open, but for those on their way between directories: these are not cleaned."""
+        moving = {key for directory in self.online for key in directory.futures}
+        return {key: one for each in self.online for key, one in each.logs.items() if key not in moving}
+
+    def of(self, one: Log) -> LogDirectory | None:
+        """The directory of a log; None once that is offline."""
+        return self._online.get(one.directory.rpartition("/")[0])
+
+    # partitions
+
+    def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
+        """The partition's log, as of `LogDirectory.open_log`. `assigned`: the directory that the metadata says.
+
+        Raises Damage, KAFKA_STORAGE_ERROR where descriptors are short.
+        """
+        key = topic, partition
+        directory = self._place.get(key)
+        if directory is None:
+            if self._folds_case:
+                self._check_case(topic, partition)
+            directory = self._place[key] = self._for_new(key, topic_id, assigned)
+            self._counts[directory.path] += 1
+        return directory.open_log(topic, topic_id, partition, settings)
+
+    def _check_case(self, topic: str, partition: int) -> None:
+        """Raises Damage where the directory would be that of another topic's partition."""
+        for other, index in self._place:
+            if index == partition and other != topic and other.lower() == topic.lower():
+                raise Damage(
+                    f"{topic}-{partition} would be in the directory of {other}-{index}, as the file system of log.dirs "
+                    "does not tell upper from lower case; put log.dirs on one that does, or delete one of the topics"
+                )
+
+    def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
+        """Its log would be made anew, though the metadata names a directory: one that is not there any more."""
+        return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
+
+    def _for_new(self, key: Key, topic_id: bytes, assigned: bytes) -> LogDirectory:
+        """Where a log is to be made. Raises Damage where that would hide records that another directory has."""
+        named = next((each for each in self.online if each.id == assigned), None)
+        wished = self._online.get(self.preferred.pop(key, ""))
+        copies = [each for each in self.online if key in each.futures]
+        for each in copies if named is not None else ():
+            refuse_lone_copy(self._world.disk, each, key, topic_id)
+        chosen, is_new = named if wished is None else wished, assigned in (MIGRATING, UNASSIGNED)
+        is_in_doubt = self.offline and not is_new and (chosen is None or key in self._halves)
+        if not self._online or is_in_doubt:
+            raise Damage(f"{key[0]}-{key[1]} may be in a log directory that is offline: {', '.join(self.offline)}")
+        if not is_new and key in self._halves:
+            set_half_aside(self._world.disk, self._halves[key])
+            del self._halves[key]
+        if chosen is None:
+            chosen = self._online[min(self._online, key=lambda path: self._counts[path])]
+        for each in copies:
+            if named is None or each is chosen:
+                set_copy_aside(self._world, each, key, topic_id)
+        return chosen
+
+    def delete_log(self, deleted: Log) -> None:
+        """Forget a partition, as of `LogDirectory.delete_log`."""
+        key = deleted.topic, deleted.partition
+        directory = self._place.pop(key, None)
+        if directory is not None and directory.path in self._online:
+            self._counts[directory.path] -= 1
+            directory.delete_log(deleted)
+
+    def forget_unopened(self, topic: str, partition: int) -> None:
+        """A partition that could not be opened is not to be here any more.
+
+        Where it has files it keeps its place: the next start sets them aside, as of `keep_only`, and until then they
+        are in doubt, so that no stop is clean.
+        """
+        key = topic, partition
+        directory = self._place.get(key)
+        if directory is not None and not self._world.disk.exists(f"{directory.path}/{topic}-{partition}"):
+            del self._place[key]
+            self._counts[directory.path] -= 1
+            directory.damaged.pop(key, None)
+
+    def by_path(self, path: str) -> LogDirectory | None:
+        """The directory, where it is in use."""
+        return self._online.get(path)
+
+    def future_of(self, key: Key) -> LogDirectory | None:
+        """The directory that has a future replica of a partition."""
+        return next((directory for directory in self.online if key in directory.futures), None)
+
+    def moved(self, key: Key, target: LogDirectory) -> None:
+        """A partition is in another directory, which may have failed just then."""
+        source = self._place.pop(key)
+        self._counts[source.path] -= 1
+        self._counts[target.path] += 1
+        if target.path in self._online:
+            self._place[key] = target
+
+    def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
+        """As of `LogDirectory.keep_only`; future replicas of what is not here go, too, and what was deleted before."""
+        named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
+        for directory in self.online:
+            try:
+                self._keep_only(directory, hosted, named)
+            except OSError as error:
+                why = f"cannot set aside what is not to be in {directory.path}: {error.strerror or error}"
+                if len(self.paths) == 1:
+                    self.on_end(f"{why}: the broker ends")
+                else:
+                    self.fail(directory, why)
+        for key, left in self._doubles.items():
+            self._place.pop(key, None)
+            for directory in (self._online[path] for path in left if path in self._online):
+                self._place[key] = directory
+        self._doubles.clear()
+        self._unlink_deleted(hosted)
+
+    def _keep_only(self, directory: LogDirectory, hosted: Mapping[Key, bytes], named: set[Key]) -> None:
+        """Raises OSError."""
+        for key in directory.keep_only(hosted, named):
+            self._counts[directory.path] -= 1
+            if key in self._doubles:
+                del self._doubles[key][directory.path]
+            else:
+                del self._place[key]
+        for key in [key for key in directory.futures if key not in hosted]:
+            discard_future(self._world, directory, key, 0)
+
+    def _unlink_deleted(self, hosted: Mapping[Key, bytes]) -> None:
+        """Of what the last process has renamed away, unlink what is not half of a move that was interrupted.
+
+        Kept is what has a future replica of the same number, and what may have one, or be one, in a directory that is
+        out of reach; what is of a topic that is to be here and is nowhere else.
+        """
+        futures = {name for directory in self.online for name in directory.futures.values()}
+        for directory in self.online:
+            for name in directory.deleted:
+                path, key = f"{directory.path}/{name}", key_of_deleted(name)
+                is_kept = bool(self.offline) or f"{name.removesuffix(DIRECTORY)}{FUTURE}" in futures
+                wanted = None if key is None or key in self._place else hosted.get(key)
+                if key is not None and wanted is not None and topic_id_in(self._world.disk, path) == wanted:
+                    self._halves[key] = path
+                    is_kept = True
+                if not is_kept:
+                    directory.garbage.add(0, path)
+            directory.deleted.clear()
+
+    def recovered(self) -> None:
+        """All partitions have been opened."""
+        for directory in self.online:
+            directory.is_recovered = True
+
+    def register(self, broker_epoch: int) -> None:
+        """What a clean stop writes down."""
+        for directory in self.online:
+            directory.broker_epoch = broker_epoch
+
+    def collect(self, one: Log) -> None:
+        """Take over the files that a log has renamed away."""
+        directory = self.of(one)
+        if directory is not None:
+            directory.collect(one)
+
+    async def start_written(self, one: Log) -> None:
+        """Return when a start that has just moved is in its file. Raises KafkaError."""
+        directory = self.of(one)
+        if directory is not None:
+            try:
+                await directory.start_offsets.written((one.topic, one.partition), one.start)
+            except OSError as error:
+                raise one.refusal(error) from error
+
+    # chores
+
+    async def keep_clean(self, config: Callable[[], BrokerConfig]) -> None:
+        """Compact logs, one at a time, as the settings in force say. Runs until it is cancelled."""
+        await Cleaner(self._world, self, config).run()
+
+    async def save_cleaned(self) -> None:
+        """Write down how far logs are clean."""
+        for directory in self.online:
+            await directory.save_cleaned()
+
+    async def checkpoint(self) -> None:
+        """As of `LogDirectory.checkpoint`, one after the other."""
+        for directory in self.online:
+            if directory.path in self._online:
+                await directory.checkpoint()
+
+    async def close(self) -> None:
+        """As of `LogDirectory.close`, of all directories at once."""
+        await asyncio.gather(*(directory.close() for directory in self.online))
+
+    # failures
+
+    def _disk_failed(self, directory: LogDirectory, topic: str, index: int, why: str) -> None:
+        if len(self.paths) == 1:
+            self.on_io_error(topic, index, why)
+        else:
+            self.fail(directory, why)
+
+    def fail(self, directory: LogDirectory, why: str) -> None:
+        """The device under a directory has failed: what is in it is offline until the next start."""
+        if self._online.pop(directory.path, None) is None:
+            return
+        self.offline[directory.path] = why
+        self.offline_ids.append(directory.id)
+        log.error("log directory %s is offline: %s", directory.path, why)
+        for key in [key for key, place in self._place.items() if place is directory]:
+            del self._place[key]
+        for one in directory.logs.values():
+            if one.offline is None:
+                one.offline = f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}"
+        if directory.path == self._metadata_path:
+            self.on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
+        elif not self._online:
+            self.on_end(f"{why}; none of log.dirs is left: the broker ends")
+        self.on_failure(directory, why)

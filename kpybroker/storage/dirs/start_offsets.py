@@ -1,0 +1,74 @@
+"""log-start-offset-checkpoint: the start offsets that segments do not show, written at once or by a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from kpybroker.storage.files.checkpoint_files import LOG_STARTS, write_offsets
+from kpybroker.world import Disk
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+class StartOffsets:
+    """The file of one log directory. It has one writer at a time, so that older rows never replace newer ones."""
+
+    def __init__(self, disk: Disk, directory: str, rows: Callable[[], dict[Key, int]]) -> None:
+        """rows: what the file should say now; a dictionary of the caller's own each time."""
+        self._disk = disk
+        self._directory = directory
+        self._rows = rows
+        self._on_disk: dict[Key, int] | None = None
+        self._writing: asyncio.Future[OSError | None] | None = None
+
+    def save(self) -> None:
+        """Write the rows if they have changed; not synced. Raises OSError.
+
+        Where a thread is writing it is left to that thread, which writes once more.
+        """
+        if self._writing is None and (rows := self._rows()) != self._on_disk:
+            self._write(rows)
+            self._on_disk = rows
+
+    def save_soon(self) -> None:
+        """The same, by the directory's thread where the device is slow. Raises OSError."""
+        if not self._disk.device(self._directory).is_slow:
+            self.save()
+        elif self._writing is None and self._rows() != self._on_disk:
+            self._writing = asyncio.ensure_future(self._write_by_thread())
+
+    async def written(self, key: Key, offset: int) -> None:
+        """Return when a start of the partition that was saved soon is in the file. Raises OSError."""
+        while self._writing is not None and (self._on_disk or {}).get(key, 0) < offset:
+            await self.write_ended()
+
+    async def write_ended(self) -> None:
+        """Until the write that is under way has ended. Raises OSError."""
+        if self._writing is not None and (error := await asyncio.shield(self._writing)) is not None:
+            raise error
+
+    async def settle(self) -> None:
+        """Until no thread writes the file."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    def _write(self, rows: dict[Key, int]) -> None:
+        write_offsets(self._disk, f"{self._directory}/{LOG_STARTS}", rows, sync=False)
+
+    async def _write_by_thread(self) -> OSError | None:
+        """One write; another begins where the rows have changed meanwhile. The error, which is also logged."""
+        rows = self._rows()
+        try:
+            await self._disk.off_loop(partial(self._write, rows), self._directory)
+        except OSError as error:
+            log.error("%s: %s cannot be written: %s", self._directory, LOG_STARTS, error)
+            self._writing = None
+            return error
+        self._on_disk = rows
+        self._writing = asyncio.ensure_future(self._write_by_thread()) if self._rows() != rows else None
+        return None

@@ -1,0 +1,394 @@
+"""One segment of a log: `.log` and its indexes, opened on first use."""
+
+from __future__ import annotations
+
+import logging
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.files.batch_headers import Walk
+from kpybroker.storage.files.file_pool import FilePool, is_short
+from kpybroker.storage.files.index import OffsetIndex, TimeIndex, whole
+from kpybroker.storage.files.txn_index import TxnIndex
+from kpybroker.wire.batch import HEADER_BYTES, Batch
+from kpybroker.world import Buffer, Disk
+
+log = logging.getLogger(__name__)
+
+LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
+MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+_SAVES, _SAVE_ENTRIES = 8, 4096
+"""An index is saved so many times while it fills, and after so many entries at the latest."""
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+class SegmentGone(KafkaError):
+    """Retention has deleted the segment, or cleaning has replaced it. As an answer: out of range."""
+
+
+class Segment:
+    """Batches from `base_offset` on. `size_bytes` counts what is queued too, `written_bytes` what is in the file."""
+
+    __slots__ = (
+        "_disk",
+        "_doomed",
+        "_handle",
+        "_index",
+        "_pool",
+        "_times",
+        "_users",
+        "aborted",
+        "base_offset",
+        "created_ms",
+        "deleted",
+        "first_timestamp",
+        "index_entries",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "roll_jitter_ms",
+        "since_entry_bytes",
+        "size_bytes",
+        "unsure_bytes",
+        "used",
+        "walked",
+        "written_bytes",
+    )
+
+    def __init__(self, disk: Disk, pool: FilePool, directory: str, base_offset: int, size_bytes: int = 0) -> None:
+        self._disk = disk
+        self._pool = pool
+        self.path = f"{directory}/{base_offset:020d}"
+        """Without a suffix."""
+        self.base_offset = base_offset
+        self.size_bytes = self.written_bytes = size_bytes
+        self.unsure_bytes = size_bytes
+        """Of what is below, this process has not seen all: it was in the file before, and recovery did not read it."""
+        self.walked = 0, 0
+        """The stretch of it whose batch headers were looked at."""
+        self.max_timestamp = self.max_timestamp_offset = -1
+        """Last offset of the batch with max_timestamp."""
+        self.first_timestamp: int | None = None
+        """max_timestamp of the first batch: the clock for rolling. None when it was not read yet, -1 without a time."""
+        self.created_ms = 0
+        self.roll_jitter_ms = 0
+        self.since_entry_bytes = 0
+        self.index_entries = 0
+        self.used = False
+        self.deleted = False
+        """The files are renamed away, or gone."""
+        self._handle = -1
+        self._doomed = False
+        self._users = 0
+        self._index: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+        self.aborted = TxnIndex(disk, self.path + TXN_INDEX)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, {self.size_bytes} bytes)"
+
+    # files
+
+    def handle(self) -> int:
+        """The open `.log`, made for the first bytes. Raises OSError, SegmentGone."""
+        self.used = True
+        if self._handle < 0:
+            if self.deleted:
+                raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment was deleted meanwhile")
+            self._handle = self._pool.open(self._disk, self.path + LOG, create=not self.written_bytes)
+            self._pool.opened(self)
+        return self._handle
+
+    def read_at_once(self, size: int, position: int) -> Buffer | None:
+        """Bytes of the `.log`, fewer at its end; None where it would wait for the disk. Raises OSError, SegmentGone."""
+        return self._disk.pread_nowait(self.handle(), size, position)
+
+    @property
+    def is_open(self) -> bool:
+        """`handle` needs no descriptor."""
+        return self._handle >= 0
+
+    @property
+    def busy(self) -> bool:
+        return self._users > 0
+
+    def hold(self) -> int:
+        """The open `.log` for a thread: it stays open until `let_go`."""
+        handle = self.handle()
+        self._users += 1
+        return handle
+
+    def let_go(self) -> None:
+        self._users -= 1
+        if self._doomed and not self._users:
+            self.drop_files()
+
+    def close_files(self) -> None:
+        """Close the file, save the indexes, forget what can be read again.
+
+        What cannot be saved stays in memory: the log that it is of meets the error when it needs the entries saved.
+        """
+        if not self._users:
+            self._close()
+        try:
+            self.save_indexes()
+        except OSError as error:
+            log.warning("%s: the indexes are kept in memory: %s", self.path, error)
+        else:
+            self.drop_files()
+
+    def retire(self) -> None:
+        """The files are being deleted: nobody opens them again."""
+        self.deleted = True
+        self.drop_files()
+
+    def drop_files(self) -> None:
+        """Close without saving: the files are deleted, or cannot be written any more."""
+        self._index = self._times = None
+        self.aborted.drop()
+        self._doomed = self._users > 0
+        if self._doomed:
+            return  # a thread uses the file; the last one closes it
+        self._close()
+
+    def _close(self) -> None:
+        if self._handle >= 0:
+            self._pool.closed(self)
+            handle, self._handle = self._handle, -1
+            self._disk.close(handle)
+
+    def _read_index(self, suffix: str, entry_bytes: int) -> bytes:
+        try:
+            handle = self._pool.open(self._disk, self.path + suffix)
+        except FileNotFoundError:
+            return b""
+        try:
+            content = self._disk.pread(handle, self._disk.size(handle), 0)
+        finally:
+            self._disk.close(handle)
+        return whole(content, entry_bytes)
+
+    @property
+    def has_indexes(self) -> bool:
+        """The indexes are in memory."""
+        return self._index is not None
+
+    async def load_indexes_cold(self) -> None:
+        """Read the indexes on a thread. Raises OSError."""
+        contents: list[bytes] = []
+        for suffix in (INDEX, TIME_INDEX):
+            content = b""
+            if self._disk.exists(self.path + suffix):
+                handle = self._pool.open(self._disk, self.path + suffix)
+                try:
+                    content = await self._disk.cold_read(handle, self._disk.size(handle), 0)
+                finally:
+                    self._disk.close(handle)
+            contents.append(content)
+        if self._index is None:
+            self.handle()
+            self._index = OffsetIndex(self.base_offset, whole(contents[0], OffsetIndex.entry_bytes))
+            self._times = TimeIndex(self.base_offset, whole(contents[1], TimeIndex.entry_bytes))
+
+    def index(self) -> OffsetIndex:
+        """The offset index, from its file when it is not in memory. Raises OSError."""
+        if self._index is None:
+            self._load_indexes()
+            assert self._index is not None
+        return self._index
+
+    def times(self) -> TimeIndex:
+        """The time index, from its file when it is not in memory. Raises OSError."""
+        if self._times is None:
+            self._load_indexes()
+            assert self._times is not None
+        return self._times
+
+    def _load_indexes(self) -> None:
+        self.handle()  # the pool then knows that this segment holds memory
+        offsets = times = b""
+        if self.written_bytes:
+            offsets = self._read_index(INDEX, OffsetIndex.entry_bytes)
+            times = self._read_index(TIME_INDEX, TimeIndex.entry_bytes)
+        self._index, self._times = OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)
+
+    def clear_indexes(self) -> None:
+        """Begin both anew: the files, if any, are cut when they are saved."""
+        self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.index_entries = 0
+        self.since_entry_bytes = 0
+
+    def save_indexes(self, *, make: bool = False) -> None:
+        """Write the entries that are only in memory; `make` also makes empty files, which Kafka looks for."""
+        for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
+            missing = make and not self._disk.exists(self.path + suffix)
+            if index is None:
+                if missing:
+                    self._disk.close(self._disk.open(self.path + suffix, create=True))
+                continue
+            if len(index.entries) > index.saved_bytes or missing:
+                self._save(index, suffix)
+        self.aborted.save()
+
+    def _save(self, index: OffsetIndex | TimeIndex, suffix: str) -> None:
+        handle = self._disk.open(self.path + suffix, create=True)
+        try:
+            if index.saved_bytes == 0:
+                self._disk.truncate(handle, 0)
+            if len(index.entries) > index.saved_bytes:
+                self._disk.pwritev(handle, [bytes(index.entries[index.saved_bytes :])], index.saved_bytes)
+                index.saved_bytes = len(index.entries)
+        finally:
+            self._disk.close(handle)
+
+    def rewrite_indexes(self) -> None:
+        """Make the files hold exactly the entries in memory: after a rebuild or a truncation."""
+        for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
+            assert index is not None, "indexes are in memory when they were changed"
+            if not index.entries and not self._disk.exists(self.path + suffix):
+                continue
+            index.saved_bytes = 0
+            self._save(index, suffix)
+
+    # writing
+
+    def add(self, batch: Batch, settings: LogSettings) -> None:
+        """Count a batch that goes to the end of the segment, offsets assigned. Raises OSError."""
+        position, size = self.size_bytes, batch.size_bytes
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = batch.base_offset + batch.last_offset_delta
+        if position == 0:
+            self.first_timestamp = batch.max_timestamp
+        if self.since_entry_bytes > settings.index_interval_bytes:
+            self._add_entry(batch.last_offset, position, settings.segment_index_bytes)
+        self.size_bytes = position + size
+        self.since_entry_bytes += size
+
+    def _add_entry(self, last_offset: int, position: int, limit_bytes: int) -> None:
+        """Where descriptors are short it is left to a later batch: a look-up then begins a little earlier."""
+        try:
+            index, times = self.index(), self.times()
+            index.add(last_offset, position)
+            times.add(self.max_timestamp, self.max_timestamp_offset)
+            self.index_entries += 1
+            self.since_entry_bytes = 0
+            most = min(_SAVE_ENTRIES, limit_bytes // (_SAVES * TimeIndex.entry_bytes)) * OffsetIndex.entry_bytes
+            if len(index.entries) - index.saved_bytes > most and not self._disk.device(self.path).is_slow:
+                self.save_indexes()
+        except OSError as error:
+            if not is_short(error):
+                raise
+
+    def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
+        """Whether a batch that will end at `last_offset` belongs into a new segment. Raises OSError."""
+        size = self.size_bytes
+        if not size:
+            return False
+        first = self.first_timestamp
+        if first is None:
+            first = self.began_ms()
+        waited_ms = (batch.max_timestamp - first if first >= 0 else now_ms - self.created_ms) + self.roll_jitter_ms
+        return (
+            size + batch.size_bytes > settings.segment_bytes
+            or waited_ms > settings.segment_ms
+            or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # what is active is not cleaned
+            or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
+            or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
+        )
+
+    def began_ms(self) -> int:
+        """max_timestamp of the first batch, -1 without a time. Raises OSError."""
+        if self.first_timestamp is None:
+            header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
+            self.first_timestamp = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
+        return self.first_timestamp
+
+    def seal(self) -> None:
+        """No more batches come: the time index ends with the largest timestamp, and both indexes are saved."""
+        if self.max_timestamp >= 0:
+            self.times().add(self.max_timestamp, self.max_timestamp_offset)
+        self.save_indexes(make=True)
+
+    def largest_timestamp(self) -> int:
+        """max_timestamp, from the time index where the segment was not read; -1 when there is none."""
+        if self.max_timestamp < 0 and self.size_bytes:
+            last = self.times().last()
+            if last is not None:
+                self.max_timestamp, self.max_timestamp_offset = last
+        return self.max_timestamp
+
+    def cut(self, position: int, next_offset: int) -> None:
+        """Forget everything from `position` on, where the batch with `next_offset` would begin. Raises OSError."""
+        handle = self.handle()
+        self.index().cut(position)
+        self.times().cut(next_offset)
+        self.aborted.cut(next_offset)
+        self._disk.truncate(handle, position)
+        self.size_bytes = self.written_bytes = position
+        self.unsure_bytes = min(self.unsure_bytes, position)
+        self.walked = self.walked[0], min(self.walked[1], position)
+        self.index_entries = len(self.index())
+        self.max_timestamp = self.max_timestamp_offset = -1
+        if position == 0:
+            self.first_timestamp = None
+        self.rewrite_indexes()
+        self.recount()
+
+    def truncate_file(self) -> None:
+        """Make the file end where the segment does. Raises OSError."""
+        self._disk.truncate(self.handle(), self.size_bytes)
+
+    def recount(self) -> None:
+        """max_timestamp and the bytes since the last index entry, from the indexes and the batches behind them."""
+        last = self.index().last()
+        position = last[1] if last else 0
+        self.since_entry_bytes = self.written_bytes - position
+        self.index_entries = len(self.index())
+        self.largest_timestamp()
+        walk = self.walk(position)
+        for _, _, next_offset, _ in walk:
+            batch = walk.header()
+            if batch.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, next_offset - 1
+
+    # reading
+
+    def is_walked(self, begin: int, end: int) -> bool:
+        """What is from `begin` to `end` needs no look at its headers any more."""
+        return begin >= self.unsure_bytes or (self.walked[0] <= begin and min(end, self.unsure_bytes) <= self.walked[1])
+
+    def note_walked(self, begin: int, end: int) -> None:
+        """The headers from `begin` to `end` are those of whole batches, one behind the other."""
+        first, last = self.walked
+        if first <= begin <= last or begin <= first <= end:
+            begin, end = min(first, begin), max(last, end)
+        self.walked = begin, end
+        if begin == 0 and end >= self.unsure_bytes:
+            self.unsure_bytes = 0
+
+    def locate(self, offset: int) -> tuple[int, int, int] | None:
+        """(position, base offset, next offset) of the batch that holds `offset`, or of the first one after it.
+
+        None when every batch ends before. May wait for the disk.
+        """
+        position = self.index().position_for(offset)
+        for at, base_offset, next_offset, _ in self.walk(position):
+            if next_offset > offset:
+                return at, base_offset, next_offset
+        return None
+
+    def walk(self, position: int = 0, chunk_bytes: int = 1 << 16) -> Walk:
+        """(position, base offset, next offset, size in bytes) of each written batch from `position` on."""
+        return Walk(self, position, chunk_bytes)
+
+    def read(self, size: int, position: int) -> bytes:
+        """May wait for the disk. Raises OSError."""
+        return self._disk.pread(self.handle(), size, position)
+
+    def batch_at(self, position: int, size_bytes: int) -> Batch:
+        """The whole batch; may wait for the disk."""
+        return Batch(memoryview(self.read(size_bytes, position)))

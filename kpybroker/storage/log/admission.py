@@ -1,0 +1,160 @@
+"""What a client's batch must be before it is appended, and the three cases in which it is changed.
+
+Always checked, from the header: size, magic, CRC, count = last offset delta + 1, whether so many records can be in so
+many bytes, no control bit, maximum timestamp. Then the records are walked over; `kpybroker.record.validation=count`
+does without where the topic can: where it is not compacted, takes records of any age, and has its producers' codec.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from kpybroker.config import LogSettings
+from kpybroker.config.log_settings import LONG_MAX
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.log.reencoding import (
+    LOG_APPEND_TIME_TYPE,
+    PLAIN_PIECE_BYTES,
+    RECORD_BYTES_MIN,
+    RECORDS_LIMIT,
+    Opening,
+    opened,
+    records_possible,
+    refusal,
+)
+from kpybroker.wire.batch import (
+    CODEC_MASK,
+    CONTROL,
+    CRC_FROM,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    Batch,
+)
+from kpybroker.wire.checksum import crc32c
+from kpybroker.wire.compression import CODEC_BY_NAME, Codec
+from kpybroker.wire.small_batches import are_sound, is_sole_record
+from kpybroker.wire.walking import SLICE_RECORDS
+
+NOTHING, RECORDS, ALL = 0, 1, 2
+"""What of a client's batch has been looked at before its append: its records are sound, its header too."""
+_NOT_A_CLIENTS = CONTROL | LOG_APPEND_TIME
+_LAST_CODEC = int(Codec.ZSTD)
+_SMALLEST_BYTES = HEADER_BYTES + RECORD_BYTES_MIN
+
+
+class Appended(NamedTuple):
+    """Where a batch is. A duplicate has the offsets of the batch it repeats. Times are -1 with CreateTime."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int = -1
+    duplicate: bool = False
+
+
+appended = partial(tuple.__new__, Appended)
+"""A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
+
+
+def changes_batches(settings: LogSettings) -> bool:
+    """Whether `settings` need more of a batch than that it is sound."""
+    return (
+        settings.compression_type != "producer"
+        or settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
+        or _must_open(settings)
+    )
+
+
+def _must_open(settings: LogSettings) -> bool:
+    """The header has the newest of the timestamps alone."""
+    has_oldest = settings.message_timestamp_before_max_ms < LONG_MAX and not batch_time_is_ours(settings)
+    return settings.compacted or has_oldest
+
+
+def batch_time_is_ours(settings: LogSettings) -> bool:
+    """Batches carry the time of their append."""
+    return settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
+
+
+def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
+    """Refuse a batch that no client may append. Raises KafkaError."""
+    size_bytes, record_count, attributes = batch.size_bytes, batch.record_count, batch.attributes
+    if size_bytes > settings.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {batch.size_bytes} bytes, max.message.bytes is {settings.max_message_bytes}",
+        )
+    if crc32c(batch.view[CRC_FROM:]) != batch.crc:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC of the batch is not {batch.crc:#010x}")
+    if size_bytes > settings.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"batch of {batch.size_bytes} bytes, segment.bytes is {settings.segment_bytes}",
+        )
+    if batch.base_offset or record_count <= 0 or record_count != batch.last_offset_delta + 1:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"batch of {batch.record_count} records from offset {batch.base_offset}"
+            f" with last offset delta {batch.last_offset_delta}",
+        )
+    if attributes and (attributes & _NOT_A_CLIENTS or attributes & CODEC_MASK > _LAST_CODEC):
+        _refuse_attributes(batch)
+    if record_count > 1 or size_bytes < _SMALLEST_BYTES:
+        _check_count(batch)
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {batch.base_sequence} of producer {batch.producer_id}")
+    latest = now_ms + settings.message_timestamp_after_max_ms
+    if batch.max_timestamp > latest and not batch_time_is_ours(settings):
+        text = f"timestamp {batch.max_timestamp} is after {latest}"
+        raise refusal(ErrorCode.INVALID_TIMESTAMP, text, [batch.last_offset_delta])
+
+
+def _check_count(batch: Batch) -> None:
+    count, body_bytes = batch.record_count, batch.size_bytes - HEADER_BYTES
+    if count > records_possible(batch.codec, body_bytes):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{count} records cannot be in {body_bytes} bytes")
+    if batch.codec and count > RECORDS_LIMIT:
+        text = f"a compressed batch of {count} records: at most {RECORDS_LIMIT} are taken"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
+
+
+def _refuse_attributes(batch: Batch) -> None:
+    if batch.is_control:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
+    if batch.codec > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {batch.codec}")
+    raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients are not allowed to set the timestamp type LogAppendTime")
+
+
+def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
+    """Most batches are small and not compressed: they are checked here. The topic must need no more than that.
+
+    False says nothing: `opening` knows.
+    """
+    if not settings.record_validation_full:
+        return True
+    count, newest = batch.record_count, batch.max_timestamp - batch.base_timestamp
+    if batch.attributes & CODEC_MASK:
+        return False
+    if count == 1:
+        return not newest and is_sole_record(batch.view, HEADER_BYTES)
+    if count > SLICE_RECORDS or batch.size_bytes > PLAIN_PIECE_BYTES:
+        return False
+    return are_sound(bytes(batch.view[HEADER_BYTES:]), count, newest)
+
+
+def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
+    """The batch as the topic wants it: checked, opened, compressed anew, stamped. Raises KafkaError."""
+    batch = yield from opening_unstamped(batch, settings, now_ms)
+    if batch_time_is_ours(settings):
+        batch.stamp(now_ms)
+    return batch
+
+
+def opening_unstamped(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
+    """As `opening`, without the time of the append: the same bytes may be opened again. Raises KafkaError."""
+    check_header(batch, settings, now_ms)
+    codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names none
+    if settings.record_validation_full or _must_open(settings) or codec != batch.codec:
+        batch = yield from opened(batch, codec, settings, now_ms)
+    return batch

@@ -1,0 +1,322 @@
+"""Which bytes of a directory are a log: loading after a clean stop, and recovery after any other.
+
+After a clean stop the files are believed. Otherwise every batch of the segments from the recovery point on is checked,
+the first one that is not whole and sound ends the log, and indexes, leader epochs and producer state are made anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import Damage
+from kpybroker.storage.files.epochs import LeaderEpochs
+from kpybroker.storage.files.file_pool import FilePool
+from kpybroker.storage.files.segment import (
+    INDEX,
+    LOG,
+    MAX_RELATIVE_OFFSET,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    Segment,
+    file_name,
+)
+from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.log.swapping import CLEANED, DELETED, finish_swaps
+from kpybroker.storage.producers.loading import load_producers
+from kpybroker.storage.producers.producers import ProducerStates
+from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
+from kpybroker.world import Disk
+
+log = logging.getLogger(__name__)
+
+_SCAN_BYTES = 4 << 20
+_ALL = 1 << 63
+_LEFTOVERS = (DELETED, CLEANED, ".tmp")
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a directory holds."""
+
+    segments: Segments
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    start: int
+    end: int
+    cleaned_end: int = 0
+    """Compaction has cleaned what is below."""
+
+
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """What is known of a log before its files are read."""
+
+    clean: bool
+    recovery_point: int
+    log_start: int
+    now_ms: int
+    producer_expiration_ms: int
+    cleaned_end: int = 0
+    synced_end: int = 0
+    """What is below was on the disk: what cannot be read there is damage, and never the tail of a crash."""
+
+
+def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
+    """What a new directory holds."""
+    epochs = LeaderEpochs(disk, directory)
+    epochs.noted = -2
+    return Loaded(Segments([Segment(disk, pool, directory, start)]), epochs, ProducerStates(), start, start)
+
+
+def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:
+    """Open a log. Raises Damage, OSError."""
+    names = _without_leftovers(disk, directory)
+    bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdecimal())
+    for name in names:
+        stem, dot, suffix = name.partition(".")
+        if dot + suffix in (INDEX, TIME_INDEX, TXN_INDEX) and stem.isdecimal() and int(stem) not in bases:
+            disk.unlink(f"{directory}/{name}")
+    found = [
+        Segment(disk, pool, directory, base, disk.path_size(f"{directory}/{file_name(base, LOG)}")) for base in bases
+    ]
+    epochs = LeaderEpochs(disk, directory)
+    if not found:
+        found = [Segment(disk, pool, directory, max(origin.log_start, 0))]
+    segments = Segments(found)
+    segments.any_aborted = any(name.endswith(TXN_INDEX) for name in names)
+    for segment in segments:
+        segment.created_ms = origin.now_ms
+    epochs_known = _load_epochs(epochs, names)
+    _refuse_emptied(segments, settings, origin)
+    if origin.clean:
+        end = believed = _believe(segments, names, settings, epochs)
+    else:
+        believed = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
+        end = _recover(disk, segments, frozenset(names), settings, epochs, origin)
+    if bases:
+        _refuse_lost_end(segments.active, end, origin)
+    start = max(origin.log_start, segments.first.base_offset)
+    if start > end:
+        log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
+        for segment in segments.replace_all(Segment(disk, pool, directory, start)):
+            _delete_segment(disk, segment)
+        segments.active.created_ms = origin.now_ms
+        end = believed = start
+    if not epochs_known and end > start:
+        epochs.cut_end(0, save=False)  # what was seen in the last segments says nothing of those before
+        _read_epochs(segments, epochs)
+    epochs.cut_end(end)
+    epochs.cut_start(start)
+    producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms, believed)
+    return Loaded(segments, epochs, producers, start, end, min(origin.cleaned_end, end))
+
+
+def _without_leftovers(disk: Disk, directory: str) -> list[str]:
+    """Names in the directory; ends or deletes what an interrupted cleaning, deletion or replacement left."""
+    finish_swaps(disk, directory)
+    kept = []
+    for name in disk.list(directory):
+        if name.endswith(_LEFTOVERS):
+            disk.unlink(f"{directory}/{name}")
+        else:
+            kept.append(name)
+    return kept
+
+
+def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
+    """False where the file is missing or damaged: every batch carries its epoch too."""
+    if "leader-epoch-checkpoint" not in names:
+        return False
+    try:
+        epochs.load()
+    except Damage as damage:
+        log.warning("%s; leader epochs are read from the batches", damage)
+        return False
+    return bool(epochs.entries)  # a loss of power can leave an empty file
+
+
+def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
+    for segment in segments:
+        walk = segment.walk(0, _SCAN_BYTES)
+        for _, base_offset, _, _ in walk:
+            epoch = walk.header().leader_epoch
+            if epoch > epochs.latest:
+                epochs.assign(epoch, base_offset, save=False)
+    epochs.save()
+
+
+def _believe(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
+    """Load after a clean stop; a segment without its index is read through. Returns the end offset."""
+    present = frozenset(names)
+    end = segments.first.base_offset
+    for segment in segments:
+        if segment.size_bytes and _lacks_index(segment, present):
+            end = _index_anew(segment, settings, epochs)
+        elif segment is segments.active:
+            end = _end_of(segment)
+    return end
+
+
+def _lacks_index(segment: Segment, present: frozenset[str]) -> bool:
+    return not present.issuperset(file_name(segment.base_offset, suffix) for suffix in (INDEX, TIME_INDEX))
+
+
+def _index_anew(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
+    log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
+    end, _ = scan(segment, settings, epochs, segment.base_offset, _ALL)
+    segment.seal()
+    return end
+
+
+def _end_of(segment: Segment) -> int:
+    end = segment.base_offset
+    if not segment.size_bytes:
+        return end
+    last = segment.index().last()
+    position = last[1] if last else 0
+    reached = 0
+    for at, _, next_offset, size in segment.walk(position):
+        end, reached = next_offset, at + size
+    if reached != segment.size_bytes:
+        raise Damage(
+            f"{segment.path}{LOG}: after a clean stop, the bytes from {reached} to {segment.size_bytes} are not batches"
+        )
+    segment.largest_timestamp()
+    segment.since_entry_bytes = segment.size_bytes - position
+    segment.index_entries = len(segment.index())
+    return end
+
+
+def _recover(
+    disk: Disk,
+    segments: Segments,
+    present: frozenset[str],
+    settings: LogSettings,
+    epochs: LeaderEpochs,
+    origin: Origin,
+) -> int:
+    """Check all batches from the recovery point's segment on, cut at the first bad one. Returns the end offset."""
+    first = segments.first_in_doubt(origin.recovery_point)
+    for number in range(first):
+        if segments[number].size_bytes and _lacks_index(segments[number], present):
+            _index_anew(segments[number], settings, epochs)
+    end = segments[first].base_offset
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if segment.base_offset < end:
+            raise Damage(f"{segment.path}{LOG}: begins below offset {end}, where the segment before it ends")
+        file_bytes = segment.size_bytes
+        end, why = scan(segment, settings, epochs, segment.base_offset, origin.synced_end)
+        if not why and number + 1 < len(segments) and not settings.compacted:
+            following = segments[number + 1].base_offset
+            if following > max(end, origin.cleaned_end, origin.synced_end):
+                # only cleaning leaves gaps; this is a tail that was lost between two batches
+                why = f"its batches end before offset {following}, where the next segment begins"
+                _refuse_lost_end(segment, end, origin)
+        if why:
+            lost = segments.take_after(number)
+            log.warning(
+                "%s%s: %s; cut at offset %d, position %d: %d bytes and %d later segments are dropped",
+                *(segment.path, LOG, why, end, segment.size_bytes, file_bytes - segment.size_bytes, len(lost)),
+            )
+            for later in lost:
+                _delete_segment(disk, later)
+            break
+        if segment is not segments.active:
+            segment.seal()
+    return end
+
+
+def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -> None:
+    """Only cleaning leaves a segment without batches before another, and a crash where nothing was on the disk."""
+    if settings.compacted:
+        return
+    for number in range(len(segments) - 1):
+        segment = segments[number]
+        is_believed = origin.clean or segment.base_offset < origin.synced_end
+        if is_believed and not segment.size_bytes and segment.base_offset >= origin.cleaned_end:
+            following = segments[number + 1].base_offset
+            raise Damage(
+                f"{segment.path}{LOG}: empty, where the batches from offset {segment.base_offset} to {following} "
+                "should be; stop the broker, and see `kpybroker storage check` and `repair`"
+            )
+
+
+def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
+    if origin.log_start <= end < origin.synced_end:
+        raise Damage(
+            f"{last.path}{LOG}: its batches end at offset {end}, and those below {origin.synced_end} had been on the "
+            "disk; stop the broker, and see `kpybroker storage check` and `repair`"
+        )
+
+
+def scan(
+    segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int, synced_end: int = 0
+) -> tuple[int, str]:
+    """Check every batch and make the indexes anew; what follows the last sound batch is cut off.
+
+    Returns the end offset, and why the segment was cut ("" where it was not). Raises OSError; Damage, and nothing is
+    cut off, where that would be below `synced_end`: no crash has left it so.
+    """
+    file_bytes = segment.size_bytes
+    segment.size_bytes = segment.written_bytes = segment.unsure_bytes = 0
+    segment.max_timestamp = segment.max_timestamp_offset = -1
+    segment.clear_indexes()
+    why = ""
+    chunk, chunk_at, position = b"", 0, 0
+    while position < file_bytes:
+        inside = position - chunk_at
+        needed = HEADER_BYTES
+        if inside + PREFIX_BYTES <= len(chunk):
+            needed = max(header_at(chunk, inside)[1], HEADER_BYTES)
+        if position + needed > file_bytes:
+            why = f"a batch of {needed} bytes with {file_bytes - position} left"
+            break
+        if inside + needed > len(chunk):
+            chunk, chunk_at, inside = segment.read(max(_SCAN_BYTES, needed), position), position, 0
+            if len(chunk) < needed:
+                raise Damage(f"{segment.path}{LOG}: shorter than it was a moment ago")
+            continue
+        batch = Batch(memoryview(chunk)[inside : inside + needed])
+        why = _unsound(batch, segment, end)
+        if why:
+            break
+        if batch.leader_epoch > epochs.latest:
+            epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
+        segment.add(batch, settings)
+        end = batch.next_offset
+        position += needed
+    if why and end < synced_end:
+        raise Damage(
+            f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, and this had been on "
+            "the disk; stop the broker, and see `kpybroker storage check` and `repair`"
+        )
+    segment.written_bytes = segment.size_bytes
+    if segment.size_bytes < file_bytes:
+        segment.truncate_file()
+    segment.rewrite_indexes()
+    epochs.save_if_changed()
+    return end, why
+
+
+def _unsound(batch: Batch, segment: Segment, end: int) -> str:
+    """Why these bytes are not the batch that belongs here; "" where they are."""
+    if batch.size_bytes != len(batch.view):
+        return f"a batch of {batch.size_bytes} bytes"
+    if batch.magic != 2:
+        return f"a batch with magic {batch.magic}"
+    if batch.last_offset_delta < 0 or batch.base_offset < end:
+        return f"a batch from offset {batch.base_offset} where {end} is next"
+    if batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return f"a batch with offset {batch.last_offset}, too far from the segment's first"
+    return "" if batch.crc_ok() else "a batch with a wrong CRC"
+
+
+def _delete_segment(disk: Disk, segment: Segment) -> None:
+    segment.retire()
+    for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+        if disk.exists(segment.path + suffix):
+            disk.unlink(segment.path + suffix)

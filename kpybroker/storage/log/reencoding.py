@@ -1,0 +1,152 @@
+"""Batches that are opened before they are appended: their records walked over, their bytes compressed another way.
+
+As in Apache Kafka, a batch must have the records its header promises, with timestamps that the topic takes, and with
+keys if it is compacted. Their offsets must follow one another (Kafka numbers them anew): no record is changed.
+
+Opening is done in slices, so that others have their turn: see `slices.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from kpybroker.config import LogSettings
+from kpybroker.config.log_settings import LONG_MAX
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.storage.log.slices import Work
+from kpybroker.wire.batch import HEADER_BYTES, Batch, with_body
+from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, stored_pieces
+from kpybroker.wire.decompressed import Load
+from kpybroker.wire.record_fields import Piece
+from kpybroker.wire.walking import Walk, walk_through
+
+RECORDS_LIMIT = 1 << 20
+"""Records of a batch that is compressed: a few bytes of zstd can say millions."""
+HEADERS_LIMIT = 1 << 22
+"""Headers of a batch that is compressed, for the same reason: they take as long as a quarter as many records."""
+PLAIN_LIMIT_BYTES = 128 << 20
+"""What a batch may decompress to; as much as compaction reads again."""
+RECOMPRESSED_LIMIT_BYTES = 32 << 20
+"""What a batch may decompress to that is compressed anew, and so is in memory whole."""
+ON_LOOP_BYTES = 1 << 20
+"""What is decompressed in one go on the loop; more goes to a thread."""
+COMPRESSED_ON_LOOP_BYTES = 64 << 10
+SLOWLY_ON_LOOP_BYTES = 8 << 10
+"""What is compressed in one go on the loop, at most levels and at the slow ones: one to three milliseconds."""
+PLAIN_PIECE_BYTES = 64 << 10
+"""A batch that is not compressed is walked over in pieces of this size."""
+RECORD_BYTES_MIN = 7
+"""The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
+FEW_BYTES = 1024
+"""Records of more bytes on average are looked at where they are: to copy them would cost more."""
+LOG_APPEND_TIME_TYPE = "LogAppendTime"
+_EVER = 1 << 64
+_LEVELS: dict[int, Callable[[LogSettings], int]] = {
+    Codec.GZIP: lambda settings: settings.compression_gzip_level,
+    Codec.LZ4: lambda settings: settings.compression_lz4_level,
+    Codec.ZSTD: lambda settings: settings.compression_zstd_level,
+}
+_SLOW_FROM: dict[int, int] = {Codec.GZIP: 7, Codec.LZ4: 3, Codec.ZSTD: 8}
+"""Levels from here on take 20 to 400 ms for a megabyte."""
+_BYTES_PER_BYTE: dict[int, int] = {
+    Codec.NONE: 1,
+    Codec.GZIP: 1032,
+    Codec.SNAPPY: 64,
+    Codec.LZ4: 255,
+    Codec.ZSTD: 1 << 17,
+}
+"""More than one byte of the codec can become."""
+Opening = Work[Batch]
+"""Opens a batch, and returns the one to append."""
+
+
+def refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
+    """A refusal that names the records to blame by their index in the batch."""
+    error = KafkaError(code, text)
+    error.records = [(index, text) for index in records]
+    return error
+
+
+def records_possible(codec: int, body_bytes: int) -> int:
+    """More records than this cannot be in so many bytes, whatever they are."""
+    return body_bytes * _BYTES_PER_BYTE[codec] // RECORD_BYTES_MIN
+
+
+def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Opening:
+    """The batch with its records checked, and compressed with `codec`. Raises KafkaError."""
+    anew = batch.codec != codec
+    earliest, latest = _times_taken(settings, now_ms)
+    base, is_ours = batch.base_timestamp, settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
+    found = Walk(earliest - base, latest - base, timeless=-1 - base, needs_keys=settings.compacted)
+    found.headers_limit = HEADERS_LIMIT if batch.codec else None
+    kept: list[Piece] = []
+    try:
+        source = plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES, clients_pieces)
+        yield from walk_through(found, _keeping(source, kept) if anew else source, batch.record_count)
+    except KafkaError as error:
+        if error.code != ErrorCode.CORRUPT_MESSAGE:
+            raise
+        # Kafka's answer to what cannot be decompressed. The other one tells Java to send the same bytes again
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
+    if settings.compacted and found.without_key:
+        text = "a compacted topic cannot accept a record without a key"
+        raise refusal(ErrorCode.INVALID_RECORD, text, found.without_key)
+    if found.out_of_time:
+        text = f"the timestamp of a record is not within [{earliest}, {latest}]"
+        raise refusal(ErrorCode.INVALID_TIMESTAMP, text, found.out_of_time)
+    newest = batch.max_timestamp if is_ours else base + found.newest
+    if anew:
+        return (yield from _compressed(batch, b"".join(kept), codec, newest, settings))
+    if newest != batch.max_timestamp:
+        batch.stamp(newest, 0)
+    return batch
+
+
+def plain_pieces(
+    batch: Batch,
+    limit_bytes: int,
+    decompressed: Callable[[int, memoryview, int], Iterable[Piece | Load]] = stored_pieces,
+) -> Iterable[Piece | Load]:
+    """The batch's records, `decompressed` to at most `limit_bytes` as they are asked for."""
+    body, codec = batch.view[HEADER_BYTES:], batch.codec
+    if codec:
+        return decompressed(codec, body, limit_bytes)
+    if len(body) <= PLAIN_PIECE_BYTES:
+        return (body if len(body) > FEW_BYTES * batch.record_count else bytes(body),)
+    return (body[at : at + PLAIN_PIECE_BYTES] for at in range(0, len(body), PLAIN_PIECE_BYTES))
+
+
+def compressed_on_loop_bytes(codec: int, level: int | None) -> int:
+    """So many bytes of records, at most, are compressed on the loop; `level` None for a codec without levels."""
+    if codec == Codec.NONE:
+        return RECOMPRESSED_LIMIT_BYTES
+    is_slow = level is not None and level >= _SLOW_FROM[codec] and (codec, level) != (Codec.LZ4, LZ4_DEFAULT_LEVEL)
+    return SLOWLY_ON_LOOP_BYTES if is_slow else COMPRESSED_ON_LOOP_BYTES
+
+
+def _keeping(source: Iterable[Piece | Load], kept: list[Piece]) -> Iterator[Piece | Load]:
+    for piece in source:
+        if isinstance(piece, Piece):
+            kept.append(piece)
+        yield piece
+
+
+def _times_taken(settings: LogSettings, now_ms: int) -> tuple[int, int]:
+    if settings.message_timestamp_type == LOG_APPEND_TIME_TYPE:
+        return -_EVER, _EVER
+    latest = min(now_ms + settings.message_timestamp_after_max_ms, LONG_MAX)
+    return now_ms - settings.message_timestamp_before_max_ms, latest
+
+
+def _compressed(batch: Batch, plain: bytes, codec: int, newest: int, settings: LogSettings) -> Opening:
+    level = _LEVELS[codec](settings) if codec in _LEVELS else None
+    work = partial(compress, codec, plain, level)
+    body = work() if len(plain) <= compressed_on_loop_bytes(codec, level) else (yield work)
+    changed = with_body(batch, codec, body, newest)
+    if changed.size_bytes > settings.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {changed.size_bytes} bytes after compression, max.message.bytes is {settings.max_message_bytes}",
+        )
+    return changed

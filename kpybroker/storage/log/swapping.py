@@ -1,0 +1,129 @@
+"""Cleaned segments take the place of the old ones by renaming files, so that a crash leaves the old or the new.
+
+Kafka's protocol. What is written is named `.cleaned`; complete and synced, it is renamed to `.swap`; the old files are
+renamed to `.deleted`; `.swap` loses its ending. A start that finds `.cleaned` deletes it; one that finds `.swap` ends
+what was begun: it deletes the segments from its base offset to its last batch, and takes the ending away. Of the files
+of a segment the `.log` is renamed last, so that it speaks for the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kpybroker.storage.files.batch_headers import WALKED
+from kpybroker.storage.files.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, file_name
+from kpybroker.wire.batch import PREFIX_BYTES
+from kpybroker.world import Disk
+
+if TYPE_CHECKING:
+    from kpybroker.storage.log.log import Log
+
+CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+_IN_ORDER = (INDEX, TIME_INDEX, TXN_INDEX, LOG)
+_CHUNK_BYTES = 1 << 20
+log = logging.getLogger(__name__)
+
+
+def swap(of: Log, old: list[Segment], new: Segment) -> None:
+    """Put `new`, whose files end in `.cleaned`, in the place of neighbours. In one step. Raises OSError.
+
+    An error in the middle is damage: the next start ends what was begun.
+    """
+    disk = of.world.disk
+    for suffix in _IN_ORDER:
+        _rename(disk, new.path + suffix + CLEANED, new.path + suffix + SWAP)
+    of.segments.replace(old, new)
+    remove(of, old)
+    for segment in old[1:]:
+        snapshot = segment.path + SNAPSHOT
+        if segment.base_offset != of.snapshot_end and disk.exists(snapshot):
+            _to_garbage(of, snapshot)
+    for suffix in _IN_ORDER:
+        _rename(disk, new.path + suffix + SWAP, new.path + suffix)
+
+
+def _rename(disk: Disk, old: str, new: str) -> None:
+    if disk.exists(old):
+        disk.rename(old, new)
+
+
+def remove(of: Log, segments: list[Segment]) -> None:
+    """Rename the files of segments away; they are unlinked later, off the loop. Raises OSError."""
+    of.reader.forget()
+    of.syncing.forget(segments)
+    for segment in segments:
+        segment.retire()
+        for suffix in _IN_ORDER:
+            path = segment.path + suffix
+            if of.world.disk.exists(path):
+                _to_garbage(of, path)
+
+
+def _to_garbage(of: Log, path: str) -> None:
+    of.world.disk.rename(path, path + DELETED)
+    of.garbage.append((of.world.steady_ms() + of.settings.file_delete_delay_ms, path + DELETED))
+
+
+def discard(disk: Disk, path: str) -> None:
+    """Delete what a cleaning that was given up has written. Raises OSError."""
+    for suffix in _IN_ORDER:
+        if disk.exists(path + suffix + CLEANED):
+            disk.unlink(path + suffix + CLEANED)
+
+
+def finish_swaps(disk: Disk, directory: str) -> None:
+    """At a start: delete what was not complete, end the swaps that had begun. Raises OSError."""
+    names = disk.list(directory)
+    unfinished = [base for name in names if (base := _base_of(name, LOG + CLEANED)) is not None]
+    first_unfinished = min(unfinished, default=1 << 63)
+    begun = []
+    for name in names:
+        base = _base_of(name, SWAP)
+        if base is not None and base >= first_unfinished:
+            # a split by Apache Kafka, or a cleaning whose .log was not renamed: the old segments are all there
+            disk.unlink(f"{directory}/{name}")
+        elif base is not None:
+            begun.append((base, name))
+    for base in sorted({base for base, name in begun if name.endswith(LOG + SWAP)}):
+        end = _next_offset(disk, f"{directory}/{file_name(base, LOG)}{SWAP}", base)
+        log.warning("%s: a cleaning of offsets %d to %d was interrupted; it is ended", directory, base, end)
+        _delete_between(disk, directory, base, max(end, base + 1))
+    for _, name in sorted(begun, key=lambda one: one[1].endswith(LOG + SWAP)):
+        disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+
+
+def _base_of(name: str, ending: str) -> int | None:
+    stem = name.partition(".")[0]
+    return int(stem) if name.endswith(ending) and stem.isdecimal() else None
+
+
+def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
+    """Behind the last whole batch of a file; its base offset when it is empty."""
+    handle = disk.open(path)
+    try:
+        size, position, end = disk.size(handle), 0, base_offset
+        chunk, chunk_at = b"", 0
+        while position + WALKED.size <= size:
+            inside = position - chunk_at
+            if inside + WALKED.size > len(chunk):
+                chunk, chunk_at, inside = disk.pread(handle, _CHUNK_BYTES, position), position, 0
+            first, length, last_delta = WALKED.unpack_from(chunk, inside)
+            if length <= 0 or position + length + PREFIX_BYTES > size:
+                break
+            end = first + last_delta + 1
+            position += length + PREFIX_BYTES
+        return end
+    finally:
+        disk.close(handle)
+
+
+def _delete_between(disk: Disk, directory: str, base_offset: int, end: int) -> None:
+    """The old segments; where a `.log` is gone, what else has its name belongs to the new one."""
+    present = set(disk.list(directory))
+    logs = sorted(base for name in present if (base := _base_of(name, LOG)) is not None and base_offset <= base < end)
+    for base in logs:
+        for suffix in _IN_ORDER:
+            name = file_name(base, suffix)
+            if name in present:
+                disk.unlink(f"{directory}/{name}")

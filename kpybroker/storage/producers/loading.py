@@ -1,0 +1,145 @@
+"""Producer state of a log that was just opened or cut: a snapshot, and the batches around it."""
+
+from __future__ import annotations
+
+import logging
+
+from kpybroker.errors import Damage
+from kpybroker.storage.files.checkpoint_files import read_file
+from kpybroker.storage.files.segment import SNAPSHOT, Segment, file_name
+from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.files.txn_index import AbortedTransaction
+from kpybroker.storage.producers.producers import Producer, ProducerStates
+from kpybroker.storage.producers.transactions import Ended
+from kpybroker.wire.batch import HEADER_BYTES
+from kpybroker.world import Disk
+
+log = logging.getLogger(__name__)
+
+_REPLAY_BYTES = 4 << 20
+_RECALL_BYTES = 8 << 10
+_RECALLED_ENTRIES = 128
+"""Index entries back from a snapshot: at least 512 KiB of small batches, or as many large ones."""
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """Offsets of the producer snapshots in a directory, growing."""
+    stems = (name[: -len(SNAPSHOT)] for name in disk.list(directory) if name.endswith(SNAPSHOT))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def load_producers(
+    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int, believed: int
+) -> ProducerStates:
+    """The newest sound snapshot at or below `believed`, and the batches around it. Raises OSError, Damage.
+
+    One from below the first segment is passed over: the batches that would complete it are deleted, among them perhaps
+    the marker of a transaction that it shows as open, or later sequences of a producer (as Kafka's
+    `ProducerStateManager.truncateAndReload`). Of the others those are kept that were made when a segment began: a
+    truncation may need them. Transaction indexes are made anew from offset `believed` on, where a segment begins or the
+    log ends.
+    """
+    producers = ProducerStates()
+    bases = frozenset(segment.base_offset for segment in segments)
+    first = segments.first.base_offset
+    for offset in reversed(snapshot_offsets(disk, directory)):
+        path = f"{directory}/{file_name(offset, SNAPSHOT)}"
+        if (producers.snapshot_offset >= 0 or believed < offset <= end) and offset in bases:
+            continue
+        if first <= offset <= believed and producers.snapshot_offset < 0:
+            try:
+                producers.load_snapshot(read_file(disk, path), offset, now_ms, expiration_ms)
+                continue
+            except Damage as damage:
+                log.warning("%s: %s; producer state is read from the batches before it", path, damage)
+        disk.unlink(path)
+    if len(producers):
+        _recall(producers, segments)
+    anew = [segments[at] for at in range(segments.number_for(believed), len(segments))] if believed < end else []
+    for segment in anew:
+        segment.aborted.clear()
+    _replay(producers, segments, end, believed)
+    _end_cleaned(producers, segments)
+    for segment in anew:
+        segment.aborted.save()
+    producers.end_offset = end
+    producers.expire(now_ms, expiration_ms)
+    return producers
+
+
+def _recall(producers: ProducerStates, segments: Segments) -> None:
+    """Know again the batches just before a snapshot, of which it keeps only each producer's newest.
+
+    A client that was cut off by a stop sends all that it had in flight again, up to five batches.
+    """
+    offset = producers.end_offset
+    parts: list[tuple[Segment, int]] = []
+    left = _RECALLED_ENTRIES
+    number = segments.number_for(offset - 1)
+    while number >= 0 and left > 0 and segments[number].base_offset < offset:
+        segment = segments[number]
+        if segment.size_bytes:
+            count, position = segment.index().back_from(offset, left)
+            parts.append((segment, position))
+            left -= count
+        left -= 1
+        number -= 1
+    for segment, position in reversed(parts):
+        walk = segment.walk(position, _RECALL_BYTES)
+        for _, _, next_offset, _ in walk:
+            if next_offset > offset:
+                break
+            producers.recall(walk.header())
+
+
+def _replay(producers: ProducerStates, segments: Segments, end: int, believed: int) -> None:
+    """Count the batches behind the snapshot; from `believed` on, note the transactions that were aborted."""
+    replay_from = max(producers.end_offset, segments.first.base_offset)
+    if replay_from >= end:
+        return
+    for number in range(segments.number_for(replay_from), len(segments)):
+        segment = segments[number]
+        located = segment.locate(replay_from) if replay_from > segment.base_offset else (0, 0, 0)
+        if located is None:
+            continue
+        walk = segment.walk(located[0], _REPLAY_BYTES)
+        for at, _, _, size in walk:
+            batch = walk.header()
+            if batch.producer_id < 0 or batch.base_offset < replay_from:
+                continue
+            ended = producers.update(segment.batch_at(at, size) if batch.is_control else batch)
+            if ended is not None:
+                note_end(producers, segments, segment, ended, has_index=batch.base_offset < believed)
+
+
+def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
+    """End the transactions that the snapshot shows as open and of which nothing is left, their marker neither.
+
+    Cleaning took them: it takes nothing of one that is open.
+    """
+    for known in producers:
+        first = known.current_txn_first_offset
+        if segments.first.base_offset <= first < producers.snapshot_offset:
+            last = known.batches[-1].last_offset if known.batches else first
+            if not any(_is_transactional(segments, known, offset) for offset in (first, last)):
+                producers.forget_transaction(known)
+
+
+def _is_transactional(segments: Segments, producer: Producer, offset: int) -> bool:
+    """The producer has written this offset, in a transaction."""
+    segment = segments.holding(offset)
+    located = segment.locate(offset)
+    if located is None or located[1] > offset:
+        return False
+    batch = segment.batch_at(located[0], HEADER_BYTES)
+    return batch.producer_id == producer.producer_id and batch.is_transactional
+
+
+def note_end(
+    producers: ProducerStates, segments: Segments, segment: Segment, ended: Ended, *, has_index: bool = False
+) -> None:
+    """A marker in `segment` ended a transaction: the index shows it where it was aborted."""
+    last_stable = producers.transactions.end(ended)
+    if ended.aborted and not has_index:
+        segments.any_aborted = True
+        segment.aborted.add(AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, last_stable))

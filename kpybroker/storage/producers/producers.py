@@ -1,0 +1,347 @@
+"""What a log knows of its producers: epoch, the last five batches, an open transaction (KIP-98, KIP-360, KIP-890).
+
+The snapshot file is Kafka's: version int16 = 1, CRC-32C uint32 of what follows, an int32 count, and per producer its id
+int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch
+int32, first offset of the open transaction int64. Of the five batches a snapshot keeps the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from struct import Struct
+from typing import NamedTuple
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.producers.transactions import NOT_NEEDED, Ended, Transactions, Verification, Verifications
+from kpybroker.wire.batch import TRANSACTIONAL, Batch
+from kpybroker.wire.checksum import crc32c
+from kpybroker.wire.markers import Marker, read_marker
+
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+"""Kafka's producer.id.expiration.ms."""
+BATCHES_KEPT = 5
+PRODUCERS_MAX = 30_000
+"""Of one log: for each newcomer beyond, one that has been idle for long is forgotten. A snapshot of so many, which is
+made while everybody waits, takes some 30 ms; one takes some 450 bytes of memory."""
+_LOOKED_AT = 8
+_HEADER = Struct(">hI")
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")
+_SEQUENCE_MASK = 0x7FFFFFFF
+
+
+class Written(NamedTuple):
+    """A batch that is in the log."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer:
+    """State of one producer id. Timestamps are its records', as in Kafka."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(self, producer_id: int, producer_epoch: int = -1) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.batches: list[Written] = []
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.current_txn_first_offset = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def idleness(self) -> tuple[bool, int]:
+        """The least is forgotten first: transactional ones last, for their epochs fence, and of others the oldest."""
+        return self.coordinator_epoch >= 0, self.batches[-1].last_offset if self.batches else -1
+
+
+def _idleness(known: Producer) -> tuple[bool, int]:
+    return known.idleness
+
+
+class ProducerStates:
+    """All producers of one log. `check` looks, `update` changes.
+
+    There are `limit` of them at most, but for those with an open transaction, of which a coordinator knows. A producer
+    that was forgotten goes on as one that is not known: it may begin anywhere, and what it sends twice is kept twice.
+    """
+
+    __slots__ = ("_by_id", "_limit", "end_offset", "snapshot_offset", "transactions", "verifications")
+
+    def __init__(self, limit: int = PRODUCERS_MAX) -> None:
+        self._limit = limit
+        self._by_id: dict[int, Producer] = {}
+        self.transactions = Transactions()
+        self.verifications = Verifications()
+        self.end_offset = 0
+        """Every batch below this offset has been counted."""
+        self.snapshot_offset = -1
+        """The snapshot that this state began with, -1 without one."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Producer]:
+        """All producers known, in the order they came."""
+        return iter(self._by_id.values())
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._by_id.get(producer_id)
+
+    def has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """The producer has a transaction open here, in this epoch."""
+        known = self._by_id.get(producer_id)
+        return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == producer_epoch
+
+    def verify(
+        self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool
+    ) -> Verification | None:
+        """What an append that may begin a transaction needs; None where one is open already (KIP-890).
+
+        bumps: the producer speaks the second protocol, in which each transaction has an epoch of its own. Raises
+        INVALID_PRODUCER_EPOCH.
+        """
+        if self.has_open(producer_id, producer_epoch):
+            return None
+        self.check_epoch(producer_id, producer_epoch)
+        return self.verifications.begin(producer_id, producer_epoch, sequence, now_ms, bumps=bumps)
+
+    def require_transaction(self, producer_id: int, producer_epoch: int, verified: Verification | None) -> None:
+        """Before transactional records are appended. Raises INVALID_TXN_STATE: none is open, and none was verified."""
+        if verified is NOT_NEEDED or self.has_open(producer_id, producer_epoch):
+            return
+        if verified is None or self.verifications.get(producer_id) is not verified:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the records are not part of an ongoing transaction")
+
+    def is_void(self, verified: Verification) -> bool:
+        """A marker came since it was begun, so that what was asked says nothing about what is open now."""
+        waiting = self.verifications.get(verified.producer_id)
+        return waiting is not verified and not self.has_open(verified.producer_id, verified.producer_epoch)
+
+    def check(self, batch: Batch, verified: Verification | None = None) -> Written | None:
+        """The earlier batch that `batch` repeats, else None: it may be appended.
+
+        Raises KafkaError: INVALID_TXN_STATE outside of a transaction, or within one for what is not part of it;
+        INVALID_PRODUCER_EPOCH behind a newer epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A producer that is not
+        known may begin with any sequence, its state can have been deleted with its records; but not with one above what
+        it had to begin with a moment ago.
+        """
+        known = self._by_id.get(batch.producer_id)
+        if known is None:
+            if batch.attributes & TRANSACTIONAL:
+                self.require_transaction(batch.producer_id, batch.producer_epoch, verified)
+                self._require_first(batch)
+            return None
+        first = batch.base_sequence
+        if batch.producer_epoch == known.producer_epoch:
+            last = (first + batch.last_offset_delta) & _SEQUENCE_MASK
+            for written in known.batches:
+                if written.first_sequence == first and written.last_sequence == last:
+                    return written
+            expected = (known.last_sequence + 1) & _SEQUENCE_MASK
+        else:
+            expected = 0
+        if batch.attributes & TRANSACTIONAL:
+            self.require_transaction(batch.producer_id, batch.producer_epoch, verified)
+        self.check_epoch(known.producer_id, batch.producer_epoch)
+        if first != expected:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {batch.producer_id} sent sequence {first}, expected {expected}",
+            )
+        if known.current_txn_first_offset >= 0 and not batch.attributes & TRANSACTIONAL:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {batch.producer_id} has a transaction open, and these records are not part of it",
+            )
+        return None
+
+    def _require_first(self, batch: Batch) -> None:
+        waiting = self.verifications.get(batch.producer_id)
+        lowest = batch.base_sequence if waiting is None else 0 if waiting.begins_at_zero else waiting.lowest_sequence
+        if batch.base_sequence > lowest:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {batch.producer_id} sent sequence {batch.base_sequence}, expected {lowest}",
+            )
+
+    def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        """Raises INVALID_PRODUCER_EPOCH behind a newer one."""
+        known = self._by_id.get(producer_id)
+        if known is not None and producer_epoch < known.producer_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {producer_epoch} of producer {producer_id} is older than {known.producer_epoch}",
+            )
+
+    def check_marker(self, marker: Marker, transaction_version: int) -> None:
+        """Raises INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED: there is a newer coordinator.
+
+        In the second protocol a transaction is ended in the epoch after its own: a marker in the epoch of an open one
+        is late, and of the one before (KIP-1228).
+        """
+        self.check_epoch(marker.producer_id, marker.producer_epoch)
+        known = self._by_id.get(marker.producer_id)
+        if known is None:
+            return
+        if transaction_version >= 2 and self.has_open(marker.producer_id, marker.producer_epoch):
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the transaction of producer {marker.producer_id} in epoch {marker.producer_epoch} is a newer one",
+            )
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} is older than {known.coordinator_epoch}",
+            )
+
+    def update(self, batch: Batch) -> Ended | None:
+        """Count a batch that is in the log, with its offsets assigned; it has a producer id.
+
+        Returns the transaction that it ends, if it ends one.
+        """
+        marker = read_marker(batch) if batch.is_control else None
+        if batch.is_control and marker is None:
+            return None
+        known = self._by_id.get(batch.producer_id)
+        if known is None:
+            if len(self._by_id) >= self._limit:
+                self._forget_one()
+            known = self._by_id[batch.producer_id] = Producer(batch.producer_id, batch.producer_epoch)
+        elif known.producer_epoch != batch.producer_epoch:
+            known.producer_epoch = batch.producer_epoch
+            known.batches = []
+        known.last_timestamp = batch.max_timestamp
+        if marker is not None:
+            return self._end_transaction(known, marker, batch.base_offset)
+        first, delta = batch.base_sequence, batch.last_offset_delta
+        kept = known.batches
+        if len(kept) == BATCHES_KEPT:
+            del kept[0]
+        last_sequence = (first + delta) & _SEQUENCE_MASK if first >= 0 else -1
+        kept.append(Written(first, last_sequence, batch.base_offset + delta, delta, batch.max_timestamp))
+        if batch.attributes & TRANSACTIONAL:
+            self.verifications.done(known.producer_id)
+            if known.current_txn_first_offset < 0:
+                known.current_txn_first_offset = batch.base_offset
+                self.transactions.begin(known.producer_id, batch.base_offset)
+        return None
+
+    def _end_transaction(self, known: Producer, marker: Marker, offset: int) -> Ended | None:
+        self.verifications.done(known.producer_id)
+        known.coordinator_epoch = marker.coordinator_epoch
+        first_offset, known.current_txn_first_offset = known.current_txn_first_offset, -1
+        if first_offset < 0:
+            return None
+        return Ended(known.producer_id, first_offset, offset, not marker.commits)
+
+    def _forget_one(self) -> None:
+        """The most idle one of a few; the others have their turn again after all the rest."""
+        some = list(islice(self._by_id.values(), _LOOKED_AT))
+        for known in some:
+            del self._by_id[known.producer_id]
+        gone = min((known for known in some if known.current_txn_first_offset < 0), key=_idleness, default=None)
+        self._by_id.update((known.producer_id, known) for known in some if known is not gone)
+
+    def _keep_limit(self) -> None:
+        """Of a snapshot that has more, made before there was a limit, or by Apache Kafka."""
+        more = len(self._by_id) - self._limit
+        if more > 0:
+            idle = sorted((each for each in self if each.current_txn_first_offset < 0), key=_idleness)
+            for known in idle[:more]:
+                del self._by_id[known.producer_id]
+
+    def forget_transaction(self, known: Producer) -> None:
+        """It has none open: the one that it had was cleaned away, with its marker."""
+        self.transactions.forget(known.current_txn_first_offset)
+        known.current_txn_first_offset = -1
+
+    def recall(self, batch: Batch) -> None:
+        """Know again a batch from before the snapshot; they come in the order of their offsets."""
+        known = self._by_id.get(batch.producer_id)
+        if known is None or not known.batches or known.producer_epoch != batch.producer_epoch:
+            return
+        newest = known.batches[-1]
+        if batch.last_offset < newest.last_offset and batch.base_sequence >= 0:
+            delta = batch.last_offset_delta
+            known.batches.insert(
+                -1, Written(batch.base_sequence, batch.last_sequence, batch.last_offset, delta, batch.max_timestamp)
+            )
+            del known.batches[:-BATCHES_KEPT]
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers whose newest record is that old, unless a transaction is open."""
+        self.verifications.expire(now_ms, expiration_ms)
+        for known in list(self._by_id.values()):
+            if known.current_txn_first_offset < 0 and now_ms - known.last_timestamp >= expiration_ms:
+                del self._by_id[known.producer_id]
+
+    def clear(self) -> None:
+        self._by_id.clear()
+
+    def build_snapshot(self) -> bytes:
+        parts = [_COUNT.pack(len(self._by_id))]
+        for known in self._by_id.values():
+            last = known.batches[-1] if known.batches else Written(-1, -1, -1, 0, -1)
+            parts.append(
+                _ENTRY.pack(
+                    known.producer_id,
+                    known.producer_epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.offset_delta,
+                    known.last_timestamp,
+                    known.coordinator_epoch,
+                    known.current_txn_first_offset,
+                )
+            )
+        body = b"".join(parts)
+        return _HEADER.pack(1, crc32c(body)) + body
+
+    def load_snapshot(self, content: bytes, offset: int, now_ms: int, expiration_ms: int) -> None:
+        """Take the state of a snapshot made at `offset`, without the producers that expired. Raises Damage."""
+        if len(content) < _HEADER.size + _COUNT.size:
+            raise Damage("producer snapshot is cut short")
+        version, crc = _HEADER.unpack_from(content)
+        body = content[_HEADER.size :]
+        (count,) = _COUNT.unpack_from(body)
+        if version != 1 or crc != crc32c(body) or len(body) != _COUNT.size + count * _ENTRY.size:
+            raise Damage("producer snapshot is corrupt")
+        self._by_id.clear()
+        for entry in _ENTRY.iter_unpack(body[_COUNT.size :]):
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, start = entry
+            known = Producer(producer_id, epoch)
+            known.last_timestamp = timestamp
+            known.coordinator_epoch = coordinator_epoch
+            known.current_txn_first_offset = start
+            if last_offset >= 0:
+                first = (last_sequence - delta) & _SEQUENCE_MASK if last_sequence >= 0 else -1
+                known.batches = [Written(first, last_sequence, last_offset, delta, timestamp)]
+            if start >= 0 or now_ms - timestamp < expiration_ms:
+                self._by_id[producer_id] = known
+        self._keep_limit()
+        self.transactions = Transactions()
+        for start, producer_id in sorted((one.current_txn_first_offset, one.producer_id) for one in self):
+            if start >= 0:
+                self.transactions.begin(producer_id, start)
+        self.end_offset = self.snapshot_offset = offset

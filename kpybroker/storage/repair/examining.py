@@ -1,0 +1,178 @@
+"""The batches of one segment file, whatever became of it: which are sound, what lies between them, what is mended.
+
+Base offset, length, leader epoch and magic of a batch are not under its CRC: where only those are damaged, and what
+they were is certain from the batches around, they are put right. The file is read into memory whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kpybroker.storage.files.segment import MAX_RELATIVE_OFFSET
+from kpybroker.wire.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES, Batch
+
+MAGIC, MAGIC_AT = 2, 16
+ENDLESS = 1 << 63
+
+
+class Flaw(NamedTuple):
+    """What is wrong: where in the file, with which offset, and what it means."""
+
+    position: int
+    offset: int
+    text: str
+    is_tail: bool = False
+    """No sound batch comes behind."""
+
+
+class Sound(NamedTuple):
+    """A batch as it should be; `view` has its bytes, put right where that was needed."""
+
+    position: int
+    batch: Batch
+    view: memoryview
+
+
+class Examined(NamedTuple):
+    """What a segment file holds."""
+
+    batches: list[Sound]
+    flaws: list[Flaw]
+    next_offset: int
+    epoch: int
+    """Of the last batch."""
+
+
+def examine(
+    data: bytes, base: int, limit: int, epoch: int, known_epoch: Callable[[int], int] = lambda offset: -1
+) -> Examined:
+    """Look at all batches of a segment that begins with offset `base`, where the next one begins with `limit`.
+
+    epoch: of the batch before; known_epoch: what the checkpoint says of an offset, -1 for nothing.
+    """
+    found, flaws = _sound_batches(memoryview(data), base)
+    batches: list[Sound] = []
+    end, sound_to = base, 0
+    for number, (position, batch) in enumerate(found):
+        following = found[number + 1][1] if number + 1 < len(found) else None
+        is_adjacent = position == sound_to
+        sound_to = position + batch.size_bytes
+        wanted = _offset_of(batch, following, base, end, limit, is_adjacent=is_adjacent)
+        if wanted != batch.base_offset:
+            what = "taken out" if wanted is None else f"it should be {wanted}"
+            text = f"a batch from offset {batch.base_offset} where {end} is next: {what}"
+            flaws.append(Flaw(position, end, text))
+            if wanted is None:
+                continue
+            batch = _patched(batch, wanted, batch.leader_epoch)
+        should = _epoch_of(batch, following, epoch, known_epoch(batch.base_offset))
+        if should != batch.leader_epoch:
+            text = f"a batch of leader epoch {batch.leader_epoch}: it should be {should}"
+            flaws.append(Flaw(position, batch.base_offset, text))
+            batch = _patched(batch, batch.base_offset, should)
+        batches.append(Sound(position, batch, batch.view))
+        end, epoch = batch.next_offset, batch.leader_epoch
+    return Examined(batches, sorted(flaws), end, epoch)
+
+
+def _sound_batches(view: memoryview, base: int) -> tuple[list[tuple[int, Batch]], list[Flaw]]:
+    """Batches whose CRC is right, in the order of the file, and the bytes between them."""
+    found: list[tuple[int, Batch]] = []
+    flaws: list[Flaw] = []
+    at, offset = 0, base
+    while at < len(view):
+        batch = _sound_at(view, at)
+        if batch is None:
+            begin, at = at, _next_sound(view, at + 1, base)
+            batch = _mended(view[begin:at])
+            if batch is None:
+                flaws.append(Flaw(begin, offset, _told(view[begin:at], len(view) - begin), at == len(view)))
+                continue
+            flaws.append(Flaw(begin, offset, "a batch with a wrong length or magic"))
+            found.append((begin, batch))
+        else:
+            found.append((at, batch))
+            at += batch.size_bytes
+        offset = batch.next_offset
+    return found, flaws
+
+
+def _told(region: memoryview, left: int) -> str:
+    """What a damaged region looks like."""
+    if len(region) >= HEADER_BYTES:
+        batch = Batch(region)
+        if batch.magic == MAGIC and batch.size_bytes == len(region):
+            return f"a batch of {len(region)} bytes with a wrong CRC"
+        if batch.magic == MAGIC and batch.size_bytes >= HEADER_BYTES and len(region) == left < batch.size_bytes:
+            return f"a batch of {batch.size_bytes} bytes with {left} left"
+    return f"{len(region)} bytes that are no batch"
+
+
+def _sound_at(view: memoryview, at: int) -> Batch | None:
+    if len(view) - at < HEADER_BYTES or view[at + MAGIC_AT] != MAGIC:
+        return None
+    size = PREFIX.unpack_from(view, at)[1] + PREFIX_BYTES
+    if not HEADER_BYTES <= size <= len(view) - at:
+        return None
+    batch = Batch(view[at : at + size])
+    is_sound = batch.last_offset_delta >= 0 and 0 <= batch.record_count <= size and batch.crc_ok()
+    return batch if is_sound else None
+
+
+def _next_sound(view: memoryview, at: int, base: int) -> int:
+    """Where the next sound batch begins, from `at` on; the end of the file without one."""
+    data = view.obj
+    assert isinstance(data, bytes)
+    while (magic := data.find(b"\x02", at + MAGIC_AT)) >= 0:
+        at = magic - MAGIC_AT
+        if _sound_at(view, at) is not None:
+            return at
+        at += 1
+    return len(view)
+
+
+def _mended(region: memoryview) -> Batch | None:
+    """The batch that fills a region, if only its length or magic is damaged."""
+    if len(region) < HEADER_BYTES:
+        return None
+    copy = bytearray(region)
+    PREFIX.pack_into(copy, 0, PREFIX.unpack_from(copy)[0], len(copy) - PREFIX_BYTES)
+    copy[MAGIC_AT] = MAGIC
+    return _sound_at(memoryview(copy), 0)
+
+
+def _offset_of(
+    batch: Batch, following: Batch | None, base: int, end: int, limit: int, *, is_adjacent: bool
+) -> int | None:
+    """The base offset that a batch should have; None where nobody can say.
+
+    is_adjacent: nothing is missing between it and the batch before.
+    """
+    size = batch.last_offset_delta + 1
+    fits = end <= batch.base_offset and batch.base_offset + size <= min(limit, base + MAX_RELATIVE_OFFSET + 1)
+    if fits and (batch.base_offset == end or following is None or following.base_offset >= batch.base_offset + size):
+        return batch.base_offset
+    after = following.base_offset if following is not None else limit
+    if end + size == after or (after == ENDLESS and is_adjacent):
+        return end
+    follows_soundly = following is not None and batch.base_offset + size <= following.base_offset
+    return batch.base_offset if fits and follows_soundly else None
+
+
+def _epoch_of(batch: Batch, following: Batch | None, before: int, known: int) -> int:
+    """The leader epoch that a batch should have: epochs grow."""
+    epoch = batch.leader_epoch
+    after = following.leader_epoch if following is not None else max(known, -1)
+    is_last = following is None and known < 0
+    if epoch >= before and (epoch == known or epoch <= after or after < before or is_last):
+        return epoch
+    if known >= before and (known <= after or after < before):
+        return known
+    return before if before >= 0 else after if after >= 0 else epoch
+
+
+def _patched(batch: Batch, base_offset: int, leader_epoch: int) -> Batch:
+    copy = Batch(memoryview(bytearray(batch.view)))
+    copy.patch(base_offset, leader_epoch)
+    return copy

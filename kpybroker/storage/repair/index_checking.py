@@ -1,0 +1,92 @@
+"""The indexes of a segment against its batches: what a search that believes them would miss."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from kpybroker.errors import KafkaError
+from kpybroker.storage.files.index import OFFSET_ENTRY, TIME_ENTRY
+from kpybroker.storage.repair.examining import Examined, Sound
+from kpybroker.wire.batch import Batch, read_records
+
+ABORT = 0
+"""The type in a control record's key that says a transaction was aborted."""
+
+Wrong = tuple[int, str] | None
+"""Where in the file, and what."""
+
+
+def check_offsets(content: bytes, base: int, batches: list[Sound], is_last: bool) -> Wrong:
+    """An entry names the position where a batch begins, and no batch before has offsets at or above its own."""
+    positions = {sound.position: number for number, sound in enumerate(batches)}
+    before = (-1, -1)
+    content, rest = _entries(content, OFFSET_ENTRY.size, is_last)
+    for at in range(0, len(content), OFFSET_ENTRY.size):
+        relative, position = OFFSET_ENTRY.unpack_from(content, at)
+        offset = base + relative
+        number = positions.get(position)
+        if number is None:
+            return at, f"an entry names position {position}, where no batch begins"
+        if offset < batches[number].batch.base_offset or (offset, position) <= before or relative < 0:
+            return at, f"an entry says that offset {offset} is at position {position}"
+        if offset >= batches[-1].batch.next_offset:
+            return at, f"an entry says that offset {offset} is at position {position}"
+        before = offset, position
+    return (len(content), f"{rest} bytes at the end are no entry") if rest else None
+
+
+def check_times(content: bytes, base: int, batches: list[Sound], is_last: bool) -> Wrong:
+    """An entry has the largest timestamp of all batches up to its offset; the last one that of a full segment."""
+    ends = [sound.batch.base_offset for sound in batches]
+    largest: list[int] = []
+    for sound in batches:
+        largest.append(max(sound.batch.max_timestamp, largest[-1] if largest else -1))
+    content, rest = _entries(content, TIME_ENTRY.size, is_last)
+    before = (-1, -1)
+    for at in range(0, len(content), TIME_ENTRY.size):
+        timestamp, relative = TIME_ENTRY.unpack_from(content, at)
+        number = bisect_right(ends, base + relative) - 1
+        if number < 0 or relative < 0 or (timestamp, relative) <= before or largest[number] != timestamp:
+            return at, f"an entry says that {timestamp} is the largest timestamp up to offset {base + relative}"
+        if base + relative >= batches[-1].batch.next_offset:
+            return at, f"an entry names offset {base + relative}, and the segment ends before"
+        before = timestamp, relative
+    if largest and not is_last and largest[-1] >= 0 and before[0] != largest[-1]:
+        return len(content), f"lacks the segment's largest timestamp, {largest[-1]}"
+    return (len(content), f"{rest} bytes at the end are no entry") if rest else None
+
+
+def _entries(content: bytes, size: int, is_last: bool) -> tuple[bytes, int]:
+    """The entries, and how many bytes are none. Zeros that Kafka allocates for a last segment do not count."""
+    end = len(content)
+    if is_last:
+        while end >= size and not any(content[end - size : end]):
+            end -= size
+    return content[: end - end % size], end % size
+
+
+def check_transactions(examined: Examined, open_: dict[int, int]) -> list[tuple[int, int, int]]:
+    """The transactions that are aborted in a segment: producer, first offset (-1: not known), the marker's offset.
+
+    open_: the first offset of each producer's open transaction, kept from segment to segment.
+    """
+    aborted = []
+    for sound in examined.batches:
+        batch = sound.batch
+        if not batch.is_transactional or batch.producer_id < 0:
+            continue
+        if not batch.is_control:
+            open_.setdefault(batch.producer_id, batch.base_offset)
+            continue
+        first = open_.pop(batch.producer_id, None)
+        if _is_abort(batch):
+            aborted.append((batch.producer_id, -1 if first is None else first, batch.base_offset))
+    return aborted
+
+
+def _is_abort(batch: Batch) -> bool:
+    try:
+        key = next(iter(read_records(batch))).key or b""
+    except (KafkaError, StopIteration):
+        return False
+    return int.from_bytes(key[2:4]) == ABORT

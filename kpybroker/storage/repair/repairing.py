@@ -1,0 +1,159 @@
+"""`kpybroker storage repair`: a partition mended as far as that loses nothing more. Nothing is deleted.
+
+A damaged segment is copied beside the directory first, then written anew with its sound batches; where batches were
+taken out their offsets are a gap, as cleaning leaves one. Indexes, leader epochs and producer state are made anew by
+the product's own recovery. What is in the recovery point's checkpoint then is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kpybroker.config import LogSettings
+from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.storage.files.checkpoint_files import RECOVERY_POINTS, write_offsets
+from kpybroker.storage.files.epochs import FILE_NAME as EPOCHS
+from kpybroker.storage.files.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.repair.checking import Checked, Key, Marks
+from kpybroker.storage.repair.examining import ENDLESS, examine
+from kpybroker.world import World
+
+CHUNK_BYTES = 8 << 20
+SETTINGS = LogSettings(file_delete_delay_ms=0)
+
+
+def way_out(checked: Checked, key: Key) -> str | None:
+    """Why this cannot be mended here; None where it can."""
+    if key[0] != METADATA_TOPIC:
+        return None
+    if checked.has_hole:
+        return (
+            "the metadata log cannot do without a batch: restore the directory, or, where other controllers have it, "
+            f"take {checked.path} away so that it is fetched again"
+        )
+    if any(path.endswith(".checkpoint") for path in checked.unreadable):
+        return "a metadata snapshot is passed over for the one before it; where there is none, restore the directory"
+    return None
+
+
+def plan(checked: Checked) -> Iterator[str]:
+    """What would be done, in order."""
+    for file in checked.damaged:
+        yield f"set a copy of {file} aside, and write it anew with its sound batches"
+    for base in checked.emptied:
+        yield f"set {checked.path}/{file_name(base, LOG)} aside with its indexes: its offsets become a gap"
+    for file in checked.unreadable:
+        yield f"set {file} aside, to be made anew"
+    if checked.lost_end >= 0:
+        yield f"lower the recovery point of {checked.path} to {checked.lost_end}, where its batches end"
+    yield f"make the indexes, leader epochs and producer state of {checked.path} anew where they are wrong"
+
+
+def repair_partition(world: World, path: str, key: Key, checked: Checked, marks: Marks, aside: str) -> int:
+    """Mend it; returns where the log ends. Raises OSError, Damage: what was done so far is whole, and done again."""
+    disk = world.disk
+    directory = f"{path}/{key[0]}-{key[1]}"
+    place = f"{aside}/{key[0]}-{key[1]}"
+    disk.mkdir(place)
+    for file in checked.unreadable:
+        _copy(world, file, f"{place}/{file.rpartition('/')[2]}")
+        disk.unlink(file)
+    names = [name[: -len(LOG)] for name in disk.list(directory) if name.endswith(LOG)]
+    bases = sorted(int(stem) for stem in names if stem.isdecimal())
+    epoch = -1
+    epochs = f"{directory}/{EPOCHS}"
+    for number, base in enumerate(bases):
+        limit = bases[number + 1] if number + 1 < len(bases) else ENDLESS
+        file = f"{directory}/{file_name(base, LOG)}"
+        handle = disk.open(file)
+        try:
+            data = disk.pread(handle, disk.size(handle), 0)
+        finally:
+            disk.close(handle)
+        examined = examine(data, base, limit, epoch, checked.known_epoch(base))
+        epoch = examined.epoch
+        if base in checked.emptied:
+            _set_aside_segment(world, directory, base, place)
+        if not examined.flaws:
+            continue
+        _copy(world, file, f"{place}/{file.rpartition('/')[2]}")
+        if examined.batches or limit == ENDLESS:
+            _replace(world, file, [sound.view for sound in examined.batches])
+        else:
+            disk.unlink(file)
+    if checked.damaged and disk.exists(epochs):  # it was not held against batches that are damaged
+        _copy(world, epochs, f"{place}/{EPOCHS}")
+        disk.unlink(epochs)
+    disk.sync_directory_blocking(directory)
+    return _made_anew(world, directory, key, marks)
+
+
+def _set_aside_segment(world: World, directory: str, base: int, place: str) -> None:
+    for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
+        name = file_name(base, suffix)
+        if world.disk.exists(f"{directory}/{name}"):
+            _copy(world, f"{directory}/{name}", f"{place}/{name}")
+            world.disk.unlink(f"{directory}/{name}")
+
+
+def _made_anew(world: World, directory: str, key: Key, marks: Marks) -> int:
+    """Every index, the epochs and the producer state, by recovery from the beginning; a gap is no end."""
+    log = Log.open(
+        world,
+        directory,
+        key[0],
+        key[1],
+        SETTINGS,
+        clean=False,
+        log_start=marks.starts.get(key, 0),
+        cleaned_end=ENDLESS,
+    )
+    end = log.end
+    log.syncing.blocking(log)
+    log.close()
+    return end
+
+
+def note_ends(world: World, path: str, marks: Marks, ends: dict[Key, int]) -> None:
+    """What was mended is on the disk: a recovery must not take its gaps for the end. Raises OSError."""
+    rows = {**marks.recovery_points, **{key: end for key, end in ends.items() if key[0] != METADATA_TOPIC}}
+    write_offsets(world.disk, f"{path}/{RECOVERY_POINTS}", rows, sync=True)
+    world.disk.sync_directory_blocking(path)
+
+
+def set_aside(world: World, checked: Checked, aside: str) -> None:
+    """Checkpoints of the directory that cannot be read. Raises OSError."""
+    world.disk.mkdir(aside)
+    for file in checked.unreadable:
+        _copy(world, file, f"{aside}/{file.rpartition('/')[2]}")
+        world.disk.unlink(file)
+
+
+def _copy(world: World, file: str, to: str) -> None:
+    disk = world.disk
+    source, target = disk.open(file), disk.open(to, create=True)
+    try:
+        size = disk.size(source)
+        for at in range(0, size, CHUNK_BYTES):
+            disk.pwritev(target, [disk.pread(source, min(CHUNK_BYTES, size - at), at)], at)
+        disk.sync_blocking(target)
+    finally:
+        disk.close(source)
+        disk.close(target)
+    disk.sync_directory_blocking(to.rpartition("/")[0])
+
+
+def _replace(world: World, file: str, views: list[memoryview]) -> None:
+    disk = world.disk
+    beside = f"{file}.tmp"
+    handle = disk.open(beside, create=True)
+    try:
+        disk.truncate(handle, 0)
+        at = 0
+        for view in views:
+            at += disk.pwritev(handle, [view], at)
+        disk.sync_blocking(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(beside, file)
