@@ -24,10 +24,9 @@ from kpybroker.metadata.image import TOPIC_RESOURCE, TRANSACTION_FEATURE, Image,
 from kpybroker.metadata.whereabouts import Leader
 from kpybroker.metrics import Metrics
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.raft.founding import checked_format
-from kpybroker.raft.newer import check_served
+from kpybroker.raft.duties.bootstrap import checked_format
+from kpybroker.raft.log.feature_check import check_served
 from kpybroker.raft.quorum import Quorum
-from kpybroker.raft.tasks import begin
 from kpybroker.replication.assigning import Assignments
 from kpybroker.replication.chores import retain_and_checkpoint
 from kpybroker.replication.controller_channel import ControllerChannel
@@ -45,6 +44,7 @@ from kpybroker.replication.txn_markers import TxnMarkers
 from kpybroker.storage.dirs.directory import Directory, random_id
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
+from kpybroker.tasks import begin
 from kpybroker.transactions.client import TransactionsClient
 from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
 from kpybroker.transactions.coordinator import TransactionCoordinator

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.config import BrokerConfig
-from kpybroker.raft.snapshots import Snapshots
+from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.world.real import RealWorld
 
 PACKAGE = Path(__file__).parent.parent / "kpybroker"
@@ -18,9 +18,9 @@ READS_WALL_TIME = {
     "handlers/produce.py": "log append time, and how far a record's timestamp may be from it",
     "handlers/producing_transactionally.py": "the age of a verification, which expires as producer ids do",
     "handlers/txn_offset_commit.py": "the age of a verification, which expires as producer ids do",
-    "raft/metadata_log.py": "timestamps of batches, retention",
-    "raft/snapshots.py": "timestamps of snapshots, their retention, and how old what a replay finds is",
-    "raft/standing.py": "DescribeQuorum tells wall time",
+    "raft/log/metadata_log.py": "timestamps of batches, retention",
+    "raft/log/snapshots.py": "timestamps of snapshots, their retention, and how old what a replay finds is",
+    "raft/duties/replica_progress.py": "DescribeQuorum tells wall time",
     "replication/chores.py": "retention",
     "replication/state_log.py": "timestamps of batches",
     "replication/txn_markers.py": "timestamps of markers",

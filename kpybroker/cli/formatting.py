@@ -10,7 +10,7 @@ from kpybroker.cli.client import CommandFailed
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.features import OF_THE_QUORUM, SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, Damage
-from kpybroker.raft.identity import FINALIZED_AT_FORMAT, wanted_format
+from kpybroker.raft.log.identity import FINALIZED_AT_FORMAT, wanted_format
 from kpybroker.storage.dirs.directory import open_directories, read_properties
 from kpybroker.storage.dirs.formatting import META_PROPERTIES, Format
 from kpybroker.world import World

@@ -25,7 +25,7 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """By name, the range of levels that this version of kpybroker can run at."""
 OF_THE_QUORUM = "kraft.version"
-"""Control records of the log say its level, not FeatureLevelRecords: `raft.changing` writes them."""
+"""Control records of the log say its level, not FeatureLevelRecords: `raft.duties.voter_changes` writes them."""
 MIN_ISR = "min.insync.replicas"
 
 

@@ -28,7 +28,7 @@ from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
-from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES
+from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES
 from kpybroker.wire.stored import metadata as stored
 
 PRODUCER_ID_BLOCK = 1000

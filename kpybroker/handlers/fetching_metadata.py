@@ -9,8 +9,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
-from kpybroker.raft.answering import Answering
-from kpybroker.raft.identity import METADATA_TOPIC_ID
+from kpybroker.raft.duties.server_rpcs import Answering
+from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 

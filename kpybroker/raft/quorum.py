@@ -1,4 +1,4 @@
-"""The shell around `raft.core`: the log of `__cluster_metadata`, its snapshots, and the Image they make.
+"""The shell around `raft.core.core`: the log of `__cluster_metadata`, its snapshots, and the Image they make.
 
 A record is committed when a majority of voters has it on disk. The Image is moved forward by what has committed, and
 told to whoever asked (`on_image`) before any answer of the controller leaves (`on_committed`). What the function wants
@@ -17,25 +17,25 @@ from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.metadata.image import Image
-from kpybroker.raft import state as raft
-from kpybroker.raft.addresses import Active, Addresses
-from kpybroker.raft.answering import Answering
-from kpybroker.raft.asking import Asking
-from kpybroker.raft.changing import Changes
-from kpybroker.raft.core import step
-from kpybroker.raft.current import Current
-from kpybroker.raft.election_timer import SHORT_RETRY_MS, ElectionTimer
-from kpybroker.raft.fetching import Fetching
-from kpybroker.raft.founding import Founding
-from kpybroker.raft.identity import Identity, listener_of
-from kpybroker.raft.joining import Joining
-from kpybroker.raft.loading import first_state, way_out
-from kpybroker.raft.metadata_disk import MetadataDisk
-from kpybroker.raft.metadata_log import MetadataLog, pieces
-from kpybroker.raft.newcomer import Newcomer
-from kpybroker.raft.office import Office
-from kpybroker.raft.quorum_state import read_quorum_state, write_quorum_state
-from kpybroker.raft.voters import Voters
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.core import step
+from kpybroker.raft.duties.addresses import Active, Addresses
+from kpybroker.raft.duties.bootstrap import Founding
+from kpybroker.raft.duties.election_timer import SHORT_RETRY_MS, ElectionTimer
+from kpybroker.raft.duties.fetching import Fetching
+from kpybroker.raft.duties.leader_duties import Office
+from kpybroker.raft.duties.metadata_disk import MetadataDisk
+from kpybroker.raft.duties.readiness import Current
+from kpybroker.raft.duties.self_registration import Joining
+from kpybroker.raft.duties.server_rpcs import Answering
+from kpybroker.raft.duties.voter_changes import Changes
+from kpybroker.raft.duties.voter_rpcs import Asking
+from kpybroker.raft.log.identity import Identity, listener_of
+from kpybroker.raft.log.loading import first_state, way_out
+from kpybroker.raft.log.metadata_log import MetadataLog, pieces
+from kpybroker.raft.log.new_voter import Newcomer
+from kpybroker.raft.log.quorum_state import read_quorum_state, write_quorum_state
+from kpybroker.raft.log.voters import Voters
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
 from kpybroker.storage.log.log import Log

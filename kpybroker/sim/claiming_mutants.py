@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from kpybroker.raft.metadata_log import MetadataLog
+from kpybroker.raft.log.metadata_log import MetadataLog
 from kpybroker.replication import agenda, fetcher, following
 from kpybroker.replication.following import Place
 from kpybroker.replication.partition import Partition

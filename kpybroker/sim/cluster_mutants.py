@@ -7,11 +7,11 @@ from typing import Any
 
 from kpybroker.handlers import fetching_replicas, produce
 from kpybroker.raft import quorum
-from kpybroker.raft.core import step
-from kpybroker.raft.quorum_state import write_quorum_state
-from kpybroker.raft.replay import Pending, Replay
-from kpybroker.raft.state import NOBODY, State, VoteAsked, Voted
-from kpybroker.raft.voter_set import VoterSet
+from kpybroker.raft.core.core import step
+from kpybroker.raft.core.state import NOBODY, State, VoteAsked, Voted
+from kpybroker.raft.core.voter_set import VoterSet
+from kpybroker.raft.log.quorum_state import write_quorum_state
+from kpybroker.raft.log.replay import Pending, Replay
 from kpybroker.replication.followers import Followers
 from kpybroker.replication.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch

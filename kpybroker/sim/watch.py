@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.metadata.image import Image
-from kpybroker.raft.state import NOBODY, Voted
+from kpybroker.raft.core.state import NOBODY, Voted
 from kpybroker.sim.claims import Claims
 from kpybroker.sim.voting import VoterLaws
 

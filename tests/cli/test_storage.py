@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.raft.snapshots import Snapshots
+from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.storage.dirs.directory import decode_id, read_properties
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, read_bootstrap
 from kpybroker.world.real import RealWorld

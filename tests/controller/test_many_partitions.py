@@ -18,7 +18,7 @@ from kpybroker.controller.commands import (
     UnregisterBroker,
 )
 from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
-from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES, pieces
+from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES, pieces
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage
 from tests.controller.test_sessions import SESSION_MS, beat

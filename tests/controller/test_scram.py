@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kpybroker.controller import scram
 from kpybroker.controller.scram_commands import AlterUserScramCredentials, ScramDeletion, ScramUpsertion
 from kpybroker.errors import ErrorCode
-from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES
+from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ErrorCode
-from kpybroker.raft.state import Role
+from kpybroker.raft.core.state import Role
 from tests.handlers.quorums import Voter, with_voter
 
 

@@ -1,4 +1,4 @@
-"""A quorum of pure nodes on a bad network, whose voters may change: what the function of `raft.core` is tried on.
+"""A quorum of pure nodes on a bad network, whose voters may change: what the function of `raft.core.core` is tried on.
 
 Each node is a state, a log with a synced part, and a vote on disk. Time is virtual. Messages are lost, delayed,
 doubled and overtaken; a crash keeps what was synced, and any length of the rest. Every commit is compared with all
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from kpybroker.raft import state as raft
-from kpybroker.raft.core import step
-from kpybroker.raft.divergence import Agrees, Diverges, NeedsSnapshot, compare, truncation
-from kpybroker.raft.state import Role, State, Tail, Timing, Voted
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.core import step
+from kpybroker.raft.core.divergence import Agrees, Diverges, NeedsSnapshot, compare, truncation
+from kpybroker.raft.core.state import Role, State, Tail, Timing, Voted
 
 BATCH = 3
 FETCH_EVERY_MS = 50

@@ -9,8 +9,8 @@ import pytest
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.raft.snapshots import Snapshots
-from kpybroker.raft.state import Tail
+from kpybroker.raft.core.state import Tail
+from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.sim.storage import Storage
 from kpybroker.wire.snapshot import encode_snapshot
 from tests.replication.failing import CHANGES, FailingWorld

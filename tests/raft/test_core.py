@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.raft import state as raft
-from kpybroker.raft.core import step
-from kpybroker.raft.state import EPOCH_MAX, NOBODY, Role, State, Tail, Voted
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.core import step
+from kpybroker.raft.core.state import EPOCH_MAX, NOBODY, Role, State, Tail, Voted
 
 NOW_MS = 1000
 

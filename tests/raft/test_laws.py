@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.raft.state import Role
+from kpybroker.raft.core.state import Role
 from tests.raft.model import Quorum
 
 

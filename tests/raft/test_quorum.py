@@ -16,11 +16,11 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
-from kpybroker.raft.divergence import Diverges
-from kpybroker.raft.metadata_log import BATCH_LIMIT_BYTES, PIECE_BYTES
+from kpybroker.raft.core.divergence import Diverges
+from kpybroker.raft.core.state import LATE_MS, BeginAsked, Role, Tail
+from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES, PIECE_BYTES
+from kpybroker.raft.log.snapshots import Snapshot
 from kpybroker.raft.quorum import Quorum
-from kpybroker.raft.snapshots import Snapshot
-from kpybroker.raft.state import LATE_MS, BeginAsked, Role, Tail
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY, Format, open_directories
 from kpybroker.wire.batch import encode_batch, read_records, split
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ConfigError, KafkaError
-from kpybroker.raft import state as raft
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.state import Role, Tail
+from kpybroker.raft.log.quorum_state import read_quorum_state
 from kpybroker.raft.quorum import Quorum
-from kpybroker.raft.quorum_state import read_quorum_state
-from kpybroker.raft.state import Role, Tail
 from kpybroker.storage.dirs.directory import Format
 from kpybroker.wire.batch import encode_batch, split
 from kpybroker.wire.stored.metadata import TopicRecord, frame_record

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kpybroker.config import BrokerConfig
-from kpybroker.raft.voter_set import Voter, VoterSet
-from kpybroker.raft.voters import Voters
+from kpybroker.raft.core.voter_set import Voter, VoterSet
+from kpybroker.raft.log.voters import Voters
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS
 from kpybroker.wire.stored import quorum as messages
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kpybroker.raft.quorum_state import read_quorum_state
-from kpybroker.raft.state import Tail, VoteAsked
+from kpybroker.raft.core.state import Tail, VoteAsked
+from kpybroker.raft.log.quorum_state import read_quorum_state
 from kpybroker.server.observing import why_not_ready
 from kpybroker.sim.client import Client, Unanswered
 from kpybroker.sim.cluster import SimMachine

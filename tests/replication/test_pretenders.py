@@ -7,7 +7,7 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
-from kpybroker.raft.identity import METADATA_TOPIC_ID
+from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.sim.setup import CONTROLLER_PORT
 from kpybroker.wire.rpc import fetch, vote
 from tests.asking import produced

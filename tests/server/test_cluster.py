@@ -13,7 +13,7 @@ from kpybroker.broker import Broker
 from kpybroker.controller import commands
 from kpybroker.errors import ConfigError
 from kpybroker.peer import Peer
-from kpybroker.raft.fetching import Fetching
+from kpybroker.raft.duties.fetching import Fetching
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
 from kpybroker.storage.dirs.formatting import NEW_VOTER
 from kpybroker.wire.batch import encode_batch, split

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ConfigError, ErrorCode
-from kpybroker.raft import current
+from kpybroker.raft.duties import readiness
 from kpybroker.replication import controller_channel
 from kpybroker.storage.dirs.formatting import decode_id, encode_id
 from kpybroker.wire.rpc import create_topics, update_features
@@ -227,7 +227,7 @@ def test_a_minority_of_voters_says_whom_it_lacks(
     """While it waits, and when it gives up."""
 
     async def play(cluster: Cluster) -> None:
-        monkeypatch.setattr(current, "SAID_AFTER_MS", 1000)
+        monkeypatch.setattr(readiness, "SAID_AFTER_MS", 1000)
         cluster.settings["initial.broker.registration.timeout.ms"] = "1500"
         lacks = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in (2, 3))
         lacks = f"2 of 3 controllers are out of reach: {lacks}"
@@ -290,7 +290,7 @@ def test_a_second_node_of_a_static_voters_id_is_told_so(
     """Soon, and when it gives up; the cluster serves on."""
 
     async def play(cluster: Cluster) -> None:
-        monkeypatch.setattr(current, "SAID_AFTER_MS", 2000)
+        monkeypatch.setattr(readiness, "SAID_AFTER_MS", 2000)
         cluster.settings["broker.session.timeout.ms"] = "60000"  # it lives, however busy the machine
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()

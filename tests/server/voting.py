@@ -9,7 +9,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.peer import Peer
-from kpybroker.raft.state import Role
+from kpybroker.raft.core.state import Role
 from kpybroker.wire.rpc import add_raft_voter, remove_raft_voter
 from tests.server.clustering import PATIENCE_S, QUICK, Cluster, free_ports
 

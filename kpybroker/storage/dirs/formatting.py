@@ -34,7 +34,7 @@ METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FIRST_CHECKPOINT = "00000000000000000000-0000000000.checkpoint"
 FILE_LIMIT_BYTES = 1 << 20
 NEW_VOTER = "new-voter"
-"""Of ours: this voter has not been level with the quorum since its directory was made; see `raft.newcomer`."""
+"""Of ours: this voter has not been level with the quorum since its directory was made; see `raft.log.new_voter`."""
 NEW_VOTER_TEXT = b"""\
 This node is one of the voters of a metadata quorum, and has not caught up with it since this directory was made. If it
 had another directory before, it has forgotten what it voted for and what it had stored: so it votes only where a new

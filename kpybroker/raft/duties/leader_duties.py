@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.raft import state as raft
-from kpybroker.raft.loading import MIN_ISR, leader_change, records_to_begin_with
-from kpybroker.raft.voters import voter_rows
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.log.loading import MIN_ISR, leader_change, records_to_begin_with
+from kpybroker.raft.log.voters import voter_rows
 from kpybroker.storage.files.file_pool import is_short
 from kpybroker.wire.stored.metadata import frame_record
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
-from kpybroker.raft.tasks import begin
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.syncing import SHORT_RETRY_S
+from kpybroker.tasks import begin
 from kpybroker.wire.batch import Batch, read_records, split
 from kpybroker.wire.stored.metadata import unframe_record
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.raft.voter_set import NO_DIRECTORY, Endpoint, Voter
+from kpybroker.raft.core.voter_set import NO_DIRECTORY, Endpoint, Voter
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum
 

@@ -15,15 +15,15 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.metadata.difference import with_changes
 from kpybroker.metadata.image import Image
-from kpybroker.raft.divergence import Diverges, truncation
-from kpybroker.raft.loading import begin_at, check_level, control_of, learn_voters, open_log, replay_log
-from kpybroker.raft.replay import Pending, Replay, pending_of
-from kpybroker.raft.snapshots import Snapshot, Snapshots
-from kpybroker.raft.state import Tail
-from kpybroker.raft.tasks import begin
-from kpybroker.raft.voters import Voters
+from kpybroker.raft.core.divergence import Diverges, truncation
+from kpybroker.raft.core.state import Tail
+from kpybroker.raft.log.loading import begin_at, check_level, control_of, learn_voters, open_log, replay_log
+from kpybroker.raft.log.replay import Pending, Replay, pending_of
+from kpybroker.raft.log.snapshots import Snapshot, Snapshots
+from kpybroker.raft.log.voters import Voters
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import unlink_all
+from kpybroker.tasks import begin
 from kpybroker.wire.batch import Batch, encode_batch, split
 from kpybroker.wire.snapshot import Row, read_row
 from kpybroker.wire.stored.metadata import BeginTransactionRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.raft.fetching import WAIT_MS
-from kpybroker.raft.joining import LOOK_S, SLACK_MS, fetches
+from kpybroker.raft.duties.fetching import WAIT_MS
+from kpybroker.raft.duties.self_registration import LOOK_S, SLACK_MS, fetches
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kpybroker.raft.state import Tail
+from kpybroker.raft.core.state import Tail
 
 Epochs = Sequence[tuple[int, int]]
 

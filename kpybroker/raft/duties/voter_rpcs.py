@@ -1,6 +1,6 @@
 """What a node asks the voters: Vote, BeginQuorumEpoch, EndQuorumEpoch, each over a connection of its own per voter.
 
-A question that is not answered in time is dropped: `raft.core` asks again while it matters. A later question to the
+A question that is not answered in time is dropped: `raft.core.core` asks again while it matters. A later question to the
 same voter takes the place of an earlier one.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from kpybroker.errors import KafkaError, MalformedFrame
 from kpybroker.peer import Peer
-from kpybroker.raft import state as raft
-from kpybroker.raft.addresses import Address, Addresses
-from kpybroker.raft.identity import Identity
-from kpybroker.raft.tasks import begin
-from kpybroker.raft.voters import Voters
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.duties.addresses import Address, Addresses
+from kpybroker.raft.log.identity import Identity
+from kpybroker.raft.log.voters import Voters
+from kpybroker.tasks import begin
 from kpybroker.wire.api import by_name
 from kpybroker.world import Network
 

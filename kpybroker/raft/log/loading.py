@@ -8,10 +8,10 @@ from typing import Any
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage, KafkaError, MalformedFrame
 from kpybroker.metadata.image import BROKER_RESOURCE, ELR_FEATURE, Image
-from kpybroker.raft.identity import METADATA_TOPIC_ID
-from kpybroker.raft.snapshots import Snapshot, Snapshots
-from kpybroker.raft.state import State, Tail, Timing, Voted
-from kpybroker.raft.voters import Voters
+from kpybroker.raft.core.state import State, Tail, Timing, Voted
+from kpybroker.raft.log.identity import METADATA_TOPIC_ID
+from kpybroker.raft.log.snapshots import Snapshot, Snapshots
+from kpybroker.raft.log.voters import Voters
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC, read_bootstrap
 from kpybroker.storage.files.checkpoint_files import PARTITION_METADATA, write_topic_id
 from kpybroker.storage.files.file_pool import FilePool

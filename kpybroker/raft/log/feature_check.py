@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, KafkaError, MalformedFrame
-from kpybroker.raft.snapshots import Snapshots
+from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.storage.dirs.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.files.segment import LOG, Segment

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.config.quorum import VOTERS_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.peer import Peer
-from kpybroker.raft.asking import LOST
-from kpybroker.raft.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Endpoint, Voter, VoterSet
-from kpybroker.raft.voters import voter_rows
+from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Endpoint, Voter, VoterSet
+from kpybroker.raft.duties.voter_rpcs import LOST
+from kpybroker.raft.log.voters import voter_rows
 from kpybroker.wire.rpc import add_raft_voter, api_versions, remove_raft_voter, update_raft_voter
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, TRANSACTION_FEATURE
-from kpybroker.raft import state as raft
-from kpybroker.raft.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC, FirstVoter, Format, encode_id, random_id
 from kpybroker.wire.rpc import (
     add_raft_voter,

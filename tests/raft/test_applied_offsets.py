@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from kpybroker.raft.followed import NODES_MAX, Followed
+from kpybroker.raft.duties.applied_offsets import NODES_MAX, Followed
 
 LONG_MS = 60_000
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kpybroker.raft.state import (
+from kpybroker.raft.core.state import (
     NOBODY,
     AskBegin,
     AskEnd,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
-from kpybroker.raft.state import VotersChanged
-from kpybroker.raft.voter_set import Voter, VoterSet
+from kpybroker.raft.core.state import VotersChanged
+from kpybroker.raft.core.voter_set import Voter, VoterSet
 from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, Row, control_record
 from kpybroker.wire.stored import quorum as messages
 
@@ -113,7 +113,7 @@ class Voters:
 
     @property
     def change(self) -> VotersChanged:
-        """What `raft.core` is told of it."""
+        """What `raft.core.core` is told of it."""
         said = self.latest
         committed = self.committed()
         newest = max((number for number, older in enumerate(self._said) if older.end <= committed), default=0)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kpybroker.config import BrokerConfig
-from kpybroker.raft.voter_set import Voter
+from kpybroker.raft.core.voter_set import Voter
 
 KNOWN_MAX = 1000
 

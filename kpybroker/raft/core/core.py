@@ -1,7 +1,7 @@
 """Raft as a function (KIP-595, KIP-996): what a node of the quorum does next, without clock, disk or network.
 
 `step(state, event, now_ms, chance)` gives the next state and the effects that the shell carries out in their order:
-what persists comes first. What a leader does stands in `raft.leading`; whether logs agree is `raft.divergence`'s part.
+what persists comes first. What a leader does stands in `raft.core.leading`; whether logs agree is `raft.core.divergence`'s part.
 Who votes is what the node's log says last (KIP-853): the shell tells it before it asks for anything else.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from kpybroker.raft.leading import (
+from kpybroker.raft.core.leading import (
     Stepped,
     announce,
     check_quorum,
@@ -22,7 +22,7 @@ from kpybroker.raft.leading import (
     resign,
     synced,
 )
-from kpybroker.raft.state import (
+from kpybroker.raft.core.state import (
     EPOCH_MAX,
     NOBODY,
     AnswerVote,

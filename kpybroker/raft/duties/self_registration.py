@@ -12,12 +12,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.peer import Peer
-from kpybroker.raft.asking import LOST
-from kpybroker.raft.fetching import WAIT_MS
-from kpybroker.raft.state import Role
-from kpybroker.raft.tasks import begin
-from kpybroker.raft.voter_set import Voter
+from kpybroker.raft.core.state import Role
+from kpybroker.raft.core.voter_set import Voter
+from kpybroker.raft.duties.fetching import WAIT_MS
+from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.tasks import begin
 from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:

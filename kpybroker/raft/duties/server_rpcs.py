@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.raft import state as raft
-from kpybroker.raft.divergence import Diverges, NeedsSnapshot, compare
-from kpybroker.raft.followed import Followed
-from kpybroker.raft.standing import Standing
-from kpybroker.raft.state import Tail
-from kpybroker.raft.voter_set import NO_DIRECTORY
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.divergence import Diverges, NeedsSnapshot, compare
+from kpybroker.raft.core.state import Tail
+from kpybroker.raft.core.voter_set import NO_DIRECTORY
+from kpybroker.raft.duties.applied_offsets import Followed
+from kpybroker.raft.duties.replica_progress import Standing
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
 

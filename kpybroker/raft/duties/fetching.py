@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.peer import Peer
-from kpybroker.raft import state as raft
-from kpybroker.raft.addresses import Address
-from kpybroker.raft.asking import LOST
-from kpybroker.raft.divergence import Diverges
-from kpybroker.raft.state import Role, Tail
-from kpybroker.raft.tasks import begin
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.divergence import Diverges
+from kpybroker.raft.core.state import Role, Tail
+from kpybroker.raft.duties.addresses import Address
+from kpybroker.raft.duties.voter_rpcs import LOST
+from kpybroker.tasks import begin
 from kpybroker.wire.batch import Batch, split
 
 if TYPE_CHECKING:

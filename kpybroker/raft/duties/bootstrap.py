@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.peer import Peer
-from kpybroker.raft.asking import LOST
-from kpybroker.raft.identity import Identity, wanted_format
-from kpybroker.raft.state import NOBODY, Tail
-from kpybroker.raft.tasks import begin
-from kpybroker.raft.voter_set import NO_DIRECTORY
+from kpybroker.raft.core.state import NOBODY, Tail
+from kpybroker.raft.core.voter_set import NO_DIRECTORY
+from kpybroker.raft.duties.voter_rpcs import LOST
+from kpybroker.raft.log.identity import Identity, wanted_format
 from kpybroker.storage.dirs.formatting import META_PROPERTIES, Format
+from kpybroker.tasks import begin
 from kpybroker.wire.rpc import describe_cluster
 
 if TYPE_CHECKING:

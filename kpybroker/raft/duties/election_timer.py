@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kpybroker.raft.state import LATE_MS, READING_MS
+from kpybroker.raft.core.state import LATE_MS, READING_MS
 
 SHORT_RETRY_MS = 500
 """When to try again what needs a descriptor, where there was none."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
-from kpybroker.raft.state import Tail
+from kpybroker.raft.core.state import Tail
 from kpybroker.storage.files.file_pool import is_short
 from kpybroker.wire.snapshot import Row, decode_snapshot, encode_snapshot
 from kpybroker.world import World

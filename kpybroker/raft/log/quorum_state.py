@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.raft.state import EPOCH_MAX, Voted
-from kpybroker.raft.voter_set import NO_DIRECTORY
+from kpybroker.raft.core.state import EPOCH_MAX, Voted
+from kpybroker.raft.core.voter_set import NO_DIRECTORY
 from kpybroker.storage.dirs.directory import decode_id, encode_id, read_whole, write_whole
 from kpybroker.storage.files.file_pool import is_short
 from kpybroker.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kpybroker.raft import state as raft
+from kpybroker.raft.core import state as raft
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 
 if TYPE_CHECKING:
