@@ -8,8 +8,8 @@ import asyncio
 from typing import Any
 
 from kpybroker.errors import ErrorCode
-from kpybroker.groups import commands
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.ground import commands
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.peer import Peer
 from kpybroker.wire.rpc import (
     delete_groups,

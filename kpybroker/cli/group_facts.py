@@ -9,7 +9,7 @@ from struct import Struct, error
 
 from kpybroker.cli.client import LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.groups.subscription import build_assignment
+from kpybroker.groups.classic.subscription import build_assignment
 from kpybroker.wire.rpc import (
     consumer_group_describe,
     describe_groups,

@@ -12,11 +12,11 @@ from uuid import UUID
 from kpybroker.config import BrokerConfig
 from kpybroker.coordinating import Reign, Reigns
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
-from kpybroker.groups.assignors import ASSIGNORS, CLASSES
-from kpybroker.groups.checking import check_record
-from kpybroker.groups.commands import DropTopics, EndTransaction, ListGroups
+from kpybroker.groups.consumer.assignors import ASSIGNORS, CLASSES
+from kpybroker.groups.ground.commands import DropTopics, EndTransaction, ListGroups
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.record_check import check_record
 from kpybroker.machine import StateLog
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.metadata.image import Image

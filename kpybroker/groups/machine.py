@@ -14,9 +14,16 @@ from itertools import chain
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.groups import commits, modern_records, records
-from kpybroker.groups.classic import ClassicGroup, State
-from kpybroker.groups.commands import (
+from kpybroker.groups.classic.description import described, listed, listed_foreign
+from kpybroker.groups.classic.group import ClassicGroup, State
+from kpybroker.groups.classic.joining import Joining
+from kpybroker.groups.classic.membership import Membership
+from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.consumer import records as modern_records
+from kpybroker.groups.consumer.group import ModernGroup
+from kpybroker.groups.consumer.groups import ModernGroups
+from kpybroker.groups.ground import records
+from kpybroker.groups.ground.commands import (
     Command,
     CommitOffsets,
     ConsumerHeartbeat,
@@ -33,16 +40,11 @@ from kpybroker.groups.commands import (
     ListGroups,
     Sync,
 )
-from kpybroker.groups.joining import Joining
-from kpybroker.groups.membership import Membership
-from kpybroker.groups.modern import ModernGroup
-from kpybroker.groups.modern_groups import ModernGroups
-from kpybroker.groups.offsets import Offsets
-from kpybroker.groups.rebalance import Rebalance, refused_join, refused_sync
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.showing import described, listed, listed_foreign
-from kpybroker.groups.timers import Timer, Timers
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.timers import Timer, Timers
+from kpybroker.groups.offsets import commits
+from kpybroker.groups.offsets.offsets import Offsets
 from kpybroker.machine import Moment, Outcome, Stored, Tick
 from kpybroker.metadata.image import Image
 from kpybroker.wire.markers import Marker

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.groups.commands import DescribeConsumerGroup
+from kpybroker.groups.ground.commands import DescribeConsumerGroup
 from kpybroker.handlers.consumer_group_heartbeat import check_served
 from kpybroker.handlers.describe_groups import GROUP_OPERATIONS
 from kpybroker.handlers.in_turns import Turns

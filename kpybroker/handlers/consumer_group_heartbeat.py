@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.commands import ConsumerHeartbeat
+from kpybroker.groups.ground.commands import ConsumerHeartbeat
 from kpybroker.metadata.image import GROUP_FEATURE
 from kpybroker.wire.rpc.consumer_group_heartbeat import Request, Response
 

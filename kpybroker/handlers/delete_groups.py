@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.commands import DeleteGroup
+from kpybroker.groups.ground.commands import DeleteGroup
 from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.delete_groups import DeletableGroupResult, Request, Response
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic import State
-from kpybroker.groups.commands import DescribeGroup
+from kpybroker.groups.classic.group import State
+from kpybroker.groups.ground.commands import DescribeGroup
 from kpybroker.handlers.in_turns import Turns
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.groups.commands import Heartbeat
+from kpybroker.groups.ground.commands import Heartbeat
 from kpybroker.wire.rpc.heartbeat import Request, Response
 
 if TYPE_CHECKING:

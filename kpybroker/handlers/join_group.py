@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import KafkaError
-from kpybroker.groups.commands import Join
-from kpybroker.groups.parked import Parked
+from kpybroker.groups.ground.commands import Join
+from kpybroker.groups.ground.parked_reply import Parked
 from kpybroker.wire.rpc.join_group import Request, Response
 
 if TYPE_CHECKING:

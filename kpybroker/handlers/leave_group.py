@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.groups.commands import Leave
+from kpybroker.groups.ground.commands import Leave
 from kpybroker.handlers.in_turns import slices
 from kpybroker.wire.rpc.leave_group import MemberIdentity, MemberResponse, Request, Response
 

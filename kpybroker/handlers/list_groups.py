@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.groups.commands import ListGroups
+from kpybroker.groups.ground.commands import ListGroups
 from kpybroker.wire.rpc.list_groups import Request, Response
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.groups.subscription_regex import compiled
+from kpybroker.groups.consumer.subscription_regex import compiled
 from kpybroker.transactions.commands import ListAll
 from kpybroker.transactions.transaction import State
 from kpybroker.wire.rpc.list_transactions import Request, Response, TransactionState

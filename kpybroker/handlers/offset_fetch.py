@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.commands import FetchOffsets
+from kpybroker.groups.ground.commands import FetchOffsets
 from kpybroker.handlers.in_turns import Turns, partitions_in_slices
 from kpybroker.wire.rpc.offset_fetch import (
     OffsetFetchRequestGroup,
@@ -30,7 +30,7 @@ from kpybroker.wire.rpc.offset_fetch import (
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.groups.offsets import Shown
+    from kpybroker.groups.offsets.offsets import Shown
 
 TOP_LEVEL_ERROR_SINCE = 2
 MANY_GROUPS_SINCE = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.groups import checking as groups_checking
+from kpybroker.groups import record_check as groups_checking
 from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
 from kpybroker.machine import Stored
 from kpybroker.storage.log.admission import batch_time_is_ours, check_header, opening_unstamped

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.commands import Sync
-from kpybroker.groups.parked import Parked
+from kpybroker.groups.ground.commands import Sync
+from kpybroker.groups.ground.parked_reply import Parked
 from kpybroker.wire.rpc.sync_group import Request, Response
 
 if TYPE_CHECKING:

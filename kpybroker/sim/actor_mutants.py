@@ -7,7 +7,7 @@ from typing import Any
 
 from kpybroker.controller import configs, leadership, reassignment
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.groups.modern_steps import ModernSteps
+from kpybroker.groups.consumer.transitions import ModernSteps
 from kpybroker.handlers import produce
 from kpybroker.handlers.fetching_nearby import NearbyFetchReply
 from kpybroker.metadata.image import BROKER_RESOURCE

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from kpybroker.groups.modern import ModernGroup
-from kpybroker.groups.offsets import Committed, Offsets, Shown
+from kpybroker.groups.consumer.group import ModernGroup
+from kpybroker.groups.offsets.offsets import Committed, Offsets, Shown
 from kpybroker.machine import Moment, Outcome
 from kpybroker.replication.producer_ids import ProducerIds
 from kpybroker.runner import Runner

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.commands import ConsumerHeartbeat, DescribeConsumerGroup
-from kpybroker.groups.modern import ModernGroup
-from kpybroker.groups.modern_records import read_group
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.consumer.group import ModernGroup
+from kpybroker.groups.consumer.records import read_group
+from kpybroker.groups.ground.commands import ConsumerHeartbeat, DescribeConsumerGroup
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.wire.rpc import consumer_group_heartbeat as rpc
 from tests.groups.stage import Stage
 

@@ -6,9 +6,9 @@ from random import Random
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic import State
-from kpybroker.groups.commands import CommitOffsets, Heartbeat, Leave, PartitionCommit
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.classic.group import State
+from kpybroker.groups.ground.commands import CommitOffsets, Heartbeat, Leave, PartitionCommit
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
 from tests.groups.stage import Stage, join, sync
 

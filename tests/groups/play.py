@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.commands import (
+from kpybroker.groups.classic.subscription import build_assignment, read_assignment, read_subscription
+from kpybroker.groups.consumer.group import MemberState
+from kpybroker.groups.consumer.records import KINDS
+from kpybroker.groups.ground.commands import (
     CommitOffsets,
     ConsumerHeartbeat,
     DeleteGroup,
@@ -24,11 +27,8 @@ from kpybroker.groups.commands import (
     ListGroups,
     PartitionCommit,
 )
-from kpybroker.groups.modern import MemberState
-from kpybroker.groups.modern_records import KINDS
-from kpybroker.groups.records import GROUP_METADATA, kind_of, read_commit, read_group, read_group_id
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.subscription import build_assignment, read_assignment, read_subscription
+from kpybroker.groups.ground.records import GROUP_METADATA, kind_of, read_commit, read_group, read_group_id
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.machine import Stored
 from kpybroker.wire.message import build
 from kpybroker.wire.rpc import (

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.errors import KafkaError
-from kpybroker.groups.commands import Join, Sync
+from kpybroker.groups.ground.commands import Join, Sync
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.groups.settings import GroupSettings
 from kpybroker.machine import Moment, Stored, Tick
 from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import join_group, sync_group

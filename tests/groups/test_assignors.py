@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.groups.assignors import ASSIGNORS, Plan, Wish, ranges, uniform
+from kpybroker.groups.consumer.assignors import ASSIGNORS, Plan, Wish, ranges, uniform
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
 some_partitions = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 12), min_size=1)

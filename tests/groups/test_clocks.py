@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.groups.commands import CommitOffsets, ConsumerHeartbeat, DescribeGroup, PartitionCommit
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.ground.commands import CommitOffsets, ConsumerHeartbeat, DescribeGroup, PartitionCommit
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.wire.rpc import consumer_group_heartbeat as rpc
 from tests.groups.stage import Stage, join, sync
 

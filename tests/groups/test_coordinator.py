@@ -13,11 +13,11 @@ from kpybroker import coordinating
 from kpybroker.config import BrokerConfig
 from kpybroker.coordinating import TOLD_LIMIT
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.groups.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
-from kpybroker.groups.offsets import Committed
-from kpybroker.groups.records import commit_record
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.ground.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
+from kpybroker.groups.ground.records import commit_record
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.offsets.offsets import Committed
 from kpybroker.machine import Stored
 from kpybroker.wire.rpc import join_group
 from tests.groups.stage import join

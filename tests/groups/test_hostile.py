@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups import modern_classic
-from kpybroker.groups.commands import (
+from kpybroker.groups.consumer import classic_members
+from kpybroker.groups.ground.commands import (
     CommitOffsets,
     ConsumerHeartbeat,
     Heartbeat,
@@ -21,8 +21,8 @@ from kpybroker.groups.commands import (
     PartitionCommit,
     Sync,
 )
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.turn import record_bytes
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import record_bytes
 from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, sync_group
 from tests.compacted import compacted
 from tests.groups.stage import Stage
@@ -82,7 +82,7 @@ def test_what_was_kept_twice_counts_once_too(monkeypatch: pytest.MonkeyPatch) ->
     played = stage()
     played.answer(beat("modern", 0))
     with monkeypatch.context() as before:
-        before.setattr(modern_classic, "named_once", tuple)
+        before.setattr(classic_members, "named_once", tuple)
         played.answer(join(("range", SUBSCRIPTION), ("range", SUBSCRIPTION)))
     played.answer(beat("modern", -1))
     assert played.machine.groups["g"].protocol == "range"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups import records
-from kpybroker.groups.classic import State
-from kpybroker.groups.commands import (
+from kpybroker.groups.classic.group import State
+from kpybroker.groups.ground import records
+from kpybroker.groups.ground.commands import (
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
@@ -23,8 +23,8 @@ from kpybroker.groups.commands import (
     ListGroups,
     PartitionCommit,
 )
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.groups.settings import GroupSettings
 from kpybroker.machine import Stored, Tick
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
 from tests.compacted import compacted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.groups.modern import ModernMember
-from kpybroker.groups.modern_records import member_record, read_group
+from kpybroker.groups.consumer.group import ModernMember
+from kpybroker.groups.consumer.records import member_record, read_group
 from kpybroker.machine import Stored
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode
-from kpybroker.groups.commands import CommitOffsets, EndTransaction, FetchOffsets, PartitionCommit
+from kpybroker.groups.ground.commands import CommitOffsets, EndTransaction, FetchOffsets, PartitionCommit
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.machine import Moment, Stored
 from kpybroker.wire.markers import Marker

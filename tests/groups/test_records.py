@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.groups import records
-from kpybroker.groups.classic import ClassicGroup, Member, State
+from kpybroker.groups.classic.group import ClassicGroup, Member, State
+from kpybroker.groups.consumer.records import KINDS
+from kpybroker.groups.ground import records
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.groups.modern_records import KINDS
-from kpybroker.groups.offsets import Committed
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.offsets.offsets import Committed
 from kpybroker.machine import Moment, Stored, Tick
 from kpybroker.wire.message import build, parse
 from kpybroker.wire.stored.group import OffsetCommitValue

@@ -7,7 +7,7 @@ from struct import pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.groups.subscription import read_assignment, subscribed_topics
+from kpybroker.groups.classic.subscription import read_assignment, subscribed_topics
 
 
 def subscription(topics: list[str], version: int = 3, rest: bytes = b"\xff\xff\xff\xff") -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from kpybroker.errors import KafkaError
-from kpybroker.groups.subscription_regex import (
+from kpybroker.groups.consumer.subscription_regex import (
     COMPILED_KEPT,
     COMPILING_IN_NAMES,
     LENGTH_MAX,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.groups.timers import Timer, Timers
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.machine import Moment
 
 MOVES = st.lists(

@@ -13,9 +13,9 @@ import pytest
 from kpybroker.config.dynamic import why_unusable
 from kpybroker.config.effect import BROKER, KEYS
 from kpybroker.controller.commands import AlterOp
-from kpybroker.groups.modern_steps import ModernSteps
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.timers import Timers
+from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.timers import Timers
 from kpybroker.machine import Stored
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.quotas import CLIENT_ID, IP, USER, record_of

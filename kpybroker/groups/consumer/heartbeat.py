@@ -9,13 +9,13 @@ from collections.abc import Callable
 from copy import copy
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups import modern_records as records
-from kpybroker.groups.assignors import Place
-from kpybroker.groups.commands import ConsumerHeartbeat
-from kpybroker.groups.modern import JOIN, LEAVE, LEAVE_STATIC, ModernGroup, ModernMember
-from kpybroker.groups.modern_steps import ModernSteps
-from kpybroker.groups.subscription_regex import compiled
-from kpybroker.groups.turn import Turn, record_bytes
+from kpybroker.groups.consumer import records
+from kpybroker.groups.consumer.assignors import Place
+from kpybroker.groups.consumer.group import JOIN, LEAVE, LEAVE_STATIC, ModernGroup, ModernMember
+from kpybroker.groups.consumer.subscription_regex import compiled
+from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.ground.commands import ConsumerHeartbeat
+from kpybroker.groups.ground.step import Turn, record_bytes
 from kpybroker.wire.rpc.consumer_group_heartbeat import Assignment, Request, Response, TopicPartitions
 
 RECORDS_BESIDE, RECORD_BESIDE_BYTES = 4, 64

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.groups import modern_records, records
+from kpybroker.groups.consumer import records as modern_records
+from kpybroker.groups.ground import records
 from kpybroker.machine import Stored
 
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage
-from kpybroker.groups import modern_records
-from kpybroker.groups.checking import check_record
-from kpybroker.groups.offsets import Committed
-from kpybroker.groups.records import commit_record, group_record
+from kpybroker.groups.consumer import records
+from kpybroker.groups.ground.records import commit_record, group_record
+from kpybroker.groups.offsets.offsets import Committed
+from kpybroker.groups.record_check import check_record
 from kpybroker.machine import Stored
 from tests.groups.test_records import UNREADABLE_COMMITS, UNREADABLE_GROUPS, machine_of
 
@@ -41,8 +41,8 @@ def changed(data: st.DataObject, value: bytes) -> bytes:
 
 def some_records() -> list[Stored]:
     """One of each kind that this broker writes."""
-    from kpybroker.groups.classic import ClassicGroup, Member
-    from kpybroker.groups.modern import ModernGroup, ModernMember, Resolved
+    from kpybroker.groups.classic.group import ClassicGroup, Member
+    from kpybroker.groups.consumer.group import ModernGroup, ModernMember, Resolved
 
     group = ClassicGroup("g", 5)
     group.add(Member("m", "i", "c", "/h"), "consumer")
@@ -52,12 +52,12 @@ def some_records() -> list[Stored]:
         commit_record("g", ("t", 0), COMMITTED),
         commit_record("g", ("t", 0), COMMITTED._replace(expire_timestamp_ms=9)),
         group_record(group),
-        modern_records.epoch_record(modern),
-        modern_records.member_record("g", member),
-        modern_records.target_epoch_record(modern),
-        modern_records.target_record("g", "m", target),
-        modern_records.current_record("g", member),
-        modern_records.regex_record("g", "a.*", Resolved(frozenset({"a"}), 1, 2)),
+        records.epoch_record(modern),
+        records.member_record("g", member),
+        records.target_epoch_record(modern),
+        records.target_record("g", "m", target),
+        records.current_record("g", member),
+        records.regex_record("g", "a.*", Resolved(frozenset({"a"}), 1, 2)),
     ]
 
 

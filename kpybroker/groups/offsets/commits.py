@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups import records
-from kpybroker.groups.classic import CONSUMER, ClassicGroup, State
-from kpybroker.groups.commands import CommitOffsets, DeleteOffsets
-from kpybroker.groups.modern import ModernGroup
-from kpybroker.groups.offsets import Committed, Offsets
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.classic.group import CONSUMER, ClassicGroup, State
+from kpybroker.groups.consumer.group import ModernGroup
+from kpybroker.groups.ground import records
+from kpybroker.groups.ground.commands import CommitOffsets, DeleteOffsets
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.offsets.offsets import Committed, Offsets
 from kpybroker.metadata.hashing import java_length
 
 LAST_MS = (1 << 63) - 1

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic import ClassicGroup, Member, Protocols, State, named_once
-from kpybroker.groups.commands import Join
-from kpybroker.groups.rebalance import Rebalance, current_generation, refused_join, refused_sync
-from kpybroker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
-from kpybroker.groups.timers import Timer
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.classic.group import ClassicGroup, Member, Protocols, State, named_once
+from kpybroker.groups.classic.rebalance import Rebalance, current_generation, refused_join, refused_sync
+from kpybroker.groups.ground.commands import Join
+from kpybroker.groups.ground.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
+from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.timers import Timer
 from kpybroker.wire.rpc import join_group
 
 MEMBER_ID_PREFIX_CHARS = 1000

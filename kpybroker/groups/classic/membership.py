@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic import ClassicGroup, State
-from kpybroker.groups.commands import Heartbeat, Leave
-from kpybroker.groups.rebalance import Rebalance, given_assignment, park_sync, refused_sync
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.classic.group import ClassicGroup, State
+from kpybroker.groups.classic.rebalance import Rebalance, given_assignment, park_sync, refused_sync
+from kpybroker.groups.ground.commands import Heartbeat, Leave
+from kpybroker.groups.ground.step import Turn
 from kpybroker.wire.rpc import leave_group, sync_group
 
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.groups import modern_records as records
-from kpybroker.groups.assignors import Place
-from kpybroker.groups.classic import CONSUMER, named_once
-from kpybroker.groups.commands import Heartbeat, Join
-from kpybroker.groups.modern import NOTHING, MemberState, ModernGroup, ModernMember
-from kpybroker.groups.modern_steps import ModernSteps
-from kpybroker.groups.subscription import Subscription, build_assignment, read_subscription, version_of
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.classic.group import CONSUMER, named_once
+from kpybroker.groups.classic.subscription import Subscription, build_assignment, read_subscription, version_of
+from kpybroker.groups.consumer import records
+from kpybroker.groups.consumer.assignors import Place
+from kpybroker.groups.consumer.group import NOTHING, MemberState, ModernGroup, ModernMember
+from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.ground.commands import Heartbeat, Join
+from kpybroker.groups.ground.step import Turn
 from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol

@@ -9,8 +9,8 @@ from functools import lru_cache
 from struct import Struct
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.groups.classic import ClassicGroup, Member, State
-from kpybroker.groups.offsets import Committed, Place
+from kpybroker.groups.classic.group import ClassicGroup, Member, State
+from kpybroker.groups.offsets.offsets import Committed, Place
 from kpybroker.machine import Stored
 from kpybroker.wire.message import build, parse
 from kpybroker.wire.stored.group import (

@@ -10,9 +10,9 @@ from functools import partial
 from hashlib import blake2b
 
 from kpybroker.config.dynamic import why_unusable
-from kpybroker.groups import modern_records as records
-from kpybroker.groups.assignors import ASSIGNORS, Wish
-from kpybroker.groups.modern import (
+from kpybroker.groups.consumer import records
+from kpybroker.groups.consumer.assignors import ASSIGNORS, Wish
+from kpybroker.groups.consumer.group import (
     LEAVE_STATIC,
     NOTHING,
     Current,
@@ -21,11 +21,11 @@ from kpybroker.groups.modern import (
     ModernMember,
     Resolved,
 )
-from kpybroker.groups.modern_reconciling import reconciled
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.subscription_regex import Resolving
-from kpybroker.groups.timers import Timer, Timers
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.consumer.reconciliation import reconciled
+from kpybroker.groups.consumer.subscription_regex import Resolving
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.metadata.image import Image
 
 GROUP_RESOURCE = 32

@@ -11,8 +11,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.assignors import Place
-from kpybroker.groups.timers import Timer
+from kpybroker.groups.consumer.assignors import Place
+from kpybroker.groups.ground.timers import Timer
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata
 
 LEAVE, LEAVE_STATIC, JOIN = -1, -2, 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kpybroker.groups.offsets import Committed, Place
+    from kpybroker.groups.offsets.offsets import Committed, Place
 
     OfProducer = dict[str, dict[Place, "Pending | None"]]
     """group id -> place -> what is pending; None where a later commit stands already."""

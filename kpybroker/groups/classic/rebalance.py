@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from kpybroker.errors import ErrorCode
-from kpybroker.groups import records
-from kpybroker.groups.classic import ClassicGroup, Member, State
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.timers import Timer, Timers
-from kpybroker.groups.turn import Turn, record_bytes
+from kpybroker.groups.classic.group import ClassicGroup, Member, State
+from kpybroker.groups.ground import records
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import Turn, record_bytes
+from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.wire.rpc import join_group, sync_group
 
 JoinedMember = join_group.JoinGroupResponseMember

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.groups.settings import GroupSettings
+from kpybroker.groups.ground.settings import GroupSettings
 from tests.groups.consumers import Colony
 
 QUICK = {"consumer_session_timeout_ms": 10_000, "consumer_min_session_timeout_ms": 1_000}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.ground.step import Turn
 
 SWEEP_FROM = 1024
 

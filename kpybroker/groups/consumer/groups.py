@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups import modern_records as records
-from kpybroker.groups.commands import ConsumerHeartbeat, Join
-from kpybroker.groups.modern import MemberState, ModernGroup
-from kpybroker.groups.modern_classic import ModernClassic
-from kpybroker.groups.modern_heartbeat import ModernHeartbeat
-from kpybroker.groups.modern_migration import Migration
-from kpybroker.groups.modern_showing import described, listed
-from kpybroker.groups.modern_steps import ModernSteps
-from kpybroker.groups.rebalance import Rebalance, refused_join, refused_sync
-from kpybroker.groups.settings import GroupSettings
-from kpybroker.groups.timers import Timers
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.consumer import records
+from kpybroker.groups.consumer.classic_members import ModernClassic
+from kpybroker.groups.consumer.description import described, listed
+from kpybroker.groups.consumer.group import MemberState, ModernGroup
+from kpybroker.groups.consumer.heartbeat import ModernHeartbeat
+from kpybroker.groups.consumer.migration import Migration
+from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.ground.commands import ConsumerHeartbeat, Join
+from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.timers import Timers
 from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import consumer_group_describe, join_group, list_groups, sync_group
 

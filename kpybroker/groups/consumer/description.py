@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kpybroker.groups.assignors import Place
-from kpybroker.groups.modern import NOTHING, ModernGroup, ModernMember
-from kpybroker.groups.modern_records import by_topic
+from kpybroker.groups.consumer.assignors import Place
+from kpybroker.groups.consumer.group import NOTHING, ModernGroup, ModernMember
+from kpybroker.groups.consumer.records import by_topic
 from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc.consumer_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
 from kpybroker.wire.rpc.list_groups import ListedGroup

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.groups import modern_records as records
-from kpybroker.groups.classic import CONSUMER, ClassicGroup, Member, State, named_once
-from kpybroker.groups.modern import Current, MemberState, ModernGroup, ModernMember
-from kpybroker.groups.modern_classic import given, owned_places
-from kpybroker.groups.modern_steps import ModernSteps
-from kpybroker.groups.rebalance import Rebalance, refused_join, refused_sync
-from kpybroker.groups.records import group_tombstone
-from kpybroker.groups.subscription import Subscription, read_assignment, read_subscription
-from kpybroker.groups.turn import Turn
+from kpybroker.groups.classic.group import CONSUMER, ClassicGroup, Member, State, named_once
+from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.classic.subscription import Subscription, read_assignment, read_subscription
+from kpybroker.groups.consumer import records
+from kpybroker.groups.consumer.classic_members import given, owned_places
+from kpybroker.groups.consumer.group import Current, MemberState, ModernGroup, ModernMember
+from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.ground.records import group_tombstone
+from kpybroker.groups.ground.step import Turn
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kpybroker.groups.assignors import Place
-from kpybroker.groups.modern import NOTHING, Current, MemberState, ModernGroup, ModernMember
+from kpybroker.groups.consumer.assignors import Place
+from kpybroker.groups.consumer.group import NOTHING, Current, MemberState, ModernGroup, ModernMember
 
 
 def reconciled(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kpybroker.errors import ErrorCode
-from kpybroker.groups.pending import Pending, PendingOffsets
+from kpybroker.groups.offsets.pending import Pending, PendingOffsets
 
 
 class Committed(NamedTuple):

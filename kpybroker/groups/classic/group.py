@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.subscription import subscribed_topics
-from kpybroker.groups.timers import Timer
+from kpybroker.groups.classic.subscription import subscribed_topics
+from kpybroker.groups.ground.timers import Timer
 
 CONSUMER = "consumer"
 Protocols = Sequence[tuple[str, bytes]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.groups.classic import ClassicGroup, State
+from kpybroker.groups.classic.group import ClassicGroup, State
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, DescribedGroupMember
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
