@@ -27,20 +27,20 @@ from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.raft.duties.bootstrap import checked_format
 from kpybroker.raft.log.feature_check import check_served
 from kpybroker.raft.quorum import Quorum
-from kpybroker.replication.assigning import Assignments
-from kpybroker.replication.chores import retain_and_checkpoint
-from kpybroker.replication.controller_channel import ControllerChannel
-from kpybroker.replication.fetcher import Context
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.in_sync import Proposals
-from kpybroker.replication.lifecycle import Lifecycle
-from kpybroker.replication.moving import Moves
-from kpybroker.replication.partition import INTERNAL_TOPICS, Partition
-from kpybroker.replication.producer_ids import ProducerIds
-from kpybroker.replication.replicas import Replicas, Wishes
-from kpybroker.replication.sessions import Sessions
-from kpybroker.replication.state_log import PartitionLog
-from kpybroker.replication.txn_markers import TxnMarkers
+from kpybroker.replication.follower.fetcher import Context
+from kpybroker.replication.node.chores import retain_and_checkpoint
+from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.replication.node.directory_reports import Assignments
+from kpybroker.replication.node.isr_proposals import Proposals
+from kpybroker.replication.node.lifecycle import Lifecycle
+from kpybroker.replication.node.moving import Moves
+from kpybroker.replication.node.producer_ids import ProducerIds
+from kpybroker.replication.node.replicas import Replicas, Wishes
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import INTERNAL_TOPICS, Partition
+from kpybroker.replication.partition.sessions import Sessions
+from kpybroker.replication.partition.state_log import PartitionLog
+from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.storage.dirs.directory import Directory, random_id
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs

@@ -13,7 +13,7 @@ from kpybroker.controller.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPI
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import endpoints
-from kpybroker.replication.partition import INTERNAL_TOPICS
+from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.wire.rpc import create_topics
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.in_turns import slices
 from kpybroker.metadata.whereabouts import has_partition
-from kpybroker.replication.partition import INTERNAL_TOPICS
+from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.transactions.commands import AddPartitions
 from kpybroker.transactions.transaction import V1, Place
 from kpybroker.wire.rpc.add_partitions_to_txn import (

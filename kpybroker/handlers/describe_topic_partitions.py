@@ -13,7 +13,7 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.in_turns import Turns
 from kpybroker.handlers.metadata import TOPIC_OPERATIONS
-from kpybroker.replication.partition import INTERNAL_TOPICS
+from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.wire.rpc.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponsePartition,

@@ -16,7 +16,7 @@ from kpybroker.call import CONTROLLER, Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers.fetch_sessions import resolve
 from kpybroker.handlers.fetching_metadata import fetch_metadata, is_of_the_quorum
-from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want
+from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want
 from kpybroker.wire.forms import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import (
     AbortedTransaction,
@@ -31,7 +31,7 @@ from kpybroker.wire.rpc.fetch import (
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.metadata.whereabouts import Leader
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
     from kpybroker.world import Buffer
 
 READ_COMMITTED = 1

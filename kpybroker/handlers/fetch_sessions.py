@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kpybroker.replication.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, Want, Wanted
+from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, Want, Wanted
 from kpybroker.wire.rpc.fetch import FetchPartition, FetchTopic, Request
 
 if TYPE_CHECKING:

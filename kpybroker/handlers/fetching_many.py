@@ -16,7 +16,7 @@ from kpybroker.errors import Damage, KafkaError
 from kpybroker.handlers.fetch import FetchReply, begin
 from kpybroker.handlers.fetch_sessions import name_wants, resume_with
 from kpybroker.handlers.in_turns import SLICE, Turns, slices
-from kpybroker.replication.sessions import Session, Want, Wanted
+from kpybroker.replication.partition.sessions import Session, Want, Wanted
 from kpybroker.wire.api import by_key
 from kpybroker.wire.forms import FetchedMany
 from kpybroker.wire.message import Buffer, build_chunks_in_turns
@@ -24,7 +24,7 @@ from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Requ
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
 
 AGAIN_S_A_PARTITION = 20e-6
 """How long it waits for more, for each partition: some four times what a look at it takes."""

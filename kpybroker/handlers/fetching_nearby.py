@@ -16,8 +16,8 @@ from kpybroker.wire.rpc.fetch import PartitionData, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.replication.partition import Partition
-    from kpybroker.replication.sessions import Want
+    from kpybroker.replication.partition.partition import Partition
+    from kpybroker.replication.partition.sessions import Want
 
 
 class NearbyFetchReply(FetchReply):

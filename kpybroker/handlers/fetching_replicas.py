@@ -16,14 +16,14 @@ from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.fetch import FetchReply
 from kpybroker.handlers.fetch_sessions import resume
-from kpybroker.replication.fetch_session import NAMED_MAX
-from kpybroker.replication.followers import UNKNOWN, Follower
-from kpybroker.replication.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
+from kpybroker.replication.follower.fetch_session import NAMED_MAX
+from kpybroker.replication.partition.followers import UNKNOWN, Follower
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
 
 NO_EPOCH = -1
 NAMED_LIMIT = 2 * NAMED_MAX

@@ -31,7 +31,7 @@ from kpybroker.wire.rpc.produce import (
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.log.admission import Appended
     from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.message import Buffer

@@ -15,7 +15,7 @@ from kpybroker.server.timing import EVERY, Timing
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
     from kpybroker.server.server import Server
 
 AT_ONCE = 500

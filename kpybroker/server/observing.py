@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
-from kpybroker.replication.lifecycle import Stage
+from kpybroker.replication.node.lifecycle import Stage
 from kpybroker.server.http import HttpServer, Page
 
 if TYPE_CHECKING:

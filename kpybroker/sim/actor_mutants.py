@@ -12,7 +12,7 @@ from kpybroker.handlers import produce
 from kpybroker.handlers.fetching_nearby import NearbyFetchReply
 from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.replication.lifecycle import Lifecycle
+from kpybroker.replication.node.lifecycle import Lifecycle
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.log import admission, timestamps
 from kpybroker.storage.log.log import Log

@@ -20,7 +20,7 @@ from kpybroker.sim.transforming import TEAM, TWINS
 from kpybroker.wire.batch import Batch, read_records, split
 
 if TYPE_CHECKING:
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
     from kpybroker.sim.cluster import SimMachine
 
 Check = Callable[[Client], Awaitable[None]]

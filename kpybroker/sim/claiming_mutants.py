@@ -7,9 +7,9 @@ from typing import Any
 from unittest.mock import patch
 
 from kpybroker.raft.log.metadata_log import MetadataLog
-from kpybroker.replication import agenda, fetcher, following
-from kpybroker.replication.following import Place
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.follower import agenda, fetcher, following
+from kpybroker.replication.follower.following import Place
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import BAD_FILE
 from kpybroker.storage.log.log import Log

@@ -15,7 +15,7 @@ from kpybroker.wire.batch import HEADER_BYTES
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
     from kpybroker.sim.cluster import SimMachine
     from kpybroker.sim.history import History
     from kpybroker.storage.log.log import Log

@@ -12,8 +12,8 @@ from kpybroker.raft.core.state import NOBODY, State, VoteAsked, Voted
 from kpybroker.raft.core.voter_set import VoterSet
 from kpybroker.raft.log.quorum_state import write_quorum_state
 from kpybroker.raft.log.replay import Pending, Replay
-from kpybroker.replication.followers import Followers
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.followers import Followers
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.world import World

@@ -9,7 +9,7 @@ from typing import Any
 from kpybroker.groups.consumer.group import ModernGroup
 from kpybroker.groups.offsets.offsets import Committed, Offsets, Shown
 from kpybroker.machine import Moment, Outcome
-from kpybroker.replication.producer_ids import ProducerIds
+from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.runner import Runner
 from kpybroker.sim.cluster import SimWorld
 from kpybroker.sim.mutant import Mutant, Patch

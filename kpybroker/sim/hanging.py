@@ -13,7 +13,7 @@ from kpybroker.sim.standing import is_whole
 from kpybroker.world.devices import SLOW_WRITE_S
 
 if TYPE_CHECKING:
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
     from kpybroker.sim.cluster import SimMachine
 
 HANG_S = (5.0, 20.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.replication import moving
-from kpybroker.replication.assigning import Assignments
+from kpybroker.replication.node import moving
+from kpybroker.replication.node.directory_reports import Assignments
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.dirs.futures import replace
 from kpybroker.storage.dirs.log_dir import LogDirectory

@@ -12,7 +12,7 @@ from typing import Any
 
 from kpybroker.handlers import list_offsets
 from kpybroker.metadata.image import Image
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.runner import Runner
 from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
 from kpybroker.sim.actors.catalog import with_actors

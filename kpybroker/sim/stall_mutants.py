@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.sim.setup import DISK_HANG, WRITE_STALL
 from kpybroker.storage.dirs.disk_watch import DiskWatch

@@ -8,7 +8,7 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
-from kpybroker.replication.txn_markers import OFFSETS_TOPIC
+from kpybroker.replication.partition.txn_markers import OFFSETS_TOPIC
 from kpybroker.server.node import Node
 from tests.asking import make
 from tests.conftest import WithBroker

@@ -37,7 +37,7 @@ def test_more_produces_than_may_wait_for_a_partition_are_told_so(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are sent in one turn of the loop, come in one event, and wait for the disk."""
-    monkeypatch.setattr("kpybroker.replication.partition.WAITERS_LIMIT", 2)
+    monkeypatch.setattr("kpybroker.replication.partition.partition.WAITERS_LIMIT", 2)
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")

@@ -10,7 +10,7 @@ import pytest
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
-from kpybroker.replication.txn_markers import MARKERS_A_TURN
+from kpybroker.replication.partition.txn_markers import MARKERS_A_TURN
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import list_offsets, write_txn_markers
 from tests.asking import get, make, put, turns_while

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kpybroker.config import LogSettings
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import Batch, encode_batch, split
 from kpybroker.world.real import RealWorld

@@ -17,9 +17,9 @@ from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.fetching_replicas import fetch_replica
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.replication.following import Place, begin_at, cut, place_of, take
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch

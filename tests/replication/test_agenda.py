@@ -8,10 +8,10 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.metadata.image import Image, PartitionImage
-from kpybroker.replication import fetch_session
-from kpybroker.replication.agenda import WITHOUT_SESSION_MS, Agenda
-from kpybroker.replication.fetcher import Context
-from kpybroker.replication.hosting import Hosting
+from kpybroker.replication.follower import fetch_session
+from kpybroker.replication.follower.agenda import WITHOUT_SESSION_MS, Agenda
+from kpybroker.replication.follower.fetcher import Context
+from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld

@@ -9,9 +9,9 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage
-from kpybroker.replication.following import Place, place_of, take
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.follower.following import Place, place_of, take
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.claims import Files
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.files.file_pool import FilePool

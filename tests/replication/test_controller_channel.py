@@ -11,8 +11,8 @@ import pytest
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_cluster import CONTROLLERS
-from kpybroker.replication import controller_channel
-from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.replication.node import controller_channel
+from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import describe_cluster
 from tests.replication.pointing import At, Pointing, controller_of

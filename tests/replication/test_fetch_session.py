@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.errors import KafkaError
-from kpybroker.replication import fetch_session
-from kpybroker.replication.fetch_session import Asked, FetchSession, Key
-from kpybroker.replication.following import Place
-from kpybroker.replication.sessions import INITIAL_EPOCH, Session, Sessions, Want, Wanted
+from kpybroker.replication.follower import fetch_session
+from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
+from kpybroker.replication.follower.following import Place
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Session, Sessions, Want, Wanted
 
 TOPIC_ID = b"t" * 16
 WANTED = st.dictionaries(

@@ -12,9 +12,9 @@ import pytest
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, KafkaError
-from kpybroker.replication import controller_channel
-from kpybroker.replication.controller_channel import ControllerChannel
-from kpybroker.replication.lifecycle import Lifecycle, Stage
+from kpybroker.replication.node import controller_channel
+from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.replication.node.lifecycle import Lifecycle, Stage
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import broker_registration as rpc
 from kpybroker.wire.rpc import unregister_broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.replication import fetch_session
+from kpybroker.replication.follower import fetch_session
 from kpybroker.wire.rpc import create_topics
 from tests.replication.virtual import VirtualCluster, play
 

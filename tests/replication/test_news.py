@@ -15,11 +15,11 @@ from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.handlers.fetching_replicas import COUNT_ALL_MS, fetch_replica
 from kpybroker.metadata.image import PartitionImage
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.replication.fetch_session import Asked, FetchSession, Key
-from kpybroker.replication.following import Place
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
-from kpybroker.replication.sessions import Sessions
+from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
+from kpybroker.replication.follower.following import Place
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import split
 from kpybroker.wire.rpc import fetch

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.producer_ids import ProducerIds
+from kpybroker.replication.node.producer_ids import ProducerIds
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.parts import PartitionImage
-from kpybroker.replication import in_sync
-from kpybroker.replication.controller_channel import ControllerChannel
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.in_sync import Proposals
+from kpybroker.replication.node import isr_proposals
+from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.replication.node.isr_proposals import Proposals
+from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc.alter_partition import PartitionDataReply, Request, Response, TopicDataReply
@@ -69,8 +69,8 @@ def test_all_proposals_are_sent_a_few_in_a_request(
     errors: list[ErrorCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In their order, and none twice; those of a request that is refused again, behind the others."""
-    monkeypatch.setattr(in_sync, "AT_ONCE_MAX", AT_ONCE, raising=False)
-    monkeypatch.setattr(in_sync, "RETRY_MS", 0)
+    monkeypatch.setattr(isr_proposals, "AT_ONCE_MAX", AT_ONCE, raising=False)
+    monkeypatch.setattr(isr_proposals, "RETRY_MS", 0)
     world, now = RealWorld(1), [0]
 
     async def whole() -> list[list[int]]:
@@ -102,4 +102,4 @@ def test_all_proposals_are_sent_a_few_in_a_request(
 
 def test_a_request_of_proposals_is_within_its_row() -> None:
     """Where each partition is of a topic of its own: this topic, the partition, and its replicas."""
-    assert by_name["AlterPartition"].elements >= in_sync.AT_ONCE_MAX * (2 + REPLICAS)
+    assert by_name["AlterPartition"].elements >= isr_proposals.AT_ONCE_MAX * (2 + REPLICAS)

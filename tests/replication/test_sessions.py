@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.sessions import EPOCH_MAX, EVICTION_MS, Session, Sessions, Want, Wanted
+from kpybroker.replication.partition.sessions import EPOCH_MAX, EVICTION_MS, Session, Sessions, Want, Wanted
 
 ID = bytes(range(16))
 

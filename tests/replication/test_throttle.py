@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from kpybroker.config import LogSettings
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.throttle import Throttle
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.throttle import Throttle
 from tests.replication.virtual import BROKER, TOPIC, VirtualCluster, play
 
 RATE = 20_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from kpybroker.broker import Broker
 from kpybroker.errors import ErrorCode
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.client import Client, Unanswered
 from kpybroker.sim.cluster import SimMachine
 from kpybroker.sim.history import History

@@ -19,8 +19,8 @@ from kpybroker.handlers.everywhere import served_everywhere
 from kpybroker.handlers.fetching_replicas import NAMED_LIMIT
 from kpybroker.long_work import REQUESTS_MAX, LongWork
 from kpybroker.peer import Peer
-from kpybroker.replication.fetch_session import NAMED_MAX
-from kpybroker.replication.replicas import HOSTED_AT_ONCE
+from kpybroker.replication.follower.fetch_session import NAMED_MAX
+from kpybroker.replication.node.replicas import HOSTED_AT_ONCE
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, FEW, Api, Listens, by_name
 from kpybroker.wire.batch import read_records, split

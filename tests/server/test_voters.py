@@ -10,7 +10,7 @@ import pytest
 
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.raft.duties import readiness
-from kpybroker.replication import controller_channel
+from kpybroker.replication.node import controller_channel
 from kpybroker.storage.dirs.formatting import decode_id, encode_id
 from kpybroker.wire.rpc import create_topics, update_features
 from tests.server.clustering import PATIENCE_S, Cluster, dialled, run_cluster

@@ -7,8 +7,8 @@ from pathlib import Path
 from threading import Event
 
 from kpybroker.config import LogSettings
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.log.log import Log
 from kpybroker.world import Buffer

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kpybroker.replication.sessions import NEVER_MS
+from kpybroker.replication.partition.sessions import NEVER_MS
 
 if TYPE_CHECKING:
-    from kpybroker.replication.partition import Waiter
-    from kpybroker.replication.sessions import ReplicaWant
+    from kpybroker.replication.partition.partition import Waiter
+    from kpybroker.replication.partition.sessions import ReplicaWant
 
 UNKNOWN = -1
 """A log end, or a broker's epoch, that nobody has told."""

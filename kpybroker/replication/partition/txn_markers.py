@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.markers import Marker
 from kpybroker.wire.rpc.write_txn_markers import (
     Request,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.partition import Partition, Waiter
-from kpybroker.replication.throttle import Throttle
+from kpybroker.replication.partition.partition import Partition, Waiter
+from kpybroker.replication.partition.throttle import Throttle
 from kpybroker.storage.log.log import Log
 
 LAG_MAX_MS = 30_000

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.batch import (
     DECOMPRESSED_LIMIT_BYTES,
     HEADER_BYTES,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import directory_of
-from kpybroker.replication.assigning import Assignments
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.node.directory_reports import Assignments
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.futures import discard_future, is_too_long, open_future, replace
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.chronicle import log as chronicle
 from kpybroker.raft.core.divergence import Diverges, truncation
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.batch import Batch, split

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kpybroker.replication.following import Place
-from kpybroker.replication.sessions import EPOCH_MAX, INITIAL_EPOCH
+from kpybroker.replication.follower.following import Place
+from kpybroker.replication.partition.sessions import EPOCH_MAX, INITIAL_EPOCH
 
 NAMED_MAX = 2500
 """So many partitions one Fetch tells of: the leader looks at them in one go, some 15 ms."""

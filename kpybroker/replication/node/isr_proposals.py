@@ -14,9 +14,9 @@ from collections.abc import Callable
 from itertools import islice
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.controller_channel import ControllerChannel
-from kpybroker.replication.followers import UNKNOWN
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.replication.partition.followers import UNKNOWN
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.rpc.alter_partition import BrokerState, PartitionData, PartitionDataReply, Request, TopicData
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import logging
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.world import World
 

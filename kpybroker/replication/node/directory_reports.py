@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.wire.rpc.assign_replicas_to_dirs import DirectoryData, PartitionData, Request, TopicData
 
 log = logging.getLogger(__name__)

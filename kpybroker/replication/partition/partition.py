@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.replication.followers import Follower, Followers
+from kpybroker.replication.partition.followers import Follower, Followers
 from kpybroker.storage.log.admission import NOTHING, Appended
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.batch import split
@@ -23,7 +23,7 @@ from kpybroker.wire.markers import Marker, encode_marker
 if TYPE_CHECKING:
     from kpybroker.config import LogSettings
     from kpybroker.metadata.image import PartitionImage
-    from kpybroker.replication.hosting import Hosting
+    from kpybroker.replication.partition.hosting import Hosting
     from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.batch import Batch
     from kpybroker.wire.forms import FetchForm

@@ -10,7 +10,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
-from kpybroker.replication.controller_channel import ControllerChannel
+from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.wire.rpc import broker_heartbeat, broker_registration
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from kpybroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kpybroker.replication.followers import Follower
-    from kpybroker.replication.partition import Partition, Waiter
+    from kpybroker.replication.partition.followers import Follower
+    from kpybroker.replication.partition.partition import Partition, Waiter
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0

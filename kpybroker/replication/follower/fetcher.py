@@ -16,11 +16,11 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
 from kpybroker.peer import Peer
-from kpybroker.replication.agenda import RETRY_MS, Agenda
-from kpybroker.replication.fetch_session import Key
-from kpybroker.replication.following import Place, begin_at, cut, place_of, take
-from kpybroker.replication.partition import Partition
-from kpybroker.replication.throttle import Throttle
+from kpybroker.replication.follower.agenda import RETRY_MS, Agenda
+from kpybroker.replication.follower.fetch_session import Key
+from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.throttle import Throttle
 from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
 from kpybroker.world import Network
 

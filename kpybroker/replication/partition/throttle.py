@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kpybroker.config import LogSettings
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.partition.partition import Partition
 
 ALL = "*"
 NO_RATE = (1 << 63) - 1

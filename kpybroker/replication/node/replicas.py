@@ -11,12 +11,12 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage, TopicImage
 from kpybroker.metadata.whereabouts import directory_in, epoch_of, has_partition, is_replicated, may_be_in_sync
-from kpybroker.replication.assigning import Assignments
-from kpybroker.replication.fetcher import Context, Fetchers
-from kpybroker.replication.hosting import Hosting
-from kpybroker.replication.in_sync import Proposals
-from kpybroker.replication.moving import Moves
-from kpybroker.replication.partition import Partition
+from kpybroker.replication.follower.fetcher import Context, Fetchers
+from kpybroker.replication.node.directory_reports import Assignments
+from kpybroker.replication.node.isr_proposals import Proposals
+from kpybroker.replication.node.moving import Moves
+from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.replication.fetch_session import Asked, FetchSession, Key
-from kpybroker.replication.following import Place, place_of
+from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
+from kpybroker.replication.follower.following import Place, place_of
 from kpybroker.wire.rpc import fetch
 
 if TYPE_CHECKING:
-    from kpybroker.replication.fetcher import Context
-    from kpybroker.replication.partition import Partition
+    from kpybroker.replication.follower.fetcher import Context
+    from kpybroker.replication.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
