@@ -15,7 +15,7 @@ from compose_spec import ComposeSpecification, Service
 from kpybroker.cli.environment import read_environment, setting_name
 from kpybroker.config import BrokerConfig, parse_setting
 from kpybroker.config.broker_keys import BROKER_KEYS
-from kpybroker.server.observing import PATHS
+from kpybroker.server.metrics.endpoints import PATHS
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 MANIFESTS = [

@@ -10,7 +10,7 @@ import pytest
 
 from kpybroker.cli import arguments
 from kpybroker.config.broker_keys import BROKER_KEYS
-from kpybroker.server.gauges import ALL_NAMES
+from kpybroker.server.metrics.gauges import ALL_NAMES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "runbook.md").read_text()
 

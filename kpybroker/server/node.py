@@ -16,7 +16,7 @@ from kpybroker.storage.dirs.directory import is_formatted
 from kpybroker.world import World
 
 if TYPE_CHECKING:
-    from kpybroker.server.observing import Observing
+    from kpybroker.server.metrics.endpoints import Observing
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ async def _observe(world: World, config: BrokerConfig) -> Observing | None:
     """Answer probes from before the directories are opened, which may take long. Raises ConfigError."""
     if config.http_port is None:
         return None
-    from kpybroker.server.observing import Observing
+    from kpybroker.server.metrics.endpoints import Observing
 
     observing = Observing(world)
     started = False

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import BROKER, CONTROLLER, Reply, TaskReply
-from kpybroker.server import dispatch
-from kpybroker.server.arriving import Arrivals
-from kpybroker.server.connection import Connection
-from kpybroker.server.connection_limits import ConnectionLimits
-from kpybroker.server.door import Door
-from kpybroker.server.receive_memory import ReceiveMemory
-from kpybroker.server.refusal_log import RefusalLog
-from kpybroker.server.throttling import Throttling
-from kpybroker.server.unsent_replies import UnsentReplies
+from kpybroker.server.connections.connection import Connection
+from kpybroker.server.connections.connection_limits import ConnectionLimits
+from kpybroker.server.connections.connection_rate import Arrivals
+from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.receive_memory import ReceiveMemory
+from kpybroker.server.connections.refusal_log import RefusalLog
+from kpybroker.server.connections.unsent_replies import UnsentReplies
+from kpybroker.server.requests import dispatch
+from kpybroker.server.requests.throttling import Throttling
 from kpybroker.world.hang_ups import has_hung_up
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
-from kpybroker.server.connection_limits import NODES_MAX, ON_PROBATION_MAX, PROBATION_S
+from kpybroker.server.connections.connection_limits import NODES_MAX, ON_PROBATION_MAX, PROBATION_S
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import api_versions, metadata, write_txn_markers
 from tests.asking import fetched

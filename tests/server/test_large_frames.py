@@ -10,9 +10,9 @@ import pytest
 
 from kpybroker.handlers.produce import AT_ONCE_BYTES
 from kpybroker.peer import Peer
-from kpybroker.server.bad_frames import CARRY_MORE, FRAME_BYTES_MAX, why_too_large
+from kpybroker.server.connections.bad_frames import CARRY_MORE, FRAME_BYTES_MAX, why_too_large
+from kpybroker.server.connections.receive_memory import MAPPED_BYTES, receive_buffer
 from kpybroker.server.node import Node
-from kpybroker.server.receive_memory import MAPPED_BYTES, receive_buffer
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.batch import read_records, split

@@ -9,8 +9,8 @@ from pathlib import Path
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.server.metrics.endpoints import why_not_ready
 from kpybroker.server.node import Node
-from kpybroker.server.observing import why_not_ready
 from kpybroker.wire.rpc import delete_topics
 from tests.asking import get, make, put
 from tests.conftest import WithBroker

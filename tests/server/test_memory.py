@@ -8,9 +8,9 @@ from struct import pack
 import pytest
 
 from kpybroker.peer import Peer
-from kpybroker.server.connection import Connection
+from kpybroker.server.connections.connection import Connection
+from kpybroker.server.connections.receive_memory import ASKED_A_TURN
 from kpybroker.server.node import Node
-from kpybroker.server.receive_memory import ASKED_A_TURN
 from tests.asking import make, produced
 from tests.conftest import WithBroker
 from tests.server.raw import raw

@@ -15,12 +15,12 @@ import pytest
 
 from kpybroker.call import BROKER, Encoded
 from kpybroker.peer import Peer
-from kpybroker.server.connection import REPLIES_LIMIT, Connection
-from kpybroker.server.door import Door
-from kpybroker.server.long_requests import ROWS_AT_ONCE
+from kpybroker.server.connections.connection import REPLIES_LIMIT, Connection
+from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.receive_memory import IDLE_BUFFER_BYTES
+from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
 from kpybroker.server.node import Node
-from kpybroker.server.receive_memory import IDLE_BUFFER_BYTES
-from kpybroker.server.writing import SMALL_WRITE_BYTES
+from kpybroker.server.requests.long_requests import ROWS_AT_ONCE
 from kpybroker.wire import api as api_table
 from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.frame import encode_request

@@ -7,9 +7,8 @@ from struct import pack
 
 import pytest
 
-from kpybroker.server.activity import FRAME_PATIENCE_S, WINDOW_S
-from kpybroker.server.node import Node
-from kpybroker.server.receive_memory import (
+from kpybroker.server.connections.activity import FRAME_PATIENCE_S, WINDOW_S
+from kpybroker.server.connections.receive_memory import (
     EIGHTHS,
     GROWTH,
     IDLE_BUFFER_BYTES,
@@ -19,6 +18,7 @@ from kpybroker.server.receive_memory import (
     SMALL_FRAME_BYTES,
     ReceiveMemory,
 )
+from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
 from kpybroker.wire.frame import encode_request
 from tests.asking import make, produced, put

@@ -6,15 +6,17 @@ import logging
 
 import pytest
 
+from kpybroker.server.connections.refusal_log import HOSTS_MAX, LINES, LINES_PER_HOST, MINUTE_S, RefusalLog
 from kpybroker.server.node import Node
-from kpybroker.server.refusal_log import HOSTS_MAX, LINES, LINES_PER_HOST, MINUTE_S, RefusalLog
 from tests.server.line import line
 from tests.server.test_connection import BAD_FRAMES
 from tests.server.virtual import Dial, run_virtually
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.name == "kpybroker.server.refusal_log"]
+    found = [
+        record.getMessage() for record in caplog.records if record.name == "kpybroker.server.connections.refusal_log"
+    ]
     caplog.clear()
     return found
 

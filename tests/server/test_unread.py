@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from kpybroker.peer import Peer
-from kpybroker.server.connection import REPLIES_LIMIT
+from kpybroker.server.connections.connection import REPLIES_LIMIT
+from kpybroker.server.connections.writing import OWED_LIMIT_BYTES
 from kpybroker.server.node import Node
-from kpybroker.server.writing import OWED_LIMIT_BYTES
 from tests.asking import fetched, get, make, produced, put
 from tests.conftest import WithBroker
 from tests.server.raw import raw

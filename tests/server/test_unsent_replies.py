@@ -7,9 +7,9 @@ from struct import pack
 
 import pytest
 
-from kpybroker.server import unsent_replies
+from kpybroker.server.connections import unsent_replies
+from kpybroker.server.connections.unsent_replies import LIMIT_BYTES, SMALL_FETCH_BYTES, TIGHT_BYTES, UnsentReplies
 from kpybroker.server.node import Node
-from kpybroker.server.unsent_replies import LIMIT_BYTES, SMALL_FETCH_BYTES, TIGHT_BYTES, UnsentReplies
 from tests.asking import fetched, make, put
 from tests.server.line import Line, line
 from tests.server.virtual import Dial, run_virtually

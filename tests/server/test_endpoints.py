@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kpybroker.errors import ConfigError
 from kpybroker.peer import Peer
-from kpybroker.server import http
-from kpybroker.server.gauges import ALL_NAMES, AT_ONCE, TOTAL_TIME
-from kpybroker.server.http import HttpServer, Page
+from kpybroker.server.metrics import http
+from kpybroker.server.metrics.endpoints import StallWatch, what_lags, why_not_ready
+from kpybroker.server.metrics.gauges import ALL_NAMES, AT_ONCE, TOTAL_TIME
+from kpybroker.server.metrics.http import HttpServer, Page
 from kpybroker.server.node import Node
-from kpybroker.server.observing import StallWatch, what_lags, why_not_ready
-from kpybroker.server.timing import EVERY, OPEN_MAX
+from kpybroker.server.requests.timing import EVERY, OPEN_MAX
 from kpybroker.wire.rpc import incremental_alter_configs
 from kpybroker.world.real import RealNetwork
 from tests.asking import fetched, make, put

@@ -15,10 +15,10 @@ from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.answering import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
-from kpybroker.server.forwarding import forwarding
-from kpybroker.server.long_requests import LongReply, encoded, has_many_rows, run_long
-from kpybroker.server.node_requests import is_of_a_node
-from kpybroker.server.writing import SMALL_WRITE_BYTES
+from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
+from kpybroker.server.requests.forwarding import forwarding
+from kpybroker.server.requests.long_requests import LongReply, encoded, has_many_rows, run_long
+from kpybroker.server.requests.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 from kpybroker.wire.frame import encode_response, parse_request_header
@@ -29,8 +29,8 @@ from kpybroker.wire.repeat import RepeatingFetch, RepeatingProduce
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.server.connection import Connection
-    from kpybroker.server.connection_limits import ConnectionLimits
+    from kpybroker.server.connections.connection import Connection
+    from kpybroker.server.connections.connection_limits import ConnectionLimits
 
 log = logging.getLogger(__name__)
 

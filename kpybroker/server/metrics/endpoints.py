@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.replication.node.lifecycle import Stage
-from kpybroker.server.http import HttpServer, Page
+from kpybroker.server.metrics.http import HttpServer, Page
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.server.gauges import Gauges
+    from kpybroker.server.metrics.gauges import Gauges
     from kpybroker.server.server import Server
     from kpybroker.world import World
 
@@ -83,7 +83,7 @@ class Observing:
 
     def show(self, broker: Broker, server: Server) -> None:
         """From now on there are metrics: of this broker, and of what its server does."""
-        from kpybroker.server.gauges import Gauges
+        from kpybroker.server.metrics.gauges import Gauges
 
         self._broker = broker
         self._gauges = Gauges(broker, server)

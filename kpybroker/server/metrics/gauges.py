@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from kpybroker import __version__
 from kpybroker.metadata.image import Image
-from kpybroker.server.timing import EVERY, Timing
+from kpybroker.server.requests.timing import EVERY, Timing
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker

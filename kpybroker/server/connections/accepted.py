@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from kpybroker.server.activity import Activity
-from kpybroker.server.door import Door
+from kpybroker.server.connections.activity import Activity
+from kpybroker.server.connections.listener import Door
 
 
 class Accepted(asyncio.BufferedProtocol):

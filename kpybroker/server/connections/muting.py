@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Reply
 
 if TYPE_CHECKING:
-    from kpybroker.server.connection import Connection
+    from kpybroker.server.connections.connection import Connection
 
 
 class Pause(Reply):

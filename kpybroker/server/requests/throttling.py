@@ -20,8 +20,8 @@ from kpybroker.handlers.answering import refused
 from kpybroker.handlers.fetching_quietly import quiet_answer
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
-from kpybroker.server.node_requests import is_of_a_broker
-from kpybroker.server.pausing import Pause, Pauses
+from kpybroker.server.connections.muting import Pause, Pauses
+from kpybroker.server.requests.node_requests import is_of_a_broker
 from kpybroker.wire.api import Api, Audience
 from kpybroker.wire.forms import FORMS
 from kpybroker.wire.layout import layout
@@ -30,7 +30,7 @@ from kpybroker.world.stopwatch import perf_counter
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.server.connection import Connection
+    from kpybroker.server.connections.connection import Connection
     from kpybroker.server.server import Server
 
 PRODUCE, FETCH = 0, 1

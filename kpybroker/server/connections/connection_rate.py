@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import CONTROLLER
 from kpybroker.quotas.rate import Rate
-from kpybroker.server.pausing import Pause, Pauses
+from kpybroker.server.connections.muting import Pause, Pauses
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.metrics import Metrics
-    from kpybroker.server.connection import Connection
-    from kpybroker.server.connection_limits import ConnectionLimits
+    from kpybroker.server.connections.connection import Connection
+    from kpybroker.server.connections.connection_limits import ConnectionLimits
 
 NO_RATE = (1 << 31) - 1
 """The default of max.connection.creation.rate: no limit."""

@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
-from kpybroker.server.accepted import Accepted
-from kpybroker.server.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
-from kpybroker.server.giving_way import GivingWay
-from kpybroker.server.receive_memory import BUSY_BUFFER_BYTES, GROWTH, IDLE_BUFFER_BYTES, next_step, receive_buffer
-from kpybroker.server.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
+from kpybroker.server.connections.accepted import Accepted
+from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
+from kpybroker.server.connections.giving_way import GivingWay
+from kpybroker.server.connections.receive_memory import (
+    BUSY_BUFFER_BYTES,
+    GROWTH,
+    IDLE_BUFFER_BYTES,
+    next_step,
+    receive_buffer,
+)
+from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
 
 if TYPE_CHECKING:
-    from kpybroker.server.activity import Activity
-    from kpybroker.server.dispatch import Known
-    from kpybroker.server.door import Door
+    from kpybroker.server.connections.activity import Activity
+    from kpybroker.server.connections.listener import Door
+    from kpybroker.server.requests.dispatch import Known
     from kpybroker.server.server import Server
 
 REPLIES_LIMIT = 256

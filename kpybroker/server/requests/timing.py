@@ -14,7 +14,7 @@ from kpybroker.wire import api as api_table
 from kpybroker.world.stopwatch import perf_counter
 
 if TYPE_CHECKING:
-    from kpybroker.server.connection import Connection
+    from kpybroker.server.connections.connection import Connection
     from kpybroker.server.server import Server
 
 EVERY = 17

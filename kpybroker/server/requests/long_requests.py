@@ -16,7 +16,7 @@ from kpybroker.call import Encoded, Reply, response_of
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers.answering import refused
 from kpybroker.long_work import LongWork
-from kpybroker.server.receive_memory import SMALL_FRAME_BYTES
+from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import Api
 from kpybroker.wire.forms import FORMS
 from kpybroker.wire.message import build_in_turns, parse_in_turns

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig
-from kpybroker.server.door import Door
+from kpybroker.server.connections.listener import Door
 
 PROBATION_S = 2.0
 ON_PROBATION_MAX = 16
