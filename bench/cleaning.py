@@ -15,7 +15,7 @@ from bench.produce_raw import first_reply, produce_frame
 from bench.raw import Connection, frame
 from bench.target import Target
 from kpybroker.storage.files.checkpoint_files import CLEANED
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import api_versions
 
 TOPIC = "cleaning"

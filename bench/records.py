@@ -2,7 +2,7 @@
 
 import time
 
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 
 
 def batch(records: int, record_bytes: int) -> bytes:

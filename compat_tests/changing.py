@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from compat_tests.visible import GROUP, TRANSACTION, Eyes, Place
-from kpybroker.wire.batch import Record
+from kpybroker.wire.records.batch import Record
 from kpybroker.wire.rpc import create_topics, incremental_alter_configs, init_producer_id, offset_commit, produce
 
 PATIENCE_S = 60.0

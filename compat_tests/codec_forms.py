@@ -8,7 +8,7 @@ import cramjam
 import zstandard
 
 from compat_tests.crafted import records
-from kpybroker.wire.compression import Codec, compress
+from kpybroker.wire.records.compression import Codec, compress
 
 LZ4_HEADER = bytes.fromhex("04224d18604082")
 """Of independent blocks of at most 64 KB, without checksums."""

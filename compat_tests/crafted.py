@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import cramjam
 
-from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch
-from kpybroker.wire.checksum import crc32c
-from kpybroker.wire.compression import Codec, compress
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch
+from kpybroker.wire.records.checksum import crc32c
+from kpybroker.wire.records.compression import Codec, compress
 
 NOW_MS = 1_700_000_000_000
 

@@ -12,8 +12,8 @@ from compat_tests.kept import await_move, directories, move, set_quota
 from compat_tests.takeover_clients import Classic, Idempotent, Modern, Transacting
 from compat_tests.takeover_fencing import Fenced
 from compat_tests.visible import BROKER, CLIENT_GROUP, TOPIC, WITHOUT_NAME, Eyes, Place, read
-from kpybroker.wire.batch import encode_batch
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.records.batch import encode_batch
+from kpybroker.wire.records.compression import Codec
 from kpybroker.wire.rpc import alter_partition_reassignments, create_partitions, delete_records, delete_topics
 
 EXPIRES_MS = 2_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from compat_tests.changing import LONG_MS, Source, commit, coordinator, new_producer, patiently, send, until
 from compat_tests.visible import TRANSACTION, UNSTABLE_OFFSET_COMMIT, Eyes, Place, committed_at, transaction
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import (
     consumer_group_heartbeat,
     end_txn,

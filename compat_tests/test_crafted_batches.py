@@ -5,7 +5,7 @@ from itertools import product
 from compat_tests.conftest import MakeTopic
 from compat_tests.crafted import NOW_MS, Crafted, crafted, linked_lz4, records
 from kpybroker.errors import ErrorCode
-from kpybroker.wire.compression import Codec, compress
+from kpybroker.wire.records.compression import Codec, compress
 from kpybroker.wire.rpc import list_offsets, produce
 from oracle.asking import Conversation
 

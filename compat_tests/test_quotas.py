@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 
 from compat_tests.conftest import Running, start_target
 from kpybroker.errors import ErrorCode
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import alter_client_quotas, create_topics, describe_client_quotas, fetch, produce
 from oracle.asking import Conversation
 from oracle.tools import Ran, tool

@@ -18,7 +18,7 @@ from compat_tests.taken_over import Life
 from compat_tests.takeover_company import Company
 from compat_tests.transactors import JAVA
 from compat_tests.visible import BROKER, Eyes, Facts, difference, is_served, look, partition
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
 
 ONCE = (KPYBROKER, KAFKA, KPYBROKER)

@@ -12,7 +12,7 @@ from compat_tests.conftest import Running, Settled, start_target
 from compat_tests.transactors import JAVA, Transactors, ends
 from compat_tests.vocabulary import Refused
 from kpybroker.errors import ErrorCode
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import produce
 from oracle.asking import ask
 

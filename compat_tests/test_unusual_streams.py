@@ -10,7 +10,7 @@ from compat_tests import codec_forms
 from compat_tests.conftest import MakeTopic
 from compat_tests.crafted import Crafted
 from compat_tests.test_crafted_batches import INVALID, UNKNOWN, put
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.records.compression import Codec
 from oracle.asking import Conversation
 
 

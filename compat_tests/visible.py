@@ -13,7 +13,7 @@ import contextlib
 from typing import Any, NamedTuple, Self
 
 from kpybroker.wire.api import by_name
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import (
     api_versions,
     consumer_group_describe,

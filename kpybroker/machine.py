@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from kpybroker.wire.markers import Marker
+from kpybroker.wire.records.markers import Marker
 
 Answer = Any
 """What a command is answered with: a value, or a `KafkaError` that is raised where the command was asked."""

@@ -6,7 +6,7 @@ Every scene makes topics of its own. What a topic is called, the answer says; id
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import (
     create_topics,
     delete_records,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kpybroker.wire.api import Api, by_name
-from kpybroker.wire.batch import Record, encode_batch
+from kpybroker.wire.records.batch import Record, encode_batch
 from kpybroker.wire.rpc import delete_records, describe_configs, offset_commit
 
 FIRST_MS = 1_700_000_000_000

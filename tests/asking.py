@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from kpybroker.peer import Peer
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import create_topics, fetch, produce
 
 NOW_MS = 1_700_000_000_000

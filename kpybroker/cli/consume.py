@@ -14,7 +14,7 @@ from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed
 from kpybroker.cli.show import remark
 from kpybroker.cli.times import TIME_HELP, parse_time
 from kpybroker.errors import ConfigError
-from kpybroker.wire.batch import Record
+from kpybroker.wire.records.batch import Record
 
 
 class _Printer:

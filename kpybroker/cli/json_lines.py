@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kpybroker.cli.client import CommandFailed
-from kpybroker.wire.batch import Headers, Record
+from kpybroker.wire.records.batch import Headers, Record
 
 FIELDS = frozenset(
     ("topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers")

@@ -19,8 +19,8 @@ from kpybroker.cli.client import Client, CommandFailed
 from kpybroker.cli.producing import HowToSend, Lines, Sender
 from kpybroker.cli.show import remark, show_json
 from kpybroker.errors import ConfigError
-from kpybroker.wire.batch import Headers
-from kpybroker.wire.compression import CODEC_BY_NAME
+from kpybroker.wire.records.batch import Headers
+from kpybroker.wire.records.compression import CODEC_BY_NAME
 
 READ_BYTES = 1 << 20
 LINGER_S = 0.005

@@ -11,8 +11,8 @@ from kpybroker.cli.client import Client, CommandFailed, check
 from kpybroker.cli.json_lines import Outgoing, parse_json_line
 from kpybroker.cli.murmur2 import partition_of
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import Headers, Keyed, Record, encode_batch
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.records.batch import Headers, Keyed, Record, encode_batch
+from kpybroker.wire.records.compression import Codec
 from kpybroker.wire.rpc import init_producer_id, metadata, produce
 
 BATCH_BYTES = 256 * 1024

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kpybroker.cli.json_lines import json_line
 from kpybroker.cli.times import when
 from kpybroker.errors import ConfigError
-from kpybroker.wire.batch import Record
+from kpybroker.wire.records.batch import Record
 
 Show = Callable[[int, Record], str | bytes]
 FIELDS: dict[str, Callable[[str, int, Record], bytes]] = {

@@ -21,7 +21,7 @@ from kpybroker.machine import StateLog
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.metadata.image import Image
 from kpybroker.runner import Runner
-from kpybroker.wire.markers import Marker
+from kpybroker.wire.records.markers import Marker
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ from kpybroker.groups.offsets import commits
 from kpybroker.groups.offsets.offsets import Offsets
 from kpybroker.machine import Moment, Outcome, Stored, Tick
 from kpybroker.metadata.image import Image
-from kpybroker.wire.markers import Marker
+from kpybroker.wire.records.markers import Marker
 
 TIMERS_A_TICK, GROUPS_A_TICK = 100, 200
 """Background work is done in steps of this size, so that the loop never stalls for long."""

@@ -17,7 +17,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers.fetch_sessions import resolve
 from kpybroker.handlers.fetching_metadata import fetch_metadata, is_of_the_quorum
 from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want
-from kpybroker.wire.forms import Fetched, fetch_form
+from kpybroker.wire.response_templates import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,

@@ -18,8 +18,8 @@ from kpybroker.handlers.fetch_sessions import name_wants, resume_with
 from kpybroker.handlers.in_turns import SLICE, Turns, slices
 from kpybroker.replication.partition.sessions import Session, Want, Wanted
 from kpybroker.wire.api import by_key
-from kpybroker.wire.forms import FetchedMany
-from kpybroker.wire.message import Buffer, build_chunks_in_turns
+from kpybroker.wire.codec.message import Buffer, build_chunks_in_turns
+from kpybroker.wire.response_templates import FetchedMany
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:

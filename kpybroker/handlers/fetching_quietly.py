@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.replication.partition.sessions import INITIAL_EPOCH
-from kpybroker.wire.forms import Fetched
+from kpybroker.wire.response_templates import Fetched
 from kpybroker.wire.rpc.fetch import Response
 
 if TYPE_CHECKING:

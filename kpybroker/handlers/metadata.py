@@ -14,8 +14,8 @@ from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.in_turns import Turns
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
-from kpybroker.wire.message import build, build_in_turns
-from kpybroker.wire.primitives import ZERO_UUID
+from kpybroker.wire.codec.message import build, build_in_turns
+from kpybroker.wire.codec.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,

@@ -19,9 +19,9 @@ from kpybroker.storage.log.admission import batch_time_is_ours, check_header, op
 from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
 from kpybroker.transactions import records as transactions_records
-from kpybroker.wire.batch import Batch, read_records, split
+from kpybroker.wire.records.batch import Batch, read_records, split
+from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request
-from kpybroker.wire.walking import SLICE_RECORDS
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker

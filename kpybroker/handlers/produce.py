@@ -17,8 +17,8 @@ from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.produce_refusals import ACKS_WITH_REPLY, first_error, name_leader, refuse_partition
 from kpybroker.handlers.produce_refusals import refuse as refuse
 from kpybroker.storage.log.admission import ALL, NOTHING, RECORDS
-from kpybroker.wire.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
-from kpybroker.wire.forms import MARK, Acknowledged, produce_form
+from kpybroker.wire.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
+from kpybroker.wire.response_templates import MARK, Acknowledged, produce_form
 from kpybroker.wire.rpc.produce import (
     LeaderIdAndEpoch,
     PartitionProduceData,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.log.admission import Appended
     from kpybroker.storage.producers.transactions import Verification
-    from kpybroker.wire.message import Buffer
+    from kpybroker.wire.codec.message import Buffer
 
 Verdicts = Mapping[tuple[str, int], "Verification | KafkaError"]
 """By topic and partition, where a transaction may begin, or why not."""

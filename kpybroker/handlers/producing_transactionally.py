@@ -15,7 +15,7 @@ from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.opening_batches import append_later, open_and_append, opening_all
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Verification
-from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.records.batch import Batch, split
 from kpybroker.wire.rpc.produce import Request, Response
 
 if TYPE_CHECKING:

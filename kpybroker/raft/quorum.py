@@ -39,7 +39,7 @@ from kpybroker.raft.log.voters import Voters
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.snapshot import Row
+from kpybroker.wire.records.snapshot import Row
 from kpybroker.wire.stored.metadata import frame_record
 from kpybroker.world import World
 

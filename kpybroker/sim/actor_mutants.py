@@ -17,7 +17,7 @@ from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.log import admission, timestamps
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.reencoding import Opening, opened
-from kpybroker.wire.batch import Batch, encode_batch, read_records
+from kpybroker.wire.records.batch import Batch, encode_batch, read_records
 
 FIRST_MAX = 3
 """What the topics of a seed have at most, before they get more."""

@@ -17,7 +17,7 @@ from kpybroker.sim.run import Run
 from kpybroker.sim.setup import OUTPUTS
 from kpybroker.sim.tables import check_table, is_settled
 from kpybroker.sim.transforming import TEAM, TWINS
-from kpybroker.wire.batch import Batch, read_records, split
+from kpybroker.wire.records.batch import Batch, read_records, split
 
 if TYPE_CHECKING:
     from kpybroker.replication.partition.partition import Partition

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from kpybroker.sim.storage import File, Folder, Storage
-from kpybroker.wire.batch import HEADER_BYTES
+from kpybroker.wire.records.batch import HEADER_BYTES
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker

@@ -8,7 +8,7 @@ from typing import Any
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Place, value_of
-from kpybroker.wire.batch import Batch, read_records, split
+from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.rpc import fetch, list_offsets
 
 LATEST = -1

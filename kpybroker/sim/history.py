@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from kpybroker.wire.batch import Keyed, Record
+from kpybroker.wire.records.batch import Keyed, Record
 
 Place = tuple[str, int]
 """A topic and a partition."""

@@ -10,7 +10,7 @@ from typing import Any
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Place, Sent
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import init_producer_id, produce
 
 PRODUCE_LIMIT_MS = 5000

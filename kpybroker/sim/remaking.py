@@ -6,7 +6,7 @@ from kpybroker.sim.administering import create_topic, delete_topic
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.consuming import earliest_offset
 from kpybroker.sim.setup import TopicSetup
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import delete_records, produce
 
 TO_THE_END = -1

@@ -9,7 +9,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.sim.client import TRANSACTION, Client, Refused, Unanswered
 from kpybroker.sim.grouping import Membership
 from kpybroker.sim.history import Place, Sent, Transaction
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import (
     add_offsets_to_txn,
     add_partitions_to_txn,

@@ -1,6 +1,6 @@
 """What stands in the place of a log directory's id (KIP-858)."""
 
-from kpybroker.wire.primitives import ZERO_UUID
+from kpybroker.wire.codec.primitives import ZERO_UUID
 
 MIGRATING = ZERO_UUID
 """In none that is known, by a cluster that came from ZooKeeper."""

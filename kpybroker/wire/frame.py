@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.api import Api, by_key
-from kpybroker.wire.message import merge, pieces_of
-from kpybroker.wire.primitives import refuse, skip_tagged
+from kpybroker.wire.codec.message import merge, pieces_of
+from kpybroker.wire.codec.primitives import refuse, skip_tagged
 
 API_VERSIONS = 18
 _REQUEST = Struct(">hhih")

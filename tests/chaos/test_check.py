@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chaos.check import Kind, agree, repeated, violations
 from chaos.history import SOMEWHERE, UNKNOWN, Commit, Fetched, Found, History, Latest, Place, Transaction, Write, key_of
 from chaos.incarnations import Incarnation, Incarnations
-from kpybroker.wire.batch import Record, encode_batch
+from kpybroker.wire.records.batch import Record, encode_batch
 
 SEEDS = st.integers(0, 2**32)
 PLACES = [Place("t", 0), Place("t", 1)]

@@ -14,7 +14,7 @@ import pytest
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import metadata
 from kpybroker.world.real import RealNetwork
 from tests.asking import get, make, put

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kpybroker.cli.client import CommandFailed
 from kpybroker.cli.json_lines import TIMESTAMP_MAX, Outgoing, json_line, parse_json_line
-from kpybroker.wire.batch import Record
+from kpybroker.wire.records.batch import Record
 from tests.cli.shell import Shell
 
 CONTENT = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(str.encode)

@@ -9,7 +9,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.groups.ground.commands import CommitOffsets, EndTransaction, FetchOffsets, PartitionCommit
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.machine import Moment, Stored
-from kpybroker.wire.markers import Marker
+from kpybroker.wire.records.markers import Marker
 from tests.groups.stage import Stage
 
 PLACES = st.integers(0, 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import fetch
 
 SESSION_LOST = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)

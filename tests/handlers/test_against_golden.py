@@ -19,8 +19,8 @@ import pytest
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, by_name
-from kpybroker.wire.batch import split
-from kpybroker.wire.message import build, parse
+from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.records.batch import split
 from oracle.cluster_scenes import ClusterScenes
 from oracle.directory_scenes import DirectoryScenes
 from oracle.group_scenes import SETTINGS, GroupScenes

@@ -10,7 +10,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.message import parse
+from kpybroker.wire.codec.message import parse
 from kpybroker.wire.rpc import api_versions
 from tests.conftest import WithBroker
 from tests.server.raw import raw

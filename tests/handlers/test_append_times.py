@@ -16,10 +16,10 @@ from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.log.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
 from kpybroker.transactions.records import tombstone
-from kpybroker.wire.batch import Batch, Record, encode_batch, split
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, split
+from kpybroker.wire.records.compression import Codec
+from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.rpc import produce
-from kpybroker.wire.walking import SLICE_RECORDS
 from tests.asking import NOW_MS, make
 from tests.conftest import WithBroker
 

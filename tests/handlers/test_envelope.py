@@ -8,8 +8,8 @@ from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
+from kpybroker.wire.codec.message import parse
 from kpybroker.wire.frame import encode_request, parse_response_header
-from kpybroker.wire.message import parse
 from kpybroker.wire.rpc import create_topics, envelope, metadata, unregister_broker
 from tests.conftest import WithBroker
 from tests.handlers.strangers import inner

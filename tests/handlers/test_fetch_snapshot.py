@@ -8,8 +8,8 @@ from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.wire.records.snapshot import decode_snapshot
 from kpybroker.wire.rpc import fetch_snapshot as rpc
-from kpybroker.wire.snapshot import decode_snapshot
 from tests.conftest import WithBroker
 from tests.handlers.strangers import inner
 

@@ -11,9 +11,9 @@ from kpybroker.handlers.opening_batches import REPLAYED_LIMIT_BYTES
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.batch import encode_batch, split
-from kpybroker.wire.compression import Codec
 from kpybroker.wire.frame import encode_request
+from kpybroker.wire.records.batch import encode_batch, split
+from kpybroker.wire.records.compression import Codec
 from kpybroker.wire.rpc import create_partitions, create_topics, incremental_alter_configs, init_producer_id
 from tests.asking import NOW_MS, make, produced
 from tests.conftest import WithBroker

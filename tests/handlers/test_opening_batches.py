@@ -13,9 +13,9 @@ from kpybroker.handlers.in_turns import SLICE
 from kpybroker.handlers.opening_batches import opening_all
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
-from kpybroker.wire.compression import Codec, compress
-from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
+from kpybroker.wire.records.compression import Codec, compress
 from kpybroker.wire.rpc import create_topics, list_offsets, produce
 from tests.asking import NOW_MS, batch_of, get, make, produced, put, turns_while
 from tests.conftest import WithBroker

@@ -56,7 +56,7 @@ def test_more_produces_than_may_wait_for_a_partition_are_told_so(
 
 def with_flag(records: bytes, attributes: int) -> bytes:
     """The same batch with other attributes, and a CRC that fits."""
-    from kpybroker.wire.checksum import crc32c
+    from kpybroker.wire.records.checksum import crc32c
 
     changed = bytearray(records)
     changed[21:23] = attributes.to_bytes(2, "big")

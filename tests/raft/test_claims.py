@@ -12,7 +12,7 @@ from kpybroker.errors import Damage, KafkaError
 from kpybroker.raft.core.state import Tail
 from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.sim.storage import Storage
-from kpybroker.wire.snapshot import encode_snapshot
+from kpybroker.wire.records.snapshot import encode_snapshot
 from tests.replication.failing import CHANGES, FailingWorld
 
 CONFIG = BrokerConfig.parse()

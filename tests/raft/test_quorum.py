@@ -22,8 +22,8 @@ from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES, PIECE_BYTES
 from kpybroker.raft.log.snapshots import Snapshot
 from kpybroker.raft.quorum import Quorum
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY, Format, open_directories
-from kpybroker.wire.batch import encode_batch, read_records, split
-from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control
+from kpybroker.wire.records.batch import encode_batch, read_records, split
+from kpybroker.wire.records.snapshot import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, decode_snapshot, read_control
 from kpybroker.wire.stored import metadata
 from kpybroker.world import Buffer
 from kpybroker.world.real import RealDisk, RealWorld

@@ -15,7 +15,7 @@ from kpybroker.raft.core.state import Role, Tail
 from kpybroker.raft.log.quorum_state import read_quorum_state
 from kpybroker.raft.quorum import Quorum
 from kpybroker.storage.dirs.directory import Format
-from kpybroker.wire.batch import encode_batch, split
+from kpybroker.wire.records.batch import encode_batch, split
 from kpybroker.wire.stored.metadata import TopicRecord, frame_record
 from kpybroker.world.real import RealDisk
 from tests.raft.test_quorum import Node

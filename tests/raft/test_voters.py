@@ -5,7 +5,7 @@ from __future__ import annotations
 from kpybroker.config import BrokerConfig
 from kpybroker.raft.core.voter_set import Voter, VoterSet
 from kpybroker.raft.log.voters import Voters
-from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS
+from kpybroker.wire.records.snapshot import KRAFT_VERSION, KRAFT_VOTERS
 from kpybroker.wire.stored import quorum as messages
 
 MINE, OTHERS = Voter(1, bytes([1]) * 16), (Voter(2, bytes([2]) * 16), Voter(3, bytes([3]) * 16))

@@ -8,7 +8,7 @@ from kpybroker.config import LogSettings
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import Batch, encode_batch, split
+from kpybroker.wire.records.batch import Batch, encode_batch, split
 from kpybroker.world.real import RealWorld
 
 NODE = 1

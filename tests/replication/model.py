@@ -21,7 +21,7 @@ from kpybroker.replication.follower.following import Place, begin_at, cut, place
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import encode_batch, read_records, split
+from kpybroker.wire.records.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
 from tests.replication.deciding import NODES, Controller, Proposal

@@ -16,8 +16,8 @@ from kpybroker.sim.claims import Files
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import Record, encode_batch, split
-from kpybroker.wire.markers import Marker, encode_marker
+from kpybroker.wire.records.batch import Record, encode_batch, split
+from kpybroker.wire.records.markers import Marker, encode_marker
 from kpybroker.wire.rpc.fetch import PartitionData
 from tests.replication.failing import CHANGES, FailingWorld
 from tests.storage.compacting import VirtualWorld

@@ -21,7 +21,7 @@ from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import split
+from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NOW_MS, batch

@@ -16,8 +16,8 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import RECORDS_A_TURN, TOLD_LIMIT, WRITE_LIMIT_BYTES, PartitionLog
-from kpybroker.wire.batch import encode_batch, split, with_body
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.records.batch import encode_batch, split, with_body
+from kpybroker.wire.records.compression import Codec
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NODE, NOW_MS, leading
 

@@ -16,7 +16,7 @@ from kpybroker.sim.history import History
 from kpybroker.sim.loop import VirtualLoop
 from kpybroker.sim.network import Fabric, Weather
 from kpybroker.sim.setup import CLIENT_PORT, CONTROLLER_PORT, NodeSetup
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import alter_partition_reassignments, create_topics, fetch, incremental_alter_configs
 from tests.asking import produced
 

@@ -7,8 +7,8 @@ from struct import pack
 from typing import Any
 
 from kpybroker.wire.api import Api
-from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Text, layout
-from kpybroker.wire.primitives import write_uvarint
+from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text, layout
+from kpybroker.wire.codec.primitives import write_uvarint
 
 NAME, NUMBER = b"n0000000", b"zqzq"
 """Stand for the names and the partitions that differ from element to element."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
+from kpybroker.wire.codec.message import parse
 from kpybroker.wire.frame import encode_request, parse_response_header
-from kpybroker.wire.message import parse
 
 
 class Raw:

@@ -16,7 +16,7 @@ from kpybroker.peer import Peer
 from kpybroker.raft.duties.fetching import Fetching
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
 from kpybroker.storage.dirs.formatting import NEW_VOTER
-from kpybroker.wire.batch import encode_batch, split
+from kpybroker.wire.records.batch import encode_batch, split
 from kpybroker.wire.stored import metadata
 from tests.server.clustering import Cluster, run_cluster
 

@@ -11,7 +11,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.long_work import REQUESTS_MAX
 from kpybroker.peer import Peer
 from kpybroker.wire.api import API, by_name
-from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.rpc import (
     alter_client_quotas,
     alter_configs,

@@ -13,7 +13,7 @@ from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.files.checkpoint_files import write_topic_id
-from kpybroker.wire.batch import split
+from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import alter_replica_log_dirs, delete_topics, describe_log_dirs, incremental_alter_configs
 from kpybroker.world.real import RealDisk
 from tests.asking import get, make, put

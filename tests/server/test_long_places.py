@@ -11,8 +11,8 @@ from kpybroker.long_work import ELEMENTS_MAX, PARKED_MAX, QUEUE_MAX, REQUESTS_MA
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
+from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.frame import encode_request
-from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.rpc import alter_client_quotas, fetch, metadata, produce
 from tests.asking import batch_of, make
 from tests.conftest import WithBroker

@@ -23,11 +23,11 @@ from kpybroker.replication.follower.fetch_session import NAMED_MAX
 from kpybroker.replication.node.replicas import HOSTED_AT_ONCE
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, FEW, Api, Listens, by_name
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.codec.layout import layout
+from kpybroker.wire.codec.message import parse_in_turns
+from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.frame import request_head
-from kpybroker.wire.layout import layout
-from kpybroker.wire.message import parse_in_turns
-from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import create_topics, fetch, metadata, produce
 from tests.asking import batch_of, make, produced
 from tests.conftest import WithBroker

@@ -12,8 +12,8 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
-from kpybroker.wire.batch import encode_batch
-from kpybroker.wire.snapshot import KRAFT_VERSION, control_record, encode_snapshot
+from kpybroker.wire.records.batch import encode_batch
+from kpybroker.wire.records.snapshot import KRAFT_VERSION, control_record, encode_snapshot
 from kpybroker.wire.stored.metadata import FeatureLevelRecord, frame_record
 from kpybroker.wire.stored.quorum import KRaftVersionRecord
 from kpybroker.world.real import RealWorld
@@ -54,7 +54,7 @@ def append(path: Path, value: bytes | None, control: Any = None) -> Path:
 
 
 def end_of(log: Path) -> int:
-    from kpybroker.wire.batch import split
+    from kpybroker.wire.records.batch import split
 
     return split(log.read_bytes())[-1].next_offset
 

@@ -22,8 +22,8 @@ from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
 from kpybroker.server.node import Node
 from kpybroker.server.requests.long_requests import ROWS_AT_ONCE
 from kpybroker.wire import api as api_table
-from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.frame import encode_request
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import list_groups, metadata
 from kpybroker.world.buffers import ReadBuffer
 from tests.asking import fetched, get, make, produced, put

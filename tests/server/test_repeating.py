@@ -8,8 +8,8 @@ from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.batch import encode_batch
 from kpybroker.wire.frame import encode_request
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import delete_records, find_coordinator, join_group
 from tests.asking import NOW_MS, make, produced, put
 from tests.conftest import WithBroker

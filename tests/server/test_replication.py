@@ -10,7 +10,7 @@ from typing import Any
 from kpybroker.errors import ErrorCode
 from kpybroker.peer import Peer
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import create_topics, fetch, list_offsets
 from tests.asking import fetched, produced
 from tests.server.clustering import Cluster, run_cluster

@@ -13,7 +13,7 @@ from kpybroker.controller.commands import AlterOp
 from kpybroker.metadata.quotas import Entity
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.cleaner import Cleaner
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import alter_client_quotas as quotas
 from tests.asking import fetched, make, produced
 from tests.boundaries import values_of

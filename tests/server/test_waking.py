@@ -9,8 +9,8 @@ import pytest
 from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.batch import read_records, split
 from kpybroker.wire.frame import encode_request
+from kpybroker.wire.records.batch import read_records, split
 from tests.asking import fetched, get, make, produced, put
 from tests.conftest import WithBroker
 from tests.server.raw import raw

@@ -8,7 +8,7 @@ from kpybroker.sim.atomicity import check_transactions, check_transformed
 from kpybroker.sim.consuming import Running
 from kpybroker.sim.history import History, Reach, Sent, Transaction
 from kpybroker.sim.transforming import input_of, output_of
-from kpybroker.wire.batch import Batch, encode_batch
+from kpybroker.wire.records.batch import Batch, encode_batch
 from kpybroker.wire.rpc.fetch import AbortedTransaction
 
 ONE, OTHER = ("t", 0), ("t", 1)

@@ -18,8 +18,8 @@ from kpybroker.storage.compaction.cleaning import Cleaning, Limits
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.producers.loading import snapshot_offsets
 from kpybroker.storage.producers.transactions import NOT_NEEDED
-from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
-from kpybroker.wire.markers import Marker, encode_marker, read_marker
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.wire.records.markers import Marker, encode_marker, read_marker
 from kpybroker.world import World
 from tests.storage.workshop import WORLD
 

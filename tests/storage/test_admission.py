@@ -24,10 +24,10 @@ from kpybroker.storage.log.reencoding import (
     compressed_on_loop_bytes,
 )
 from kpybroker.storage.log.slices import Work, at_once
-from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
-from kpybroker.wire.checksum import crc32c
-from kpybroker.wire.compression import Codec, compress
-from kpybroker.wire.walking import BLAMED_LIMIT
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
+from kpybroker.wire.records.checksum import crc32c
+from kpybroker.wire.records.compression import Codec, compress
+from kpybroker.wire.records.record_scan import BLAMED_LIMIT
 from tests.storage.workshop import WORLD, batch_of
 
 NOW = 1_700_000_000_000

@@ -9,8 +9,8 @@ import pytest
 
 from kpybroker.config import BrokerConfig
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import Batch, read_records, split
-from kpybroker.wire.thinning import delete_horizon_ms
+from kpybroker.wire.records.batch import Batch, read_records, split
+from kpybroker.wire.records.record_removal import delete_horizon_ms
 from tests.storage.compacting import batches_of, clean
 from tests.storage.workshop import WORLD
 

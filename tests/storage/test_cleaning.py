@@ -19,8 +19,8 @@ from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.swapping import swap
 from kpybroker.storage.producers.loading import snapshot_offsets
 from kpybroker.storage.producers.producers import ProducerStates
-from kpybroker.wire.batch import encode_batch, put_varint, read_records, sealed, split
-from kpybroker.wire.thinning import delete_horizon_ms
+from kpybroker.wire.records.batch import encode_batch, put_varint, read_records, sealed, split
+from kpybroker.wire.records.record_removal import delete_horizon_ms
 from tests.storage.compacting import (
     COMPACT,
     LIMITS,

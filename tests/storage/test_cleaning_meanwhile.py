@@ -17,7 +17,7 @@ from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning
 from kpybroker.storage.files.segment import Segment
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.swapping import swap
-from kpybroker.wire.batch import split
+from kpybroker.wire.records.batch import split
 from tests.storage.compacting import (
     COMPACT,
     LIMITS,

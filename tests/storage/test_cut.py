@@ -11,7 +11,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.storage import Storage
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from tests.storage.compacting import VirtualWorld, batches_of
 
 CONFIG = BrokerConfig.parse()

@@ -16,8 +16,8 @@ from kpybroker.storage.dirs.log_dir import CLEAN_SHUTDOWN, LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import split
-from kpybroker.wire.markers import Marker, encode_marker
+from kpybroker.wire.records.batch import split
+from kpybroker.wire.records.markers import Marker, encode_marker
 from tests.storage.compacting import VirtualWorld
 from tests.storage.workshop import SMALL, everything, plain
 

@@ -15,7 +15,7 @@ import pytest
 from kpybroker.errors import ConfigError
 from kpybroker.storage.dirs.directory import Directory, Format, decode_id, encode_id, open_directories, random_id
 from kpybroker.storage.dirs.formatting import format_directory, read_bootstrap
-from kpybroker.wire.batch import HEADER_BYTES, header_at
+from kpybroker.wire.records.batch import HEADER_BYTES, header_at
 from kpybroker.world.real import RealWorld
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"

@@ -15,7 +15,7 @@ from kpybroker.storage.dirs.futures import finish_replacements, open_future, rep
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import read_records, split
+from kpybroker.wire.records.batch import read_records, split
 from tests.storage.compacting import VirtualWorld, batches_of
 from tests.storage.test_cut import OLD, batch
 

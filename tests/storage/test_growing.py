@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kpybroker.storage.log.reading import Reader
-from kpybroker.wire.batch import split
+from kpybroker.wire.records.batch import split
 from tests.storage.workshop import History
 
 

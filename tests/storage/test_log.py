@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import split
+from kpybroker.wire.records.batch import split
 from kpybroker.world.real import RealDisk, RealWorld
 from tests.storage.workshop import SMALL, WORLD, History, plain, reopened
 

@@ -17,10 +17,10 @@ from kpybroker.storage.compaction.candidates import look
 from kpybroker.storage.compaction.cleaning import Cleaning
 from kpybroker.storage.compaction.plain_records import IN_PLACE_BYTES, LARGE_BYTES, STEP_BYTES
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import Batch, Record, encode_batch, read_records
-from kpybroker.wire.compression import Codec
-from kpybroker.wire.decompressed import PIECE_BYTES
-from kpybroker.wire.thinning import delete_horizon_ms
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records
+from kpybroker.wire.records.compression import Codec
+from kpybroker.wire.records.decompressed import PIECE_BYTES
+from kpybroker.wire.records.record_removal import delete_horizon_ms
 from tests.storage.compacting import COMPACT, LIMITS, append, batches_of, clean, opened, records_of, table
 
 UNPACKS = {"read", "decompress", "decompress_into", "decompress_raw"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.producers.producers import BATCHES_KEPT, ProducerStates
-from kpybroker.wire.batch import Batch, Record, encode_batch, split
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, split
 from tests.storage.workshop import SMALL, WORLD, reopened
 
 FROM_KAFKA = bytes.fromhex(

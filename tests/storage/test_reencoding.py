@@ -13,9 +13,9 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log import reencoding as limits
 from kpybroker.storage.log.admission import opening
 from kpybroker.storage.log.slices import at_once
-from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, put_varint, with_body
-from kpybroker.wire.compression import Codec, compress
-from kpybroker.wire.decompressed import PIECE_BYTES
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, put_varint, with_body
+from kpybroker.wire.records.compression import Codec, compress
+from kpybroker.wire.records.decompressed import PIECE_BYTES
 from tests.storage.workshop import batch_of
 
 NOW = 1_700_000_000_000

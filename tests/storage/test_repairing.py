@@ -10,7 +10,7 @@ import pytest
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.repair.checking import Checked, Key, Marks, check_partition
 from kpybroker.storage.repair.repairing import repair_partition
-from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.records.batch import Batch, split
 from tests.storage.workshop import SMALL, WORLD, History
 
 CLEAN = Marks(clean=True, recovery_points={}, starts={}, cleaned={})

@@ -16,7 +16,7 @@ from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.writing import WRITTEN_AT_ONCE_BYTES
-from kpybroker.wire.batch import split
+from kpybroker.wire.records.batch import split
 from kpybroker.world import Buffer
 from kpybroker.world.devices import (
     COPIED_BYTES_PER_S,

@@ -16,8 +16,8 @@ from kpybroker.storage.files.segment import SNAPSHOT, file_name
 from kpybroker.storage.files.txn_index import AbortedTransaction, TxnIndex
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.producers.transactions import NOT_NEEDED, VERIFYING_LIMIT, Verifications
-from kpybroker.wire.batch import Batch, Record, encode_batch, split
-from kpybroker.wire.markers import Marker, encode_marker, read_marker
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, split
+from kpybroker.wire.records.markers import Marker, encode_marker, read_marker
 from tests.storage.workshop import SMALL, WORLD, reopened
 
 NOW_MS = WORLD.wall_ms()

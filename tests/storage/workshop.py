@@ -10,7 +10,7 @@ from random import Random
 from kpybroker.config import LogSettings
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.producers.producers import ProducerStates
-from kpybroker.wire.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.world.real import RealWorld
 
 SMALL = LogSettings(segment_bytes=2000, index_interval_bytes=150, file_delete_delay_ms=0)

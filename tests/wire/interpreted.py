@@ -12,16 +12,16 @@ from typing import Any
 import construct as c
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire import layout as pieces
-from kpybroker.wire.layout import default_source
-from kpybroker.wire.lowering import min_bytes
-from kpybroker.wire.primitives import TEXT_LIMIT_BYTES
+from kpybroker.wire.codec import layout as pieces
+from kpybroker.wire.codec.layout import default_source
+from kpybroker.wire.codec.lowering import min_bytes
+from kpybroker.wire.codec.primitives import TEXT_LIMIT_BYTES
 
 REFUSALS = (c.ConstructError, UnicodeDecodeError)
 
 
 def parse(cls: Any, version: int, data: bytes) -> Any:
-    """As kpybroker.wire.message.parse."""
+    """As kpybroker.wire.codec.message.parse."""
     stream = io.BytesIO(data)
     try:
         found = interpreted(pieces.layout(cls, version)).parse_stream(stream)
@@ -33,7 +33,7 @@ def parse(cls: Any, version: int, data: bytes) -> Any:
 
 
 def build(message: Any, version: int) -> bytes:
-    """As kpybroker.wire.message.build."""
+    """As kpybroker.wire.codec.message.build."""
     built: bytes = interpreted(pieces.layout(type(message), version)).build(message)
     return built
 

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 from zipfile import ZipFile
 
-from kpybroker.wire import layout as pieces
-from kpybroker.wire.layout import in_versions
+from kpybroker.wire.codec import layout as pieces
+from kpybroker.wire.codec.layout import in_versions
 from oracle.jars import KAFKA_VERSION, jars
 
 JARS = ("clients", "metadata", "raft", "group-coordinator", "transaction-coordinator")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import HEADER_BYTES, Record, encode_batch, read_records, split
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.records.batch import HEADER_BYTES, Record, encode_batch, read_records, split
+from kpybroker.wire.records.compression import Codec
 
 blobs = st.none() | st.binary(max_size=80)
 headers = st.lists(st.tuples(st.text(max_size=10), blobs), max_size=3).map(tuple)

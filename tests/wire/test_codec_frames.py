@@ -14,9 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire import compression
-from kpybroker.wire.compression import Codec, clients_pieces, compress, decompress, pieces, stored_pieces, whole_bytes
-from kpybroker.wire.decompressed import IN_PLACE_BYTES, PIECE_BYTES, Part, at_once
+from kpybroker.wire.records import compression
+from kpybroker.wire.records.compression import (
+    Codec,
+    clients_pieces,
+    compress,
+    decompress,
+    pieces,
+    stored_pieces,
+    whole_bytes,
+)
+from kpybroker.wire.records.decompressed import IN_PLACE_BYTES, PIECE_BYTES, Part, at_once
 
 LIMIT = 1 << 24
 TEXT = b"the same again and again, " * 5000

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, decompress
-from kpybroker.wire.decompressed import PIECE_BYTES, at_once
+from kpybroker.wire.records.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, decompress
+from kpybroker.wire.records.decompressed import PIECE_BYTES, at_once
 
 codecs = st.sampled_from(Codec)
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]

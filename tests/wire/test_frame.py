@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.api import API, NEVER, Api, by_name
+from kpybroker.wire.codec.message import parse
 from kpybroker.wire.frame import (
     RequestHeader,
     encode_request,
@@ -17,7 +18,6 @@ from kpybroker.wire.frame import (
     parse_request_header,
     parse_response_header,
 )
-from kpybroker.wire.message import parse
 from kpybroker.wire.rpc import fetch, produce
 
 NEAR_FLEXIBLE = [

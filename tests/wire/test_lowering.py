@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.layout import layout
-from kpybroker.wire.message import build, parse
-from kpybroker.wire.parsing import COPY_BYTES
+from kpybroker.wire.codec.layout import layout
+from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.parsing import COPY_BYTES
 from tests.wire import interpreted
 from tests.wire.messages import MESSAGES, VERSIONS
 from tests.wire.values import arbitrary, mutated

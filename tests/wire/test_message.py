@@ -5,18 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.wire.message import (
-    LARGE_BYTES,
-    build,
-    build_chunks,
-    field,
-    message,
-    parse,
-    parse_prefix,
-    part,
-)
-from kpybroker.wire.parsing import ELEMENTS_MAX
-from kpybroker.wire.primitives import Int8, Int32, read_uvarint, skip_tagged, write_uvarint
+from kpybroker.wire.codec.message import LARGE_BYTES, build, build_chunks, field, message, parse, parse_prefix, part
+from kpybroker.wire.codec.parsing import ELEMENTS_MAX
+from kpybroker.wire.codec.primitives import Int8, Int32, read_uvarint, skip_tagged, write_uvarint
 from kpybroker.wire.rpc import alter_partition_reassignments, fetch, metadata, offset_delete, produce
 from kpybroker.wire.stored import group, prefixed
 from kpybroker.wire.stored.metadata import RECORDS, TopicRecord, by_key, frame_record, unframe_record

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage
-from kpybroker.wire.batch import Batch, header_at
-from kpybroker.wire.snapshot import (
+from kpybroker.wire.records.batch import Batch, header_at
+from kpybroker.wire.records.snapshot import (
     KRAFT_VERSION,
     RECORDS_A_BATCH,
     SNAPSHOT_FOOTER,

@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import put_varint
-from kpybroker.wire.record_layouts import INDEXES
-from kpybroker.wire.small_batches import are_sound
-from kpybroker.wire.walking import Walk, walk_through
+from kpybroker.wire.records.batch import put_varint
+from kpybroker.wire.records.record_layouts import INDEXES
+from kpybroker.wire.records.record_scan import Walk, walk_through
+from kpybroker.wire.records.small_batches import are_sound
 
 EVER = 1 << 64
 FIRST_INDEXES = [0, 0, 0, 62, 127, 8190, 16_383, INDEXES - 2]

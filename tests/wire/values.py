@@ -6,7 +6,7 @@ import struct
 from random import Random
 from typing import Any
 
-from kpybroker.wire import layout as pieces
+from kpybroker.wire.codec import layout as pieces
 
 EDGES = {"b": 7, "h": 15, "i": 31, "q": 63}
 TEXTS = ("", "t", "topic-1", "ärger", "空", "🎈", "x" * 126, "x" * 127, "y" * 200)

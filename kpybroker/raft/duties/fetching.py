@@ -19,7 +19,7 @@ from kpybroker.raft.core.state import Role, Tail
 from kpybroker.raft.duties.addresses import Address
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.tasks import begin
-from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.records.batch import Batch, split
 
 if TYPE_CHECKING:
     from kpybroker.raft.quorum import Quorum

@@ -14,9 +14,9 @@ from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.storage.dirs.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.files.segment import LOG, Segment
-from kpybroker.wire.batch import HEADER_BYTES, Batch, header_at, read_records
-from kpybroker.wire.message import key_of
-from kpybroker.wire.snapshot import KRAFT_VERSION, read_control
+from kpybroker.wire.codec.message import key_of
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, header_at, read_records
+from kpybroker.wire.records.snapshot import KRAFT_VERSION, read_control
 from kpybroker.wire.stored.metadata import FeatureLevelRecord, frame_of, is_known, unframe_record
 from kpybroker.world import World
 

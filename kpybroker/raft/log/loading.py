@@ -17,8 +17,8 @@ from kpybroker.storage.files.checkpoint_files import PARTITION_METADATA, write_t
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import begin_anew
-from kpybroker.wire.batch import Batch, read_records, split
-from kpybroker.wire.snapshot import LEADER_CHANGE, Row, control_record, read_control
+from kpybroker.wire.records.batch import Batch, read_records, split
+from kpybroker.wire.records.snapshot import LEADER_CHANGE, Row, control_record, read_control
 from kpybroker.wire.stored import quorum as messages
 from kpybroker.wire.stored.metadata import (
     AbortTransactionRecord,

@@ -24,8 +24,8 @@ from kpybroker.raft.log.voters import Voters
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import unlink_all
 from kpybroker.tasks import begin
-from kpybroker.wire.batch import Batch, encode_batch, split
-from kpybroker.wire.snapshot import Row, read_row
+from kpybroker.wire.records.batch import Batch, encode_batch, split
+from kpybroker.wire.records.snapshot import Row, read_row
 from kpybroker.wire.stored.metadata import BeginTransactionRecord
 from kpybroker.world import World
 

@@ -16,7 +16,7 @@ from kpybroker.metadata.image import Image
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.syncing import SHORT_RETRY_S
 from kpybroker.tasks import begin
-from kpybroker.wire.batch import Batch, read_records, split
+from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.stored.metadata import unframe_record
 
 READ_BYTES = 1 << 20

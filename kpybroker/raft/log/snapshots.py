@@ -18,7 +18,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.raft.core.state import Tail
 from kpybroker.storage.files.file_pool import is_short
-from kpybroker.wire.snapshot import Row, decode_snapshot, encode_snapshot
+from kpybroker.wire.records.snapshot import Row, decode_snapshot, encode_snapshot
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.raft.core.state import VotersChanged
 from kpybroker.raft.core.voter_set import Voter, VoterSet
-from kpybroker.wire.snapshot import KRAFT_VERSION, KRAFT_VOTERS, Row, control_record
+from kpybroker.wire.records.snapshot import KRAFT_VERSION, KRAFT_VOTERS, Row, control_record
 from kpybroker.wire.stored import quorum as messages
 
 VOTERS = "controller.quorum.voters"

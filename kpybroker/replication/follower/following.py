@@ -16,7 +16,7 @@ from kpybroker.raft.core.divergence import Diverges, truncation
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import begin_anew
-from kpybroker.wire.batch import Batch, split
+from kpybroker.wire.records.batch import Batch, split
 
 if TYPE_CHECKING:
     from kpybroker.wire.rpc.fetch import PartitionData

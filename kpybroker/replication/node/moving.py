@@ -22,7 +22,7 @@ from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import begin_anew
-from kpybroker.wire.batch import split
+from kpybroker.wire.records.batch import split
 from kpybroker.world import Buffer, World
 
 log = logging.getLogger(__name__)

@@ -17,16 +17,16 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.partition.followers import Follower, Followers
 from kpybroker.storage.log.admission import NOTHING, Appended
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import split
-from kpybroker.wire.markers import Marker, encode_marker
+from kpybroker.wire.records.batch import split
+from kpybroker.wire.records.markers import Marker, encode_marker
 
 if TYPE_CHECKING:
     from kpybroker.config import LogSettings
     from kpybroker.metadata.image import PartitionImage
     from kpybroker.replication.partition.hosting import Hosting
     from kpybroker.storage.producers.transactions import Verification
-    from kpybroker.wire.batch import Batch
-    from kpybroker.wire.forms import FetchForm
+    from kpybroker.wire.records.batch import Batch
+    from kpybroker.wire.response_templates import FetchForm
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine import Stored
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.wire.batch import (
+from kpybroker.wire.records.batch import (
     DECOMPRESSED_LIMIT_BYTES,
     HEADER_BYTES,
     Batch,
@@ -20,8 +20,8 @@ from kpybroker.wire.batch import (
     read_records,
     split,
 )
-from kpybroker.wire.compression import pieces
-from kpybroker.wire.markers import Marker, encode_marker, read_marker
+from kpybroker.wire.records.compression import pieces
+from kpybroker.wire.records.markers import Marker, encode_marker, read_marker
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)

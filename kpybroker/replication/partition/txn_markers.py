@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.wire.markers import Marker
+from kpybroker.wire.records.markers import Marker
 from kpybroker.wire.rpc.write_txn_markers import (
     Request,
     Response,

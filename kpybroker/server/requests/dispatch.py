@@ -20,12 +20,12 @@ from kpybroker.server.requests.forwarding import forwarding
 from kpybroker.server.requests.long_requests import LongReply, encoded, has_many_rows, run_long
 from kpybroker.server.requests.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.forms import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
+from kpybroker.wire.codec.message import parser_at_once
+from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.codec.primitives import ManyElements
 from kpybroker.wire.frame import encode_response, parse_request_header
-from kpybroker.wire.message import parser_at_once
-from kpybroker.wire.parsing import ELEMENTS_AT_ONCE
-from kpybroker.wire.primitives import ManyElements
-from kpybroker.wire.repeat import RepeatingFetch, RepeatingProduce
+from kpybroker.wire.request_cache import RepeatingFetch, RepeatingProduce
+from kpybroker.wire.response_templates import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker

@@ -11,8 +11,8 @@ from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.envelope import says_not_controller
 from kpybroker.wire.api import Api
+from kpybroker.wire.codec.message import build_in_turns, parse
 from kpybroker.wire.frame import parse_response_header, request_head
-from kpybroker.wire.message import build_in_turns, parse
 from kpybroker.wire.rpc import envelope
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from kpybroker.handlers.answering import refused
 from kpybroker.long_work import LongWork
 from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import Api
-from kpybroker.wire.forms import FORMS
-from kpybroker.wire.message import build_in_turns, parse_in_turns
+from kpybroker.wire.codec.message import build_in_turns, parse_in_turns
+from kpybroker.wire.response_templates import FORMS
 from kpybroker.wire.rpc import fetch
 
 PRODUCE = 0

@@ -23,9 +23,9 @@ from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
 from kpybroker.server.connections.muting import Pause, Pauses
 from kpybroker.server.requests.node_requests import is_of_a_broker
 from kpybroker.wire.api import Api, Audience
-from kpybroker.wire.forms import FORMS
-from kpybroker.wire.layout import layout
-from kpybroker.wire.message import parse
+from kpybroker.wire.codec.layout import layout
+from kpybroker.wire.codec.message import parse
+from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.consuming import latest_offset
 from kpybroker.sim.history import Place, Sent
 from kpybroker.sim.run import Run
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import produce
 
 TIRES_AFTER = 50

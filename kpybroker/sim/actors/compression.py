@@ -9,7 +9,7 @@ from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.administering import alter_config
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.producing import Producer
-from kpybroker.wire.compression import Codec
+from kpybroker.wire.records.compression import Codec
 
 TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 PACE_S = 5.0

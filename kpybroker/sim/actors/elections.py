@@ -11,7 +11,7 @@ from kpybroker.sim.administering import ADMIN_LIMIT_S, create_topic
 from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Place
 from kpybroker.sim.setup import Setup, TopicSetup
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import elect_leaders
 
 PREFERRED, UNCLEAN = 0, 1

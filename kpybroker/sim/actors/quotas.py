@@ -11,7 +11,7 @@ from kpybroker.sim.client import Client, Refused, Unanswered
 from kpybroker.sim.history import Place
 from kpybroker.sim.run import Run
 from kpybroker.sim.setup import TopicSetup
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")

@@ -13,7 +13,7 @@ from kpybroker.sim.consuming import Consumer, earliest_offset
 from kpybroker.sim.history import Place, Reach, Sent
 from kpybroker.sim.run import Run
 from kpybroker.sim.setup import TopicSetup
-from kpybroker.wire.batch import encode_batch
+from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import delete_records, fetch
 
 PLACE: Place = ("shortened", 0)

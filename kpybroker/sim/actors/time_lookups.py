@@ -14,7 +14,7 @@ from kpybroker.sim.consuming import Consumer, latest_offset
 from kpybroker.sim.history import Place, Sent
 from kpybroker.sim.run import Run
 from kpybroker.sim.setup import TopicSetup
-from kpybroker.wire.batch import Record, encode_batch
+from kpybroker.wire.records.batch import Record, encode_batch
 
 PLACE: Place = ("times", 0)
 MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -3, -4, -5

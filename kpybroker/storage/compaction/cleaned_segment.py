@@ -10,7 +10,7 @@ from kpybroker.storage.files.index import OffsetIndex, TimeIndex
 from kpybroker.storage.files.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, Segment
 from kpybroker.storage.files.txn_index import AbortedTransaction, TxnIndex
 from kpybroker.storage.log.swapping import CLEANED
-from kpybroker.wire.batch import Batch
+from kpybroker.wire.records.batch import Batch
 from kpybroker.world import Buffer, Disk
 
 _WRITE_BYTES = 1 << 20

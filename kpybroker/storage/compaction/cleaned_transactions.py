@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from kpybroker.storage.files.txn_index import AbortedTransaction
-from kpybroker.wire.batch import Batch
-from kpybroker.wire.markers import read_marker
+from kpybroker.wire.records.batch import Batch
+from kpybroker.wire.records.markers import read_marker
 
 
 class CleanedTransactions:

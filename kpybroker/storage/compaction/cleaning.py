@@ -32,9 +32,9 @@ from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.swapping import discard, swap
-from kpybroker.wire.batch import HEADER_BYTES, Batch, header_at
-from kpybroker.wire.compression import Buffer
-from kpybroker.wire.thinning import delete_horizon_ms, emptied, thinned
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, header_at
+from kpybroker.wire.records.compression import Buffer
+from kpybroker.wire.records.record_removal import delete_horizon_ms, emptied, thinned
 
 _BATCH = 4
 """Records that take as long as a batch does, however few it has."""

@@ -15,10 +15,10 @@ from typing import TypeVar
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.storage.compaction.offset_map import map_key
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.batch import DECOMPRESSED_LIMIT_BYTES, HEADER_BYTES, Batch
-from kpybroker.wire.compression import Buffer, Codec, pieces, whole_bytes
-from kpybroker.wire.decompressed import PIECE_BYTES
-from kpybroker.wire.thinning import Found, put_retimed, scan
+from kpybroker.wire.records.batch import DECOMPRESSED_LIMIT_BYTES, HEADER_BYTES, Batch
+from kpybroker.wire.records.compression import Buffer, Codec, pieces, whole_bytes
+from kpybroker.wire.records.decompressed import PIECE_BYTES
+from kpybroker.wire.records.record_removal import Found, put_retimed, scan
 
 STEP = 500
 """Records, or what takes as long, after which the loop gets its turn: two to three milliseconds."""

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.errors import Damage
-from kpybroker.wire.snapshot import (
+from kpybroker.wire.records.snapshot import (
     KRAFT_VERSION,
     KRAFT_VOTERS,
     Row,

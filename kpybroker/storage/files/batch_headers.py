@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch
+from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch
 
 if TYPE_CHECKING:
     from kpybroker.storage.files.segment import Segment

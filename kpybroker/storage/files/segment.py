@@ -10,7 +10,7 @@ from kpybroker.storage.files.batch_headers import Walk
 from kpybroker.storage.files.file_pool import FilePool, is_short
 from kpybroker.storage.files.index import OffsetIndex, TimeIndex, whole
 from kpybroker.storage.files.txn_index import TxnIndex
-from kpybroker.wire.batch import HEADER_BYTES, Batch
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch
 from kpybroker.world import Buffer, Disk
 
 log = logging.getLogger(__name__)

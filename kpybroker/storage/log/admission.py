@@ -23,18 +23,11 @@ from kpybroker.storage.log.reencoding import (
     records_possible,
     refusal,
 )
-from kpybroker.wire.batch import (
-    CODEC_MASK,
-    CONTROL,
-    CRC_FROM,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    Batch,
-)
-from kpybroker.wire.checksum import crc32c
-from kpybroker.wire.compression import CODEC_BY_NAME, Codec
-from kpybroker.wire.small_batches import are_sound, is_sole_record
-from kpybroker.wire.walking import SLICE_RECORDS
+from kpybroker.wire.records.batch import CODEC_MASK, CONTROL, CRC_FROM, HEADER_BYTES, LOG_APPEND_TIME, Batch
+from kpybroker.wire.records.checksum import crc32c
+from kpybroker.wire.records.compression import CODEC_BY_NAME, Codec
+from kpybroker.wire.records.record_scan import SLICE_RECORDS
+from kpybroker.wire.records.small_batches import are_sound, is_sole_record
 
 NOTHING, RECORDS, ALL = 0, 1, 2
 """What of a client's batch has been looked at before its append: its records are sound, its header too."""

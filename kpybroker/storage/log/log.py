@@ -36,7 +36,7 @@ from kpybroker.storage.log.writing import WriteSide, may_grow
 from kpybroker.storage.producers.loading import note_end
 from kpybroker.storage.producers.producers import PRODUCER_EXPIRATION_MS, ProducerStates
 from kpybroker.storage.producers.transactions import Verification
-from kpybroker.wire.batch import LOG_APPEND_TIME, Batch
+from kpybroker.wire.records.batch import LOG_APPEND_TIME, Batch
 from kpybroker.world import World
 
 

@@ -13,7 +13,7 @@ from kpybroker.errors import Damage, ErrorCode
 from kpybroker.storage.files.batch_headers import WALKED
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
-from kpybroker.wire.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES
+from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64

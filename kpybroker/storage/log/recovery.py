@@ -27,7 +27,7 @@ from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.log.swapping import CLEANED, DELETED, finish_swaps
 from kpybroker.storage.producers.loading import load_producers
 from kpybroker.storage.producers.producers import ProducerStates
-from kpybroker.wire.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
+from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
 from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from kpybroker.config import LogSettings
 from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log.slices import Work
-from kpybroker.wire.batch import HEADER_BYTES, Batch, with_body
-from kpybroker.wire.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, stored_pieces
-from kpybroker.wire.decompressed import Load
-from kpybroker.wire.record_fields import Piece
-from kpybroker.wire.walking import Walk, walk_through
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, with_body
+from kpybroker.wire.records.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, stored_pieces
+from kpybroker.wire.records.decompressed import Load
+from kpybroker.wire.records.record_fields import Piece
+from kpybroker.wire.records.record_scan import Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
 """Records of a batch that is compressed: a few bytes of zstd can say millions."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.storage.files.batch_headers import WALKED
 from kpybroker.storage.files.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, file_name
-from kpybroker.wire.batch import PREFIX_BYTES
+from kpybroker.wire.records.batch import PREFIX_BYTES
 from kpybroker.world import Disk
 
 if TYPE_CHECKING:

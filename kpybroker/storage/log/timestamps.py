@@ -14,9 +14,9 @@ from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.log.reencoding import PLAIN_LIMIT_BYTES, plain_pieces
 from kpybroker.storage.log.slices import Work
-from kpybroker.wire.batch import HEADER_BYTES, Batch
-from kpybroker.wire.seeking import TimeWalk
-from kpybroker.wire.walking import walk_through
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch
+from kpybroker.wire.records.record_scan import walk_through
+from kpybroker.wire.records.record_search import TimeWalk
 
 Found = tuple[int, int, int]
 """(offset, timestamp, leader epoch) of a record."""

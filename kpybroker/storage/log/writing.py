@@ -16,7 +16,7 @@ from kpybroker.storage.files.index import TimeIndex
 from kpybroker.storage.files.segment import LOG, MAX_RELATIVE_OFFSET, Segment
 from kpybroker.storage.log.syncing import GroupSync
 from kpybroker.storage.log.watermarks import Marks
-from kpybroker.wire.batch import Batch
+from kpybroker.wire.records.batch import Batch
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.devices import Device
 

@@ -11,7 +11,7 @@ from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.storage.producers.producers import Producer, ProducerStates
 from kpybroker.storage.producers.transactions import Ended
-from kpybroker.wire.batch import HEADER_BYTES
+from kpybroker.wire.records.batch import HEADER_BYTES
 from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)

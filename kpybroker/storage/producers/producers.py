@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Ended, Transactions, Verification, Verifications
-from kpybroker.wire.batch import TRANSACTIONAL, Batch
-from kpybroker.wire.checksum import crc32c
-from kpybroker.wire.markers import Marker, read_marker
+from kpybroker.wire.records.batch import TRANSACTIONAL, Batch
+from kpybroker.wire.records.checksum import crc32c
+from kpybroker.wire.records.markers import Marker, read_marker
 
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""

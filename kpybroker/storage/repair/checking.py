@@ -30,8 +30,8 @@ from kpybroker.storage.files.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TX
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.storage.repair.examining import ENDLESS, Examined, examine
 from kpybroker.storage.repair.index_checking import check_offsets, check_times, check_transactions
-from kpybroker.wire.batch import read_records
-from kpybroker.wire.snapshot import decode_snapshot
+from kpybroker.wire.records.batch import read_records
+from kpybroker.wire.records.snapshot import decode_snapshot
 from kpybroker.wire.stored.metadata import unframe_record
 from kpybroker.world import World
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kpybroker.storage.files.segment import MAX_RELATIVE_OFFSET
-from kpybroker.wire.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES, Batch
+from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES, Batch
 
 MAGIC, MAGIC_AT = 2, 16
 ENDLESS = 1 << 63

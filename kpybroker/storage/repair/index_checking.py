@@ -7,7 +7,7 @@ from bisect import bisect_right
 from kpybroker.errors import KafkaError
 from kpybroker.storage.files.index import OFFSET_ENTRY, TIME_ENTRY
 from kpybroker.storage.repair.examining import Examined, Sound
-from kpybroker.wire.batch import Batch, read_records
+from kpybroker.wire.records.batch import Batch, read_records
 
 ABORT = 0
 """The type in a control record's key that says a transaction was aborted."""

@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (25): a transaction will commit offsets of this group."""
 
-from kpybroker.wire.message import message
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import message
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("0-4", flexible=3)

@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (24): a transaction will write to these partitions; from v4 on, a leader asks whether it does."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @part

@@ -1,7 +1,7 @@
 """AddRaftVoter (80): make an observer of the metadata quorum a voter (KIP-853)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """AllocateProducerIds (67): a broker asks for a block of producer ids (KIP-730)."""
 
-from kpybroker.wire.message import message
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import message
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("0", flexible=0)

@@ -1,7 +1,7 @@
 """AlterConfigs (33): replace all settings of a resource; what is not listed is reset."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (45): move partitions to other replicas, or call a move off (KIP-455)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

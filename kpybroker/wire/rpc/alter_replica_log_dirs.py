@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (34): replicas of one broker shall be in other directories of it (KIP-113)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

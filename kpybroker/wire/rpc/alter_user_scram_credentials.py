@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (51): set and remove users' SCRAM credentials (KIP-554)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @part

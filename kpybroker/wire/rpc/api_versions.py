@@ -1,7 +1,7 @@
 """ApiVersions (18): what does this broker speak, and which features are finalized?"""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("0-4", flexible=3)

@@ -1,7 +1,7 @@
 """AssignReplicasToDirs (73): a broker says which of its directories hold which replicas (KIP-858)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uuid
 
 
 @part

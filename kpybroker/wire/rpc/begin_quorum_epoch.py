@@ -1,7 +1,7 @@
 """BeginQuorumEpoch (53): the new leader of the quorum tells the voters that it leads (KIP-595)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Uint16, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """BrokerHeartbeat (63): a broker is alive, wants to be unfenced, or to be let go (KIP-631)."""
 
-from kpybroker.wire.message import field, message
-from kpybroker.wire.primitives import Int16, Int32, Int64, Uuid
+from kpybroker.wire.codec.message import field, message
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uuid
 
 
 @message("0-2", flexible=0)

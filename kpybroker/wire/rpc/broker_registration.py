@@ -1,7 +1,7 @@
 """BrokerRegistration (62): a broker that starts introduces itself to the active controller (KIP-631)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Int64, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uint16, Uuid
 
 
 @part

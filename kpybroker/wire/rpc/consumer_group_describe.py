@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int8, Int16, Int32, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Uuid
 
 
 @message("0-1", flexible=0)

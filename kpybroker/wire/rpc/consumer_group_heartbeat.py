@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group; hear what is one's own (KIP-848)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """ControllerRegistration (70): a controller that starts tells the active one where it listens (KIP-919)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """CreatePartitions (37): give topics more partitions."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """CreateTopics (19): make topics, placed by the controller or as told."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Uuid
 
 
 @part

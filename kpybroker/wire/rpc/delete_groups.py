@@ -1,7 +1,7 @@
 """DeleteGroups (42): delete groups that have no members."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @message("0-2", flexible=2)

@@ -1,7 +1,7 @@
 """DeleteRecords (21): move the start of a partition's log forward."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @part

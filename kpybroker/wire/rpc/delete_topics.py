@@ -1,7 +1,7 @@
 """DeleteTopics (20): delete topics by name, from version 6 also by id."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """DescribeAcls (29): the access control entries that a filter lets through (KIP-140, KIP-290)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @message("1-3", flexible=2)

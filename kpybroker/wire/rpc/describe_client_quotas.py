@@ -1,7 +1,7 @@
 """DescribeClientQuotas (48): which quotas are set, of the entities that a filter lets through (KIP-546)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """DescribeCluster (60): cluster id, controller and brokers."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @message("0-2", flexible=0)

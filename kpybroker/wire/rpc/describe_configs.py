@@ -1,7 +1,7 @@
 """DescribeConfigs (32): the settings of topics, brokers and groups, and where each value comes from."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """DescribeDelegationToken (41): the tokens of some owners, or of all (KIP-48, KIP-373)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @part

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state, protocol and members of groups."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @message("0-6", flexible=5)

@@ -1,7 +1,7 @@
 """DescribeQuorum (55): who leads the metadata quorum, and how far is every replica (KIP-836)?"""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uint16, Uuid
 
 
 @part

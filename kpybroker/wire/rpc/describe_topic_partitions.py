@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (75): partitions in pages, with eligible leader replicas (KIP-966)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Uuid
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """DescribeTransactions (65): what the coordinator knows of transactional ids (KIP-664)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("0", flexible=0)

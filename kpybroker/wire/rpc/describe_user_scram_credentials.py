@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials (50): the mechanisms and iterations of users' SCRAM credentials (KIP-554)."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @part

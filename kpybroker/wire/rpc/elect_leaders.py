@@ -1,7 +1,7 @@
 """ElectLeaders (43): make the preferred replica the leader, or any replica if told so (KIP-460)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """EndQuorumEpoch (54): a leader that stops names who should be elected in its place (KIP-595)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Uint16, Uuid
 
 
 @part

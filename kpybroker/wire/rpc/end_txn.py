@@ -1,7 +1,7 @@
 """EndTxn (26): commit or abort the transaction; from v5 on, the answer names the epoch of the next one (KIP-890)."""
 
-from kpybroker.wire.message import field, message
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("0-5", flexible=3)

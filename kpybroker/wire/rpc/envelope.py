@@ -1,7 +1,7 @@
 """Envelope (58): a client's request, as a broker forwards it to the active controller (KIP-590)."""
 
-from kpybroker.wire.message import message
-from kpybroker.wire.primitives import Int16
+from kpybroker.wire.codec.message import message
+from kpybroker.wire.codec.primitives import Int16
 
 
 @message("0", flexible=0)

@@ -1,7 +1,7 @@
 """Fetch (1): read record batches, sessionless or in a session that remembers its partitions (KIP-227)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32, Int64, RecordChunks, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Int64, RecordChunks, Uuid
 
 
 @part

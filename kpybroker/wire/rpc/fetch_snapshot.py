@@ -1,7 +1,7 @@
 """FetchSnapshot (59): a piece of a snapshot, for a replica whose log ends before the leader's begins (KIP-630)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64, RecordChunks, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64, RecordChunks, Uint16, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """FindCoordinator (10): which broker keeps this group or transactional id?"""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @message("0-6", flexible=3)

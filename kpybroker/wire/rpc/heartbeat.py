@@ -1,7 +1,7 @@
 """Heartbeat (12): a member is alive; is its generation still the current one?"""
 
-from kpybroker.wire.message import field, message
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import field, message
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @message("0-4", flexible=4)

@@ -1,7 +1,7 @@
 """InitProducerId (22): a producer id and epoch for an idempotent or transactional producer."""
 
-from kpybroker.wire.message import field, message
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("0-6", flexible=2)

@@ -1,7 +1,7 @@
 """JoinGroup (11): take part in the next generation of a group."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """LeaveGroup (13): members leave a group without waiting for their session to end."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

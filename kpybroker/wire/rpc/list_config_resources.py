@@ -1,7 +1,7 @@
 """ListConfigResources (74): which resources have settings? (KIP-1142)"""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @message("0-1", flexible=0)

@@ -1,7 +1,7 @@
 """ListGroups (16): the groups that this broker coordinates, filtered by state and type."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @message("0-5", flexible=3)

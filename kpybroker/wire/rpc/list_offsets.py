@@ -1,7 +1,7 @@
 """ListOffsets (2): which offset belongs to a timestamp, or to a special one such as -1 for the latest?"""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Int64
 
 
 @part

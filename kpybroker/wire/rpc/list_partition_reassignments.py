@@ -1,7 +1,7 @@
 """ListPartitionReassignments (46): which partitions are being moved (KIP-455)?"""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

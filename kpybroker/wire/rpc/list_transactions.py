@@ -1,7 +1,7 @@
 """ListTransactions (66): the transactional ids that a broker coordinates (KIP-664)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("0-2", flexible=0)

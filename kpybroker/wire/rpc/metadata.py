@@ -1,7 +1,7 @@
 """Metadata (3): which brokers are there, and who leads which partition?"""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Uuid
 
 
 @part

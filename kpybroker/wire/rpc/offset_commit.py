@@ -1,7 +1,7 @@
 """OffsetCommit (8): remember how far a group has consumed."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uuid
 
 
 @part

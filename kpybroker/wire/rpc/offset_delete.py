@@ -1,7 +1,7 @@
 """OffsetDelete (47): forget committed offsets of topics that a group does not subscribe to."""
 
-from kpybroker.wire.message import message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

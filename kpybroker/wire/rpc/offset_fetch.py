@@ -1,7 +1,7 @@
 """OffsetFetch (9): how far has a group consumed? One group below version 8, any number from then on."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uuid
 
 
 @part

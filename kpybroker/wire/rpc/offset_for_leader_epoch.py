@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (23): where did this leader epoch end?"""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @part

@@ -1,7 +1,7 @@
 """Produce (0): append record batches to partitions."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64, Records, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Records, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """RemoveRaftVoter (81): make a voter of the metadata quorum an observer (KIP-853)."""
 
-from kpybroker.wire.message import message
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Uuid
+from kpybroker.wire.codec.message import message
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uuid
 
 
 @message("0", flexible=0)

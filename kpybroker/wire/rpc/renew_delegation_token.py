@@ -1,7 +1,7 @@
 """RenewDelegationToken (39): let a token expire later (KIP-48)."""
 
-from kpybroker.wire.message import message
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import message
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @message("1-2", flexible=2)

@@ -1,7 +1,7 @@
 """SyncGroup (14): the leader hands in the assignment, every member receives its own."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """TxnOffsetCommit (28): offsets of a group that count once the transaction they belong to is committed."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64
 
 
 @part

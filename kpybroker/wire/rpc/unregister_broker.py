@@ -1,7 +1,7 @@
 """UnregisterBroker (64): forget a broker that is not coming back (KIP-631)."""
 
-from kpybroker.wire.message import message
-from kpybroker.wire.primitives import Int16, Int32
+from kpybroker.wire.codec.message import message
+from kpybroker.wire.codec.primitives import Int16, Int32
 
 
 @message("0", flexible=0)

@@ -1,7 +1,7 @@
 """UpdateFeatures (57): finalize other levels of features (KIP-584, KIP-778)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32
 
 
 @part

@@ -1,7 +1,7 @@
 """UpdateRaftVoter (82): a voter tells the leader its new endpoints and versions (KIP-853)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Uint16, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """Vote (52): a candidate, or one who wonders whether to be one (pre-vote, KIP-996), asks the voters (KIP-595)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int16, Int32, Int64, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int16, Int32, Int64, Uint16, Uuid
 
 
 @part

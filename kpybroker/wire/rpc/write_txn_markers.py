@@ -1,7 +1,7 @@
 """WriteTxnMarkers (27): a transaction coordinator ends transactions in the partitions that a broker leads."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Int64
 
 
 @part

@@ -1,7 +1,7 @@
 """What members of the classic protocol tell their leader, and what it gives them; read where a group migrates."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int32
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int32
 
 
 @part

@@ -3,8 +3,8 @@
 A key's prefix is the kind of record, a value's its version; see `kpybroker.wire.stored.prefixed`.
 """
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int32, Int64, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int32, Int64, Uuid
 
 
 @message("0", key=0)

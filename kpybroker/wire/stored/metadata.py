@@ -6,8 +6,18 @@ Source: KIP-631 for the records and the frame, KIP-858 (directories), KIP-966 (e
 from typing import Any
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.wire.message import build, field, key_of, last_version, message, parse, part
-from kpybroker.wire.primitives import ZERO_UUID, Int8, Int16, Int32, Int64, Uint16, Uuid, read_uvarint, write_uvarint
+from kpybroker.wire.codec.message import build, field, key_of, last_version, message, parse, part
+from kpybroker.wire.codec.primitives import (
+    ZERO_UUID,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Uint16,
+    Uuid,
+    read_uvarint,
+    write_uvarint,
+)
 
 
 @part

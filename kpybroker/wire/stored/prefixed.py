@@ -7,7 +7,7 @@ from struct import Struct, error
 from typing import Any, TypeVar
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.wire.message import build, key_of, last_version, parse
+from kpybroker.wire.codec.message import build, key_of, last_version, parse
 
 T = TypeVar("T")
 _PREFIX = Struct(">h")

@@ -3,8 +3,8 @@
 Source: KIP-595, KIP-630 (snapshots), KIP-853 (voters as records).
 """
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int16, Int32, Int64, Uint16, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int16, Int32, Int64, Uint16, Uuid
 
 
 @part

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets` about share groups (KIP-932)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import ZERO_UUID, Int8, Int32, Int64, Uuid
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int32, Int64, Uuid
 
 
 @message("0", key=10)

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets` about streams groups (KIP-1071)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32, Int64, Uint16
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Int64, Uint16
 
 
 @message("0", key=17)

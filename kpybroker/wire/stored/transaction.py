@@ -1,7 +1,7 @@
 """The records of `__transaction_state`, and the marker that ends a transaction in a log (KIP-98, KIP-890)."""
 
-from kpybroker.wire.message import field, message, part
-from kpybroker.wire.primitives import Int8, Int16, Int32, Int64
+from kpybroker.wire.codec.message import field, message, part
+from kpybroker.wire.codec.primitives import Int8, Int16, Int32, Int64
 
 
 @message("0", key=0)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
-from kpybroker.wire.message import LARGE_BYTES, Buffer, build
-from kpybroker.wire.primitives import write_uvarint
+from kpybroker.wire.codec.message import LARGE_BYTES, Buffer, build
+from kpybroker.wire.codec.primitives import write_uvarint
 from kpybroker.wire.rpc import fetch, produce
 
 FIRST_FLEXIBLE_PRODUCE = 9

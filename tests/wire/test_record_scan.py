@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
-from kpybroker.wire.seeking import TimeWalk
-from kpybroker.wire.small_batches import is_sole_record
-from kpybroker.wire.walking import BLAMED_LIMIT, SLICE_RECORDS, Walk, walk, walk_through
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
+from kpybroker.wire.records.record_scan import BLAMED_LIMIT, SLICE_RECORDS, Walk, walk, walk_through
+from kpybroker.wire.records.record_search import TimeWalk
+from kpybroker.wire.records.small_batches import is_sole_record
 
 EVER = 1 << 64
 sizes = st.sampled_from([0, 1, 62, 63, 64, 8191, 8192]) | st.integers(0, 300)

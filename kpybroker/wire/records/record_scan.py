@@ -12,10 +12,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.decompressed import Load
-from kpybroker.wire.large_records import FIELDS_BYTES, LargeRecord, Slices, Walking, next_piece
-from kpybroker.wire.record_fields import LONG_BITS, Piece, after_length, misfit, record_size, varint, whole_headers
-from kpybroker.wire.record_layouts import AFTER_LENGTH, INDEXES, MISFIT, layout_at
+from kpybroker.wire.records.decompressed import Load
+from kpybroker.wire.records.large_records import FIELDS_BYTES, LargeRecord, Slices, Walking, next_piece
+from kpybroker.wire.records.record_fields import (
+    LONG_BITS,
+    Piece,
+    after_length,
+    misfit,
+    record_size,
+    varint,
+    whole_headers,
+)
+from kpybroker.wire.records.record_layouts import AFTER_LENGTH, INDEXES, MISFIT, layout_at
 
 SLICE_RECORDS = 1000
 """Records, or headers, of one slice: about half a millisecond."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.wire import primitives
-from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, layout
-from kpybroker.wire.lowering import Emitter, finish, has_view
-from kpybroker.wire.message import LARGE_BYTES
+from kpybroker.wire.codec import primitives
+from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, layout
+from kpybroker.wire.codec.lowering import Emitter, finish, has_view
+from kpybroker.wire.codec.message import LARGE_BYTES
 
 ELEMENTS_A_TURN = 500
 """So many elements of a long answer are built before others have their turn."""

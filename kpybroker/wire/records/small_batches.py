@@ -5,8 +5,8 @@ from __future__ import annotations
 from struct import Struct
 
 from kpybroker.errors import KafkaError
-from kpybroker.wire.record_fields import Piece, record_size
-from kpybroker.wire.walking import Walk
+from kpybroker.wire.records.record_fields import Piece, record_size
+from kpybroker.wire.records.record_scan import Walk
 
 _EVER = 1 << 64
 _FIRST = Struct(">6B").unpack_from

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.wire import api as api_table
-from kpybroker.wire import forms
+from kpybroker.wire import response_templates
+from kpybroker.wire.codec.message import LARGE_BYTES
 from kpybroker.wire.frame import encode_response
-from kpybroker.wire.message import LARGE_BYTES
 from kpybroker.wire.rpc import fetch, produce
 
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -25,9 +25,9 @@ def test_an_acknowledgement(
         told = produce.TopicProduceResponse(name=topic, topic_id=topic_id, partition_responses=[answer])
         return produce.Response(responses=[told])
 
-    form = forms.produce_form(response(forms.MARK), version)
+    form = response_templates.produce_form(response(response_templates.MARK), version)
     built = encode_response(correlation_id, api_table.by_name["Produce"], version, response(base_offset))
-    assert b"".join(forms.Acknowledged(form, base_offset).buffers(correlation_id)) == b"".join(built)
+    assert b"".join(response_templates.Acknowledged(form, base_offset).buffers(correlation_id)) == b"".join(built)
 
 
 @settings(max_examples=150, deadline=None)
@@ -51,9 +51,9 @@ def test_fetched_records(
     records: bytes,
     correlation_id: int,
 ) -> None:
-    form = forms.fetch_form(topic, topic_id, index, version, committed=committed)
+    form = response_templates.fetch_form(topic, topic_id, index, version, committed=committed)
     if form is None:
-        assert version < forms.FIRST_FLEXIBLE_FETCH, "a mark is in none of these"
+        assert version < response_templates.FIRST_FLEXIBLE_FETCH, "a mark is in none of these"
         return
     session_id, high_watermark, last_stable, start = numbers
     row = fetch.PartitionData(
@@ -67,11 +67,11 @@ def test_fetched_records(
     told = fetch.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=[row])
     response = fetch.Response(session_id=session_id, responses=[told])
     built = encode_response(correlation_id, api_table.by_name["Fetch"], version, response)
-    filled = forms.Fetched(form, session_id, high_watermark, last_stable, start, memoryview(records))
+    filled = response_templates.Fetched(form, session_id, high_watermark, last_stable, start, memoryview(records))
     assert b"".join(filled.buffers(correlation_id)) == b"".join(built)
 
 
 def test_a_topic_id_that_looks_like_a_mark_has_no_form() -> None:
     for at in range(9):
-        topic_id = bytes(at) + forms.MARK_BYTES + bytes(8 - at)
-        assert forms.fetch_form("t", topic_id, 0, 13, committed=False) is None
+        topic_id = bytes(at) + response_templates.MARK_BYTES + bytes(8 - at)
+        assert response_templates.fetch_form("t", topic_id, 0, 13, committed=False) is None

@@ -13,8 +13,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.checksum import crc32c
-from kpybroker.wire.compression import Buffer, Codec, compress, decompress
+from kpybroker.wire.records.checksum import crc32c
+from kpybroker.wire.records.compression import Buffer, Codec, compress, decompress
 
 HEADER_BYTES = 61
 PREFIX_BYTES = 12

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.decompressed import IN_PLACE_BYTES, Load, Part, Pieces, corrupt, loaded
+from kpybroker.wire.records.decompressed import IN_PLACE_BYTES, Load, Part, Pieces, corrupt, loaded
 
 MAGIC = b"\x04\x22\x4d\x18"
 FEW_BLOCKS = 64

@@ -7,9 +7,20 @@ from collections.abc import Callable, Generator
 from enum import Enum
 from typing import Any
 
-from kpybroker.wire import primitives
-from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, is_request, layout
-from kpybroker.wire.lowering import Emitter, finish, has_view, min_bytes
+from kpybroker.wire.codec import primitives
+from kpybroker.wire.codec.layout import (
+    Array,
+    Blob,
+    Fixed,
+    Piece,
+    Struct,
+    Tagged,
+    Text,
+    default_source,
+    is_request,
+    layout,
+)
+from kpybroker.wire.codec.lowering import Emitter, finish, has_view, min_bytes
 
 COPY_BYTES = 16384
 """Up to this size a frame with records is copied for its other fields: indexing bytes is cheaper than a view."""

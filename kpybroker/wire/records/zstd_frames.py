@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kpybroker.wire.decompressed import PIECE_BYTES, corrupt
+from kpybroker.wire.records.decompressed import PIECE_BYTES, corrupt
 
 WINDOW_BYTES_MAX = 1 << 27
 """As much as Java's consumer takes."""

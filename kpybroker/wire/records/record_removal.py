@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.batch import (
+from kpybroker.wire.records.batch import (
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
@@ -22,7 +22,7 @@ from kpybroker.wire.batch import (
     read_varint,
     sealed,
 )
-from kpybroker.wire.compression import Buffer, Codec, compress
+from kpybroker.wire.records.compression import Buffer, Codec, compress
 
 Plain = TypeVar("Plain", bytes, memoryview)
 Scanned = tuple[int, int, int, int, Plain | None, bool]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.record_layouts import AFTER_LENGTH, AFTER_NAME, MISFIT
+from kpybroker.wire.records.record_layouts import AFTER_LENGTH, AFTER_NAME, MISFIT
 
 INT_BITS = 35
 """Five bytes, as much as a varint of 32 bits takes: Java's consumer refuses a longer one."""

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.wire.layout import Array, Blob, Fixed, Piece, Struct, Text
+from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text
 
 
 class Emitter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kpybroker.wire.record_fields import LONG_BITS, Piece, misfit, record_size, varint
+from kpybroker.wire.records.record_fields import LONG_BITS, Piece, misfit, record_size, varint
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ class Part:
     """Parsers and builders of other kinds, by kind and version."""
 
     def __init__(self, **values: Any) -> None:
-        from kpybroker.wire.layout import make_init
+        from kpybroker.wire.codec.layout import make_init
 
         made = make_init(type(self))  # on first use: most classes are never built
         type.__setattr__(type(self), "__init__", made)
@@ -124,7 +124,7 @@ def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
     declared: Any = cls  # a Part, which `message` made of it
     found: Callable[[Buffer, int], T] | None = declared._parsers.get(version)
     if found is None:
-        from kpybroker.wire.parsing import lower_parser
+        from kpybroker.wire.codec.parsing import lower_parser
 
         found = declared._parsers[version] = lower_parser(cls, version)
     return found
@@ -132,7 +132,7 @@ def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
 
 def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
     """As `parser`, for requests of few elements (`parsing.ELEMENTS_AT_ONCE`). Raises ManyElements for others."""
-    from kpybroker.wire.parsing import Reading, lower_parser
+    from kpybroker.wire.codec.parsing import Reading, lower_parser
 
     found: Callable[[Buffer, int], T] = _lowered(
         cls, version, "at once", lambda: lower_parser(cls, version, reading=Reading.AT_ONCE)
@@ -147,7 +147,7 @@ def parse_in_turns(
 
     Raises MalformedFrame, also for more than `most` elements.
     """
-    from kpybroker.wire.parsing import lower_parser_in_turns
+    from kpybroker.wire.codec.parsing import lower_parser_in_turns
 
     read = _lowered(cls, version, "parse in turns", lambda: lower_parser_in_turns(cls, version))
     found: Generator[None, None, T] = read(frame, pos, most)
@@ -162,7 +162,7 @@ def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
 def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, list[bytes | memoryview]]:
     """As `build_chunks`; yields now and then. What was built since the last yield is one chunk: there are millions of
     pieces, and to join them at the end would take longer than all others may wait."""
-    from kpybroker.wire.building import lower_builder
+    from kpybroker.wire.codec.building import lower_builder
 
     builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
     chunks: list[bytes | memoryview] = []
@@ -199,7 +199,7 @@ def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tupl
     declared: Any = cls
     lowered = declared._parsers.get(~version)  # beside the whole-frame parsers; no version is negative
     if lowered is None:
-        from kpybroker.wire.parsing import lower_parser
+        from kpybroker.wire.codec.parsing import lower_parser
 
         lowered = declared._parsers[~version] = lower_parser(cls, version, prefix=True)
     found: tuple[T, int] = lowered(view, pos)
@@ -210,7 +210,7 @@ def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
     """The message's buffers in order, and which of them are large records (indices). ValueError: cannot be encoded."""
     builder = message._builders.get(version)
     if builder is None:
-        from kpybroker.wire.building import lower_builder
+        from kpybroker.wire.codec.building import lower_builder
 
         builder = message._builders[version] = lower_builder(type(message), version)
     pieces: list[Any] = []
@@ -223,7 +223,7 @@ def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
 
 
 def _complaint(message: Any, version: int) -> str | None:
-    from kpybroker.wire.layout import complaint
+    from kpybroker.wire.codec.layout import complaint
 
     return complaint(message, version)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from kpybroker.wire.batch import Batch, encode_batch, read_records
+from kpybroker.wire.records.batch import Batch, encode_batch, read_records
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")

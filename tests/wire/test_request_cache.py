@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.forms import MARK, SHORT_MARK
-from kpybroker.wire.message import build, parser
-from kpybroker.wire.repeat import LEARNT_BYTES, RepeatingFetch, RepeatingProduce
+from kpybroker.wire.codec.message import build, parser
+from kpybroker.wire.request_cache import LEARNT_BYTES, RepeatingFetch, RepeatingProduce
+from kpybroker.wire.response_templates import MARK, SHORT_MARK
 from kpybroker.wire.rpc import fetch
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request, TopicProduceData
 

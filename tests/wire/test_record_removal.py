@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from kpybroker.errors import KafkaError
-from kpybroker.wire.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
-from kpybroker.wire.compression import decompress
-from kpybroker.wire.thinning import Found, delete_horizon_ms, emptied, put_retimed, scan, thinned
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
+from kpybroker.wire.records.compression import decompress
+from kpybroker.wire.records.record_removal import Found, delete_horizon_ms, emptied, put_retimed, scan, thinned
 
 
 def some_batch(random: Random, codec: int) -> Batch:

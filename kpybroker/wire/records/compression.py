@@ -13,8 +13,8 @@ from functools import partial
 from struct import Struct
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire import lz4_frames, zstd_frames
-from kpybroker.wire.decompressed import (
+from kpybroker.wire.records import lz4_frames, zstd_frames
+from kpybroker.wire.records.decompressed import (
     IN_PLACE_BYTES,
     PIECE_BYTES,
     Part,

@@ -10,8 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from kpybroker.wire.message import UNSET, Field, Part
-from kpybroker.wire.primitives import TEXT_LIMIT_BYTES, ZERO_UUID
+from kpybroker.wire.codec.message import UNSET, Field, Part
+from kpybroker.wire.codec.primitives import TEXT_LIMIT_BYTES, ZERO_UUID
 
 
 class Fixed(NamedTuple):

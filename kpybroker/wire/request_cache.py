@@ -12,9 +12,9 @@ from struct import Struct
 from typing import Any
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.forms import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
-from kpybroker.wire.message import build
-from kpybroker.wire.primitives import read_uvarint, write_uvarint
+from kpybroker.wire.codec.message import build
+from kpybroker.wire.codec.primitives import read_uvarint, write_uvarint
+from kpybroker.wire.response_templates import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
 
 LEARNT_BYTES = 512
 """What is kept of a request at most; longer ones are parsed each time."""

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.decompressed import Load
-from kpybroker.wire.record_fields import INT_BITS, LONG_BITS, Piece, misfit, varint, whole_headers
+from kpybroker.wire.records.decompressed import Load
+from kpybroker.wire.records.record_fields import INT_BITS, LONG_BITS, Piece, misfit, varint, whole_headers
 
 SLICE_HEADERS = 10_000
 """Of one record: about a millisecond."""
