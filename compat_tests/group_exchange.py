@@ -7,10 +7,10 @@ The machine plays beside it, on its own clock, and says what is due at each step
 import asyncio
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.groups.ground import commands
 from kpybroker.groups.ground.settings import GroupSettings
-from kpybroker.peer import Peer
 from kpybroker.wire.rpc import (
     delete_groups,
     describe_groups,

@@ -26,7 +26,7 @@ from kpybroker.archive import job
 from kpybroker.archive.history import name_of
 from kpybroker.archive.replaying import Wanted
 from kpybroker.archive.verifying import Verdict
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 from oracle.target import Target
 
 PARTITIONS = 3

@@ -10,7 +10,7 @@ from typing import Any
 from kpybroker.call import Answers
 from kpybroker.config import BrokerConfig, Endpoint, LogSettings
 from kpybroker.controller import commands
-from kpybroker.controller.active import Controller
+from kpybroker.controller.controller import Controller
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.presence import Presence

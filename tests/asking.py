@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import create_topics, fetch, produce
 

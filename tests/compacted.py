@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 
 
 def compacted(log: list[Stored], chance: Random) -> list[Stored]:

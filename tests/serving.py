@@ -8,8 +8,8 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.world.real import RealWorld
 

@@ -24,7 +24,7 @@ READS_WALL_TIME = {
     "replication/node/chores.py": "retention",
     "replication/partition/state_log.py": "timestamps of batches",
     "replication/partition/txn_markers.py": "timestamps of markers",
-    "runner.py": "what machines store and tell: Moment",
+    "machine/runner.py": "what machines store and tell: Moment",
     "storage/dirs/cleaner.py": "delete horizons and compaction lags",
     "storage/dirs/formatting.py": "timestamps of snapshots",
     "storage/log/log.py": "segment.ms, expiry of producer ids",

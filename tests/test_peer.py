@@ -8,8 +8,8 @@ from struct import pack
 
 import pytest
 
+from kpybroker.client.peer import REPLY_LIMIT_BYTES, Peer
 from kpybroker.errors import KafkaError, MalformedFrame
-from kpybroker.peer import REPLY_LIMIT_BYTES, Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import metadata

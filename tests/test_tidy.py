@@ -18,7 +18,7 @@ DOORS = {"socket", "os", "time", "random", "threading", "subprocess", "concurren
 """What only a World may touch: the simulator is another World."""
 OUTSIDE = {"world", "cli", "testing", "sim", "spark", "archive", "__main__"}
 NAMELESS = re.compile(r"(util|helper|manager|impl|misc|common)s?\b|(^|_)base(_|$)", re.IGNORECASE)
-GUARDS = {"server/requests/dispatch.py", "runner.py"}
+GUARDS = {"server/requests/dispatch.py", "machine/runner.py"}
 """Where `except Exception` may stand: the guards around handlers, and around decisions that somebody asked for."""
 PYTHON_OF_THE_PROJECT = [
     file

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
-from kpybroker.runner import Runner
+from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
+from kpybroker.machine.runner import Runner
 
 
 class JumpingSelector(selectors.DefaultSelector):

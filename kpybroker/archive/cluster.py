@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kpybroker.archive.planning import Topic
 from kpybroker.cli import options
-from kpybroker.cli.client import EARLIEST, LATEST, Client
+from kpybroker.client.client import EARLIEST, LATEST, Client
 from kpybroker.storage.dirs.formatting import encode_id
 
 ISOLATIONS = ("read_committed", "read_uncommitted")

@@ -14,7 +14,7 @@ from kpybroker.archive.cluster import describe
 from kpybroker.archive.history import History, TopicPartition, commit, new_run
 from kpybroker.archive.manifest import File, Manifest, Span, TopicPart
 from kpybroker.archive.planning import Ranges
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

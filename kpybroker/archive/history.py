@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kpybroker.archive.manifest import MANIFESTS_MAX, File, Manifest, NotAManifest, Span, decode, encode
 from kpybroker.archive.store import Store
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 
 FOLDER = "_archive"
 DIGITS = 20

@@ -24,7 +24,7 @@ from kpybroker.archive.history import History, commit, load, new_run
 from kpybroker.archive.manifest import Manifest, Span
 from kpybroker.archive.planning import plan, rounds, without_deleted
 from kpybroker.archive.store import open_store
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 from kpybroker.spark import explained
 from kpybroker.spark.prerequisites import require_java
 

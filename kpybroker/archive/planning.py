@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kpybroker.archive.history import TopicPartition
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 
 
 @dataclass(slots=True, frozen=True)

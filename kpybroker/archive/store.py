@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 from kpybroker.errors import ConfigError
 from kpybroker.world.real import sync_to_device
 

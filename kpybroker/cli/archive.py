@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kpybroker.cli import options
-from kpybroker.cli.client import CommandFailed
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import parse_time
+from kpybroker.client.client import CommandFailed
 from kpybroker.errors import ConfigError
 
 if TYPE_CHECKING:

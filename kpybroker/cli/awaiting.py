@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from kpybroker.cli import cluster_facts, options
-from kpybroker.cli.client import Client, CommandFailed
 from kpybroker.cli.show import show_json, show_line
+from kpybroker.client.client import Client, CommandFailed
 
 LOOK_EVERY_S = 0.1
 SHOWN = 5

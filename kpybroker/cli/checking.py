@@ -13,8 +13,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kpybroker.cli.client import CommandFailed
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.client.client import CommandFailed
 from kpybroker.errors import Damage
 from kpybroker.storage.dirs.directory import LOCK
 from kpybroker.storage.dirs.formatting import META_PROPERTIES

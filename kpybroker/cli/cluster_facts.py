@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kpybroker.cli.client import LATEST, Client, TopicPartition, check
+from kpybroker.client.client import LATEST, Client, TopicPartition, check
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire.rpc import (
     api_versions,

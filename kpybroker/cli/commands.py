@@ -13,7 +13,7 @@ import typer.main
 
 from kpybroker.cli import options, standard_output
 from kpybroker.cli.app import app
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 

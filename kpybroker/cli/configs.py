@@ -8,9 +8,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from kpybroker.cli import options
-from kpybroker.cli.client import Client, CommandFailed, check
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.errors import ConfigError
 from kpybroker.wire.rpc import describe_configs, incremental_alter_configs
 

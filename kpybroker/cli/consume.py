@@ -10,9 +10,9 @@ from typing import Annotated, NamedTuple
 import typer
 
 from kpybroker.cli import consuming, group_facts, options, record_format
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed
 from kpybroker.cli.show import remark
 from kpybroker.cli.times import TIME_HELP, parse_time
+from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed
 from kpybroker.errors import ConfigError
 from kpybroker.wire.records.batch import Record
 

@@ -7,7 +7,7 @@ import functools
 from collections import deque
 from collections.abc import AsyncIterator
 
-from kpybroker.cli.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
+from kpybroker.client.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import PREFIX_BYTES, Batch, Record, header_at, read_records, split
 from kpybroker.wire.rpc import fetch

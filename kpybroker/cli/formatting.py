@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.features import OF_THE_QUORUM, SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, Damage

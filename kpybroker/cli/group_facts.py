@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from struct import Struct, error
 
-from kpybroker.cli.client import LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
+from kpybroker.client.client import LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.subscription import build_assignment
 from kpybroker.wire.rpc import (

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kpybroker.cli.client import LATEST, Client, TopicPartition, check
 from kpybroker.cli.group_facts import NAMES_NOT_IDS
+from kpybroker.client.client import LATEST, Client, TopicPartition, check
 from kpybroker.errors import KafkaError, MalformedFrame
 from kpybroker.wire.rpc import consumer_group_describe, describe_groups, list_groups, offset_fetch
 

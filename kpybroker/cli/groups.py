@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import group_facts, options, resetting
-from kpybroker.cli.client import Client, CommandFailed
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import TIME_HELP, parse_time
+from kpybroker.client.client import Client, CommandFailed
 from kpybroker.errors import ConfigError
 
 WATCH_S = 2.0

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 from kpybroker.wire.records.batch import Headers, Record
 
 FIELDS = frozenset(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kpybroker.cli.client import DEFAULT_BOOTSTRAP, Client, CommandFailed, NodeOutOfReach, parse_bootstrap
+from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client, CommandFailed, NodeOutOfReach, parse_bootstrap
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from kpybroker.cli import options
-from kpybroker.cli.client import Client, CommandFailed
 from kpybroker.cli.producing import HowToSend, Lines, Sender
 from kpybroker.cli.show import remark, show_json
+from kpybroker.client.client import Client, CommandFailed
 from kpybroker.errors import ConfigError
 from kpybroker.wire.records.batch import Headers
 from kpybroker.wire.records.compression import CODEC_BY_NAME

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kpybroker.cli import options
-from kpybroker.cli.client import Client, CommandFailed, check
 from kpybroker.cli.json_lines import Outgoing, parse_json_line
 from kpybroker.cli.murmur2 import partition_of
+from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import Headers, Keyed, Record, encode_batch
 from kpybroker.wire.records.compression import Codec

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from kpybroker.cli import options
-from kpybroker.cli.client import Client, check, nearest_name
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.client.client import Client, check, nearest_name
 from kpybroker.errors import ConfigError
 from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 

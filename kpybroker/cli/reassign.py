@@ -9,11 +9,11 @@ from typing import Annotated, NamedTuple
 import typer
 
 from kpybroker.cli import cluster_facts, options
-from kpybroker.cli.client import Client, CommandFailed, TopicPartition, check
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.configs import BROKER, DELETE, OWN, SET, TOPIC, Resource, alter, described
 from kpybroker.cli.placement import place
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.client.client import Client, CommandFailed, TopicPartition, check
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.wire.rpc import alter_partition_reassignments, list_partition_reassignments
 from kpybroker.wire.rpc.incremental_alter_configs import AlterableConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition
+from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition
 from kpybroker.errors import ConfigError
 
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kpybroker.cli import cluster_facts, options
-from kpybroker.cli.client import Client, CommandFailed, TopicPartition, check
 from kpybroker.cli.cluster_facts import Node, Partitions, Quorum
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import show_json, show_line, show_size, show_table
+from kpybroker.client.client import Client, CommandFailed, TopicPartition, check
 from kpybroker.errors import KafkaError, MalformedFrame
 from kpybroker.wire.rpc import unregister_broker
 

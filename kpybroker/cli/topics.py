@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import options, trimming
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.wire.rpc import (
     create_partitions,

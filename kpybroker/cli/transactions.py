@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from kpybroker.cli import group_facts, options
-from kpybroker.cli.client import Client, CommandFailed, check, nearest_name
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import when
+from kpybroker.client.client import Client, CommandFailed, check, nearest_name
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.rpc import describe_transactions, init_producer_id, list_transactions
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from kpybroker.cli import options
-from kpybroker.cli.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition, check
 from kpybroker.cli.show import remark, show_json, show_table
 from kpybroker.cli.times import TIME_HELP, parse_time
+from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition, check
 from kpybroker.errors import ConfigError
 from kpybroker.wire.rpc import delete_records
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from kpybroker.controller.commands import BrokerHeartbeat, BrokerState, RegisterBroker
 from kpybroker.controller.directories import directory_in
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.controller.log_dirs import lose_directories
-from kpybroker.controller.rules import Rules
 from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import NO_LEADER, BrokerRegistration, ControllerState, PartitionState, TopicState
 from kpybroker.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.errors import ErrorCode
-from kpybroker.machine import Tick
+from kpybroker.machine.contract import Tick
 
 ZERO_UUID = bytes(16)
 NO_CONFIGS: Mapping[str, str] = MappingProxyType({})

@@ -22,11 +22,11 @@ from kpybroker.controller.commands import (
     ReplaceConfigs,
     ResourceType,
 )
+from kpybroker.controller.config_conflicts import check_together
 from kpybroker.controller.doors import check_doors
 from kpybroker.controller.internal_topics import POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
-from kpybroker.controller.together import check_together
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.wire.stored import metadata as stored

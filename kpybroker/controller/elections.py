@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kpybroker.controller.commands import ElectionType, ElectLeaders, PartitionResult
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.controller.rules import Rules
 from kpybroker.controller.state import NO_LEADER, ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
 

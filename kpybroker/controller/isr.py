@@ -7,8 +7,8 @@ from typing import Any
 
 from kpybroker.controller.brokers import registered
 from kpybroker.controller.commands import AlterPartition, IsrResult, ProposedIsr
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import RECOVERED, RECOVERING, Election, PartitionChange, Wanted
-from kpybroker.controller.rules import Rules
 from kpybroker.controller.state import ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from kpybroker.controller.directories import directories_for, is_online
-from kpybroker.controller.rules import Rules
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.state import NO_LEADER, NO_LEADER_CHANGE, ControllerState, PartitionState, TopicState
 from kpybroker.wire.directory_ids import UNASSIGNED
 from kpybroker.wire.stored import metadata as stored

@@ -6,8 +6,8 @@ from typing import Any
 
 from kpybroker.controller.commands import AssignReplicas
 from kpybroker.controller.directories import directory_in, is_online
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.controller.rules import Rules
 from kpybroker.controller.state import BrokerRegistration, ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.directory_ids import LOST, MIGRATING

@@ -22,12 +22,12 @@ from kpybroker.controller import (
 )
 from kpybroker.controller import commands as asked
 from kpybroker.controller.commands import Command, ProducerIdBlock
-from kpybroker.controller.rules import Rules
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.scram_commands import AlterUserScramCredentials
 from kpybroker.controller.sessions import Sessions
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
+from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
 from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES
 from kpybroker.wire.stored import metadata as stored
 

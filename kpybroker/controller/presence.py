@@ -12,8 +12,8 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from kpybroker.controller.active import Controller
 from kpybroker.controller.commands import BrokerEndpoint, BrokerLost
+from kpybroker.controller.controller import Controller
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)

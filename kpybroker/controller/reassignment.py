@@ -16,9 +16,9 @@ from kpybroker.controller.commands import (
     PartitionResult,
     Reassignment,
 )
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.elections import asked_partitions
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.controller.rules import Rules
 from kpybroker.controller.state import ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
 

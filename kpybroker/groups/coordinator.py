@@ -10,17 +10,17 @@ from typing import Any
 from uuid import UUID
 
 from kpybroker.config import BrokerConfig
-from kpybroker.coordinating import Reign, Reigns
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.groups.consumer.assignors import ASSIGNORS, CLASSES
 from kpybroker.groups.ground.commands import DropTopics, EndTransaction, ListGroups
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.record_check import check_record
-from kpybroker.machine import StateLog
+from kpybroker.machine.contract import StateLog
+from kpybroker.machine.coordinators import Reign, Reigns
+from kpybroker.machine.runner import Runner
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.metadata.image import Image
-from kpybroker.runner import Runner
 from kpybroker.wire.records.markers import Marker
 from kpybroker.world import World
 

@@ -45,7 +45,7 @@ from kpybroker.groups.ground.step import Turn
 from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.groups.offsets import commits
 from kpybroker.groups.offsets.offsets import Offsets
-from kpybroker.machine import Moment, Outcome, Stored, Tick
+from kpybroker.machine.contract import Moment, Outcome, Stored, Tick
 from kpybroker.metadata.image import Image
 from kpybroker.wire.records.markers import Marker
 

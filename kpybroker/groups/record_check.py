@@ -5,7 +5,7 @@ from __future__ import annotations
 from kpybroker.errors import Damage, MalformedFrame
 from kpybroker.groups.consumer import records as modern_records
 from kpybroker.groups.ground import records
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 
 
 def check_record(record: Stored) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.in_turns import slices
+from kpybroker.handlers.fair_loop import slices
 from kpybroker.metadata.whereabouts import has_partition
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.transactions.commands import AddPartitions

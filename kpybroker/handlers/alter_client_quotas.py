@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterClientQuotas, QuotaChange
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.in_turns import decided
+from kpybroker.handlers.fair_loop import decided
 from kpybroker.metadata.quotas import Entity
 from kpybroker.wire.rpc.alter_client_quotas import EntityData, EntryData, EntryDataReply, Request, Response
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, KafkaError
+from kpybroker.handlers.fair_loop import SLICE, Turns, slices
 from kpybroker.handlers.fetch import FetchReply, begin
 from kpybroker.handlers.fetch_sessions import name_wants, resume_with
-from kpybroker.handlers.in_turns import SLICE, Turns, slices
 from kpybroker.replication.partition.sessions import Session, Want, Wanted
 from kpybroker.wire.api import by_key
 from kpybroker.wire.codec.message import Buffer, build_chunks_in_turns

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.in_turns import Turns
+from kpybroker.handlers.fair_loop import Turns
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.wire.codec.message import build, build_in_turns
 from kpybroker.wire.codec.primitives import ZERO_UUID

@@ -14,7 +14,7 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import record_check as groups_checking
 from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.storage.log.admission import batch_time_is_ours, check_header, opening_unstamped
 from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
-from kpybroker.handlers.in_turns import SLICE
+from kpybroker.handlers.fair_loop import SLICE
 from kpybroker.handlers.produce import AT_ONCE_BYTES, append_or_ask
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
 

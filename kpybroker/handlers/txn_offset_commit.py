@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, PartitionCommit
-from kpybroker.handlers.in_turns import SLICE, Turns, slices
+from kpybroker.handlers.fair_loop import SLICE, Turns, slices
 from kpybroker.replication.partition.txn_markers import OFFSETS_TOPIC
 from kpybroker.storage.producers.transactions import NOT_NEEDED
 from kpybroker.wire.rpc.txn_offset_commit import (

@@ -6,10 +6,10 @@ import asyncio
 from random import Random
 from typing import Any, NamedTuple
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.groups.coordinator import TOPIC as OFFSETS_TOPIC
 from kpybroker.metadata.hashing import partition_of
-from kpybroker.peer import Peer
 from kpybroker.sim.history import ON_ITS_WAY_S, WALL_BEGINS_MS, History
 from kpybroker.sim.loop import Owner, VirtualLoop
 from kpybroker.sim.network import Fabric, SimNetwork

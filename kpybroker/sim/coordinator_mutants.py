@@ -8,9 +8,9 @@ from typing import Any
 
 from kpybroker.groups.consumer.group import ModernGroup
 from kpybroker.groups.offsets.offsets import Committed, Offsets, Shown
-from kpybroker.machine import Moment, Outcome
+from kpybroker.machine.contract import Moment, Outcome
+from kpybroker.machine.runner import Runner
 from kpybroker.replication.node.producer_ids import ProducerIds
-from kpybroker.runner import Runner
 from kpybroker.sim.cluster import SimWorld
 from kpybroker.sim.mutant import Mutant, Patch
 from kpybroker.storage.log.watermarks import Marks

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kpybroker.handlers import list_offsets
+from kpybroker.machine.runner import Runner
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.runner import Runner
 from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
 from kpybroker.sim.actors.catalog import with_actors
 from kpybroker.sim.claiming_mutants import CLAIMERS

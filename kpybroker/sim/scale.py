@@ -20,7 +20,7 @@ from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.state import PartitionState, TopicState
 from kpybroker.errors import KafkaError
-from kpybroker.machine import Moment, Stored, Tick, Ticket
+from kpybroker.machine.contract import Moment, Stored, Tick, Ticket
 from kpybroker.metadata.image import Image
 from kpybroker.wire.stored.metadata import frame_record
 

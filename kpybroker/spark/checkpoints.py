@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kpybroker.cli.client import Client, CommandFailed, parse_bootstrap
+from kpybroker.client.client import Client, CommandFailed, parse_bootstrap
 from kpybroker.errors import ConfigError, KafkaError, MalformedFrame
 from kpybroker.world.real import real_world
 

@@ -9,11 +9,11 @@ from functools import lru_cache, partial
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.coordinating import Reign, Reigns
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import StateLog
+from kpybroker.machine.contract import StateLog
+from kpybroker.machine.coordinators import Reign, Reigns
+from kpybroker.machine.runner import Runner
 from kpybroker.metadata.hashing import partition_of
-from kpybroker.runner import Runner
 from kpybroker.transactions.commands import (
     AddPartitions,
     AwaitEndings,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Moment, Outcome, Stored, Tick
+from kpybroker.machine.contract import Moment, Outcome, Stored, Tick
 from kpybroker.transactions import records
 from kpybroker.transactions.commands import (
     AddPartitions,

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
-from kpybroker.peer import Peer
 from kpybroker.world import Network
 
 LOST = (OSError, MalformedFrame, TimeoutError)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from kpybroker.errors import Damage
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.transactions.transaction import Place, State, Transaction
 from kpybroker.wire.stored.prefixed import build_stored, parse_stored, prefix_of
 from kpybroker.wire.stored.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue

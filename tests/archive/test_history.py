@@ -14,7 +14,7 @@ from kpybroker.archive.history import History, commit, load, name_of, new_run
 from kpybroker.archive.manifest import NotAManifest, decode, encode
 from kpybroker.archive.planning import Range
 from kpybroker.archive.store import LocalStore, absolute
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 from kpybroker.errors import ConfigError
 from tests.archive.writing import CLUSTER, TOPIC_ID, manifest_of, write
 

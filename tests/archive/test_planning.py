@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.archive.planning import Range, Topic, plan, rounds, without_deleted
-from kpybroker.cli.client import CommandFailed
+from kpybroker.client.client import CommandFailed
 
 
 def planned(offsets: dict[int, tuple[int, int]], ends: dict[int, int]) -> dict[int, Range]:

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from kpybroker.cli.environment import DATA, NO_SETTINGS, read_environment, setting_name
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
-from kpybroker.peer import Peer
 from kpybroker.world.real import real_world
 from tests.asking import make, put
 from tests.cli.shell import kpybroker_process

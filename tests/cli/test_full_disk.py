@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import metadata
 from kpybroker.world.real import RealNetwork

@@ -8,7 +8,7 @@ from struct import pack
 import pytest
 
 from kpybroker.cli.group_facts import parse_assignment
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator, join_group
 from kpybroker.world.real import RealWorld
 from tests.cli.shell import Shell

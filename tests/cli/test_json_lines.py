@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.cli.client import CommandFailed
 from kpybroker.cli.json_lines import TIMESTAMP_MAX, Outgoing, json_line, parse_json_line
+from kpybroker.client.client import CommandFailed
 from kpybroker.wire.records.batch import Record
 from tests.cli.shell import Shell
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kpybroker.cli import options
-from kpybroker.cli.client import Client, CommandFailed
+from kpybroker.client.client import Client, CommandFailed
 from kpybroker.testing.process import BrokerProcess
 from kpybroker.wire.rpc import list_offsets
 

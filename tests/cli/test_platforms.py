@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.world.real import real_world
 from tests.asking import get, make, put
 

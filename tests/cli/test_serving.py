@@ -16,8 +16,8 @@ import pytest
 
 from kpybroker.cli.arguments import run_serving
 from kpybroker.cli.process_memory import GC_THRESHOLDS
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.testing.process import BrokerProcess
 from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator
 from kpybroker.world.real import real_world

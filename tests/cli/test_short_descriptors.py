@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.wire.rpc import produce
 from kpybroker.world.real import RealWorld
 from tests.asking import batch_of, make

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from tests.asking import make
 from tests.cli.shell import Answer, Shell, kpybroker_process

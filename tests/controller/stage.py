@@ -11,7 +11,7 @@ from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.state import ControllerState, PartitionState
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Moment, Stored, Ticket
+from kpybroker.machine.contract import Moment, Stored, Ticket
 from kpybroker.metadata.image import Image
 from kpybroker.wire.stored import metadata as stored
 

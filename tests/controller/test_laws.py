@@ -33,7 +33,7 @@ from kpybroker.controller.commands import (
 from kpybroker.controller.leadership import RECOVERING
 from kpybroker.controller.state import ControllerState, PartitionState
 from kpybroker.errors import KafkaError
-from kpybroker.machine import Tick
+from kpybroker.machine.contract import Tick
 from kpybroker.metadata.image import ELR_FEATURE
 from tests.controller.stage import Stage
 

@@ -24,7 +24,7 @@ from kpybroker.controller.commands import (
     UpdateFeatures,
 )
 from kpybroker.errors import ErrorCode
-from kpybroker.machine import Tick
+from kpybroker.machine.contract import Tick
 from kpybroker.metadata.image import ELR_FEATURE
 from tests.controller.stage import Stage
 

@@ -25,7 +25,7 @@ from kpybroker.controller.commands import (
     ResourceType,
 )
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Moment
+from kpybroker.machine.contract import Moment
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage
 

@@ -17,7 +17,7 @@ from kpybroker.controller.commands import (
     RegisterBroker,
     UnregisterBroker,
 )
-from kpybroker.machine import Moment, Outcome, Stored, Tick, Ticket
+from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
 from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES, pieces
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage

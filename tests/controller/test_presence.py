@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from kpybroker.client.peer import Peer
 from kpybroker.controller.presence import BETWEEN_FENCINGS_MS
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import broker_registration
 from tests.conftest import WithBroker

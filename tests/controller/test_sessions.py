@@ -7,7 +7,7 @@ import pytest
 from kpybroker.controller.commands import BrokerHeartbeat, BrokerLost, CreateTopics, NewTopic, RegisterBroker
 from kpybroker.controller.machine import LATE_MS, ControllerMachine
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Stored, Tick
+from kpybroker.machine.contract import Stored, Tick
 from tests.controller.stage import NOW_MS, Stage
 
 SESSION_MS = 3000

@@ -28,9 +28,9 @@ from kpybroker.controller.commands import (
     ResourceType,
     UpdateFeatures,
 )
+from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.quotas import KEYS_OF_ADDRESSES, KEYS_OF_CLIENTS
-from kpybroker.controller.rules import Rules
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import settings_of
 from kpybroker.metadata.dynamic_configs import DynamicConfigs

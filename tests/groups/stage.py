@@ -9,7 +9,7 @@ from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import Join, Sync
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.machine import Moment, Stored, Tick
+from kpybroker.machine.contract import Moment, Stored, Tick
 from kpybroker.metadata.image import Image
 from kpybroker.wire.rpc import join_group, sync_group
 from kpybroker.wire.stored import metadata as stored

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from kpybroker import coordinating
 from kpybroker.config import BrokerConfig
-from kpybroker.coordinating import TOLD_LIMIT
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.groups.ground.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
 from kpybroker.groups.ground.records import commit_record
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.offsets.offsets import Committed
-from kpybroker.machine import Stored
+from kpybroker.machine import coordinators
+from kpybroker.machine.contract import Stored
+from kpybroker.machine.coordinators import TOLD_LIMIT
 from kpybroker.wire.rpc import join_group
 from tests.groups.stage import join
 
@@ -238,7 +238,7 @@ def test_a_log_that_cannot_be_read_now_is_replayed_again(monkeypatch: pytest.Mon
     """Short descriptors, for one, are no reason to be without a coordinator until the leadership moves."""
 
     async def play(groups: GroupCoordinator) -> None:
-        monkeypatch.setattr(coordinating, "AGAIN_S", 0.001)
+        monkeypatch.setattr(coordinators, "AGAIN_S", 0.001)
         log = MemoryLog(refuses_replays=3)
         groups.become_leader(1, log, 0)
         await groups.loaded()
@@ -255,7 +255,7 @@ def test_a_bug_takes_its_partition_out_until_it_is_replayed_again(monkeypatch: p
     """What is met at each replay is met at longer intervals; the other partitions serve on."""
 
     async def play(groups: GroupCoordinator) -> None:
-        monkeypatch.setattr(coordinating, "AGAIN_S", 0.001)
+        monkeypatch.setattr(coordinators, "AGAIN_S", 0.001)
         log = MemoryLog()
         groups.become_leader(1, log, 0)
         groups.become_leader(2, MemoryLog(), 0)

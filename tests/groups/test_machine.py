@@ -25,7 +25,7 @@ from kpybroker.groups.ground.commands import (
 )
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.machine import Stored, Tick
+from kpybroker.machine.contract import Stored, Tick
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
 from tests.compacted import compacted
 from tests.groups.members import Town

@@ -6,7 +6,7 @@ import pytest
 
 from kpybroker.groups.consumer.group import ModernMember
 from kpybroker.groups.consumer.records import member_record, read_group
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
 
 KEY = b"\x00\x05\x00\x08a-modern\x00\x11a-modern-member-1"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode
 from kpybroker.groups.ground.commands import CommitOffsets, EndTransaction, FetchOffsets, PartitionCommit
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.machine import Moment, Stored
+from kpybroker.machine.contract import Moment, Stored
 from kpybroker.wire.records.markers import Marker
 from tests.groups.stage import Stage
 

@@ -11,7 +11,7 @@ from kpybroker.groups.consumer import records
 from kpybroker.groups.ground.records import commit_record, group_record
 from kpybroker.groups.offsets.offsets import Committed
 from kpybroker.groups.record_check import check_record
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from tests.groups.test_records import UNREADABLE_COMMITS, UNREADABLE_GROUPS, machine_of
 
 COMMITTED = Committed(5, 1, "m", 7, -1, bytes(16))

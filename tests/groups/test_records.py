@@ -13,7 +13,7 @@ from kpybroker.groups.ground import records
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.offsets.offsets import Committed
-from kpybroker.machine import Moment, Stored, Tick
+from kpybroker.machine.contract import Moment, Stored, Tick
 from kpybroker.wire.codec.message import build, parse
 from kpybroker.wire.stored.group import OffsetCommitValue
 from tests.groups.stage import in_turn

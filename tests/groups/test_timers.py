@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kpybroker.groups.ground.step import Turn
 from kpybroker.groups.ground.timers import Timer, Timers
-from kpybroker.machine import Moment
+from kpybroker.machine.contract import Moment
 
 MOVES = st.lists(
     st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(0, 30)), st.integers(0, 10)), max_size=60

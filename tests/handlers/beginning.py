@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.wire.rpc import (
     add_partitions_to_txn,
     describe_transactions,

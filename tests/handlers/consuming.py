@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.wire.rpc import consumer_group_heartbeat as rpc
 
 AT_ONCE = {"group.consumer.assignment.interval.ms": "0"}

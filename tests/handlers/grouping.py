@@ -5,8 +5,8 @@ from __future__ import annotations
 from struct import pack
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.wire.rpc import create_topics, find_coordinator, join_group, offset_commit, offset_fetch, sync_group
 
 SUBSCRIBED_TO_T = pack(">hih", 0, 1, 1) + b"t" + pack(">i", -1)

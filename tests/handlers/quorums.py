@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import Api
 from tests.conftest import WithBroker

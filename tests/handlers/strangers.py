@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kpybroker.call import CONTROLLER
+from kpybroker.client.peer import Peer
 from kpybroker.controller.features import SUPPORTED_FEATURES
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import broker_heartbeat, broker_registration
 

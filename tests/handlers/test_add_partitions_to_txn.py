@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.handlers.add_partitions_to_txn import _of_brokers
-from kpybroker.handlers.in_turns import ENTRIES_A_TURN
-from kpybroker.peer import Peer
+from kpybroker.handlers.fair_loop import ENTRIES_A_TURN
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import add_partitions_to_txn as rpc
 from tests.asking import make, turns_while

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.codec.message import build, parse

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, MalformedFrame
-from kpybroker.peer import Peer
 from kpybroker.security.scram import ScramMechanism, credential_of
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name

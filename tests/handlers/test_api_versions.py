@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.codec.message import parse

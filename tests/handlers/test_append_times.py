@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kpybroker.call import Call
+from kpybroker.client.peer import Peer
 from kpybroker.config import LogSettings
 from kpybroker.handlers.opening_batches import opening_all, opening_one
 from kpybroker.handlers.produce import Opened, handle
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.log.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
 from kpybroker.transactions.records import tombstone

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import delete_groups as rpc

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.replication.partition.txn_markers import OFFSETS_TOPIC
 from kpybroker.server.node import Node
 from tests.asking import make

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import delete_records, delete_topics

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.records.snapshot import decode_snapshot

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from pathlib import Path
 
+from kpybroker.client.peer import Peer
 from kpybroker.controller.commands import AlterOp, ResourceType
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import create_topics

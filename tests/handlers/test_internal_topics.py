@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.handlers.opening_batches import REPLAYED_LIMIT_BYTES
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_request

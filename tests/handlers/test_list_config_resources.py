@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kpybroker.client.peer import Peer
 from kpybroker.controller.commands import ResourceType
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import create_topics
 from kpybroker.wire.rpc import list_config_resources as rpc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import list_groups as rpc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import list_partition_reassignments as rpc
 from tests.conftest import WithBroker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import create_partitions, delete_topics, describe_topic_partitions, metadata

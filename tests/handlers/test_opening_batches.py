@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kpybroker.call import Call
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.in_turns import SLICE
+from kpybroker.handlers.fair_loop import SLICE
 from kpybroker.handlers.opening_batches import opening_all
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body

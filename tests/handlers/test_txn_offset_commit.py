@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import add_offsets_to_txn, find_coordinator, offset_commit, offset_fetch
 from kpybroker.wire.rpc import txn_offset_commit as rpc

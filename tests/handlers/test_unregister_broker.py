@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import unregister_broker as rpc
 from tests.conftest import WithBroker

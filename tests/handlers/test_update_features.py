@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.controller.rules import ELR_FEATURE
+from kpybroker.client.peer import Peer
+from kpybroker.controller.election_rules import ELR_FEATURE
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.image import BROKER_RESOURCE
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import update_features as rpc

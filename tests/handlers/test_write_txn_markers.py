@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.replication.partition.txn_markers import MARKERS_A_TURN
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import list_offsets, write_txn_markers

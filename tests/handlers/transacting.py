@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import write_txn_markers as rpc
 from tests.asking import batch_of, get, produced

@@ -14,7 +14,7 @@ import pytest
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.metadata.image import Image
 from kpybroker.raft.core.divergence import Diverges
 from kpybroker.raft.core.state import LATE_MS, BeginAsked, Role, Tail

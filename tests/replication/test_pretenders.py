@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.sim.setup import CONTROLLER_PORT
 from kpybroker.wire.rpc import fetch, vote

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import RECORDS_A_TURN, TOLD_LIMIT, WRITE_LIMIT_BYTES, PartitionLog
 from kpybroker.wire.records.batch import encode_batch, split, with_body

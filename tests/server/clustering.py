@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.world.real import RealWorld
 from oracle.target import steady_port

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kpybroker.broker import Broker
+from kpybroker.client.peer import Peer
 from kpybroker.controller import commands
 from kpybroker.errors import ConfigError
-from kpybroker.peer import Peer
 from kpybroker.raft.duties.fetching import Fetching
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
 from kpybroker.storage.dirs.formatting import NEW_VOTER

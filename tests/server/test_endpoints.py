@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError
-from kpybroker.peer import Peer
 from kpybroker.server.metrics import http
 from kpybroker.server.metrics.endpoints import StallWatch, what_lags, why_not_ready
 from kpybroker.server.metrics.gauges import ALL_NAMES, AT_ONCE, TOTAL_TIME

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.wire.rpc import delete_topics

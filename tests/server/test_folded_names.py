@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.directory import folds_case
 from kpybroker.wire.rpc import create_topics, delete_topics, metadata

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.long_work import REQUESTS_MAX
-from kpybroker.peer import Peer
 from kpybroker.wire.api import API, by_name
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.rpc import (

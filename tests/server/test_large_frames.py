@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.handlers.produce import AT_ONCE_BYTES
-from kpybroker.peer import Peer
 from kpybroker.server.connections.bad_frames import CARRY_MORE, FRAME_BYTES_MAX, why_too_large
 from kpybroker.server.connections.receive_memory import MAPPED_BYTES, receive_buffer
 from kpybroker.server.node import Node

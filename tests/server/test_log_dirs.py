@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.controller.commands import AlterOp, ResourceType
 from kpybroker.errors import ConfigError, ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.files.checkpoint_files import write_topic_id
 from kpybroker.wire.records.batch import split

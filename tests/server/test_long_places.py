@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
 from kpybroker.long_work import ELEMENTS_MAX, PARKED_MAX, QUEUE_MAX, REQUESTS_MAX, LongWork
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
-from kpybroker.handlers.everywhere import served_everywhere
 from kpybroker.handlers.fetching_replicas import NAMED_LIMIT
+from kpybroker.handlers.metadata_wait import served_everywhere
 from kpybroker.long_work import REQUESTS_MAX, LongWork
-from kpybroker.peer import Peer
 from kpybroker.replication.follower.fetch_session import NAMED_MAX
 from kpybroker.replication.node.replicas import HOSTED_AT_ONCE
 from kpybroker.server.node import Node

@@ -6,8 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.server.metrics.endpoints import why_not_ready
 from kpybroker.server.node import Node

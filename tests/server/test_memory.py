@@ -7,7 +7,7 @@ from struct import pack
 
 import pytest
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.receive_memory import ASKED_A_TURN
 from kpybroker.server.node import Node

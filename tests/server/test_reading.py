@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kpybroker.call import BROKER, Encoded
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.connections.connection import REPLIES_LIMIT, Connection
 from kpybroker.server.connections.listener import Door
 from kpybroker.server.connections.receive_memory import IDLE_BUFFER_BYTES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_request

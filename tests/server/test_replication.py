@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.peer import Peer
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import create_topics, fetch, list_offsets

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.quotas import Entity
-from kpybroker.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import (
     alter_client_quotas,

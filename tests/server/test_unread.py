@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.connections.connection import REPLIES_LIMIT
 from kpybroker.server.connections.writing import OWED_LIMIT_BYTES
 from kpybroker.server.node import Node

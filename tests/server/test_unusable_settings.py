@@ -16,7 +16,7 @@ from kpybroker.controller.commands import AlterOp
 from kpybroker.groups.consumer.transitions import ModernSteps
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.timers import Timers
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.quotas import CLIENT_ID, IP, USER, record_of
 from kpybroker.server.node import Node

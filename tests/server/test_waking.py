@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_request

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
-from kpybroker.peer import Peer
 from kpybroker.raft.core.state import Role
 from kpybroker.wire.rpc import add_raft_voter, remove_raft_voter
 from tests.server.clustering import PATIENCE_S, QUICK, Cluster, free_ports

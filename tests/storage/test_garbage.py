@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.garbage import Garbage, unlink
 from kpybroker.wire.rpc import delete_topics

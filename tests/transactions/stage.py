@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Moment, Stored, Tick
+from kpybroker.machine.contract import Moment, Stored, Tick
 from kpybroker.transactions.commands import AwaitEndings, Complete, InitProducerId, ProducerIdWanted
 from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
 from kpybroker.transactions.transaction import Transaction

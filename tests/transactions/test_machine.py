@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode
-from kpybroker.machine import Tick
+from kpybroker.machine.contract import Tick
 from kpybroker.transactions import records
 from kpybroker.transactions.commands import (
     AddPartitions,

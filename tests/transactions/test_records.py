@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
 from kpybroker.transactions.records import check_record, read, read_id, record_of, tombstone
 from kpybroker.transactions.transaction import State, Transaction

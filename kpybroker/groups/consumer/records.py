@@ -11,7 +11,7 @@ from typing import Any
 from kpybroker.errors import MalformedFrame
 from kpybroker.groups.consumer.assignors import Place
 from kpybroker.groups.consumer.group import Current, MemberState, ModernGroup, ModernMember, Resolved
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.wire.stored import consumer_group as stored
 from kpybroker.wire.stored.prefixed import build_stored, parse_stored
 

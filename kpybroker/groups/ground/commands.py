@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kpybroker.machine import Tick
+from kpybroker.machine.contract import Tick
 from kpybroker.wire.records.markers import Marker
 from kpybroker.wire.rpc import consumer_group_heartbeat, join_group, leave_group, sync_group
 

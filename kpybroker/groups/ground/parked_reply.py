@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.call import Reply
-from kpybroker.machine import Answer, Ticket
-from kpybroker.runner import Runner
+from kpybroker.machine.contract import Answer, Ticket
+from kpybroker.machine.runner import Runner
 
 
 class Parked(Reply):

@@ -11,7 +11,7 @@ from struct import Struct
 from kpybroker.errors import MalformedFrame
 from kpybroker.groups.classic.group import ClassicGroup, Member, State
 from kpybroker.groups.offsets.offsets import Committed, Place
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.wire.codec.message import build, parse
 from kpybroker.wire.stored.group import (
     GroupMetadataKey,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.machine import Moment, Outcome, Stored
+from kpybroker.machine.contract import Moment, Outcome, Stored
 
 
 class Turn:

@@ -12,9 +12,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
-from kpybroker.peer import Peer
 from kpybroker.raft.core.state import NOBODY, Tail
 from kpybroker.raft.core.voter_set import NO_DIRECTORY
 from kpybroker.raft.duties.voter_rpcs import LOST

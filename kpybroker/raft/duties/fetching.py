@@ -11,8 +11,8 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.peer import Peer
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.divergence import Diverges
 from kpybroker.raft.core.state import Role, Tail

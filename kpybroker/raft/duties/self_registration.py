@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.peer import Peer
+from kpybroker.client.peer import Peer
 from kpybroker.raft.core.state import Role
 from kpybroker.raft.core.voter_set import Voter
 from kpybroker.raft.duties.fetching import WAIT_MS

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.config.quorum import VOTERS_MAX
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.peer import Peer
 from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Endpoint, Voter, VoterSet
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.raft.log.voters import voter_rows

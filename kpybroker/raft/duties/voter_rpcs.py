@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import KafkaError, MalformedFrame
-from kpybroker.peer import Peer
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.duties.addresses import Address, Addresses
 from kpybroker.raft.log.identity import Identity

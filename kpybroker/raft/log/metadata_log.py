@@ -12,7 +12,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.metadata.difference import with_changes
 from kpybroker.metadata.image import Image
 from kpybroker.raft.core.divergence import Diverges, truncation

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
-from kpybroker.peer import Peer
 from kpybroker.replication.follower.agenda import RETRY_MS, Agenda
 from kpybroker.replication.follower.fetch_session import Key
 from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take

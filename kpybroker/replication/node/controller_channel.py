@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.peer import Peer
 from kpybroker.world import Network
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import Stored
+from kpybroker.machine.contract import Stored
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.records.batch import (
     DECOMPRESSED_LIMIT_BYTES,

@@ -7,8 +7,8 @@ import difflib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.peer import Peer
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import list_offsets
 from kpybroker.wire.rpc import metadata as asking

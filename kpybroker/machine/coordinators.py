@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Machine, StateLog, Stored
-from kpybroker.runner import Runner
+from kpybroker.machine.contract import Machine, StateLog, Stored
+from kpybroker.machine.runner import Runner
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.machine import Answer, Machine, Moment, Outcome, StateLog, Stored, Tick, Ticket
+from kpybroker.machine.contract import Answer, Machine, Moment, Outcome, StateLog, Stored, Tick, Ticket
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)

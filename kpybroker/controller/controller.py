@@ -10,8 +10,8 @@ from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import Command
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.machine import StateLog, Stored
-from kpybroker.runner import Runner
+from kpybroker.machine.contract import StateLog, Stored
+from kpybroker.machine.runner import Runner
 from kpybroker.storage.dirs.directory import folds_case
 from kpybroker.world import World
 

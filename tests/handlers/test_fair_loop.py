@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kpybroker.call import Call
+from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
 from kpybroker.handlers.answering import handler_of
-from kpybroker.handlers.in_turns import ENTRIES_A_TURN, ENTRIES_MAX
-from kpybroker.peer import Peer
+from kpybroker.handlers.fair_loop import ENTRIES_A_TURN, ENTRIES_MAX
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import (
