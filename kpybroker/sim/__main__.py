@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kpybroker.sim.actors.catalog import actor_names, with_actors
-from kpybroker.sim.setup import setup_of
+from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import Outcome, Simulation
 
 TWICE_EVERY = 20

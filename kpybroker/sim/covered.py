@@ -24,7 +24,7 @@ def measure(seeds: range, brokers: int) -> Coverage:
     covered = Coverage(data_file=None, source_pkgs=[f"kpybroker.{package}" for package in PACKAGES])
     covered.start()
     from kpybroker.sim.actors.catalog import with_actors
-    from kpybroker.sim.setup import setup_of
+    from kpybroker.sim.cluster.setup import setup_of
     from kpybroker.sim.simulation import Simulation
 
     for seed in track(seeds, "seeds", console=Console(stderr=True)):

@@ -15,24 +15,24 @@ from time import process_time
 from types import FrameType
 
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
-from kpybroker.sim import checks
 from kpybroker.sim.actors.actor import Preparation
 from kpybroker.sim.actors.catalog import ACTORS
 from kpybroker.sim.actors.consumer_group import GROUP as SHARED_GROUP
-from kpybroker.sim.administering import create_topic
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.cluster import SimMachine
-from kpybroker.sim.history import History, Place
-from kpybroker.sim.loop import Dead, Owner, Stuck, VirtualLoop
-from kpybroker.sim.nemesis import Nemesis
-from kpybroker.sim.network import Fabric
-from kpybroker.sim.replays import replay_equals_live
-from kpybroker.sim.run import Work
-from kpybroker.sim.setup import CLIENT_PORT, OUTPUTS, SHARERS_SESSION_MS, Setup
-from kpybroker.sim.shares import Shares
-from kpybroker.sim.shifting import check_directories
-from kpybroker.sim.watch import Watch
+from kpybroker.sim.checks import checks
+from kpybroker.sim.checks.replays import replay_equals_live
+from kpybroker.sim.checks.watch import Watch
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.log_dir_moves import check_directories
+from kpybroker.sim.clients.run import Work
+from kpybroker.sim.clients.topic_admin import create_topic
+from kpybroker.sim.cluster.cluster import SimMachine
+from kpybroker.sim.cluster.setup import CLIENT_PORT, OUTPUTS, SHARERS_SESSION_MS, Setup
+from kpybroker.sim.faults.nemesis import Nemesis
+from kpybroker.sim.laws.assignment_law import Shares
 from kpybroker.sim.workload import employ
+from kpybroker.sim.world.history import History, Place
+from kpybroker.sim.world.loop import Dead, Owner, Stuck, VirtualLoop
+from kpybroker.sim.world.network import Fabric
 
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0

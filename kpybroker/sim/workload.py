@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kpybroker.sim.actors.consumer_group import GROUP as SHARED_GROUP
-from kpybroker.sim.administering import Operator
-from kpybroker.sim.caretaking import Caretaker
-from kpybroker.sim.consuming import Consumer
-from kpybroker.sim.grouping import Committer, Member
-from kpybroker.sim.producing import Producer
-from kpybroker.sim.run import Run
+from kpybroker.sim.clients.classic_members import Committer, Member
+from kpybroker.sim.clients.consuming import Consumer
+from kpybroker.sim.clients.group_admin import Caretaker
+from kpybroker.sim.clients.producing import Producer
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_admin import Operator
 
 GROUP = "group"
 

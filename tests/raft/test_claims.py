@@ -11,7 +11,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.raft.core.state import Tail
 from kpybroker.raft.log.snapshots import Snapshots
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.wire.records.snapshot import encode_snapshot
 from tests.replication.failing import CHANGES, FailingWorld
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from tests.storage.compacting import VirtualWorld
 
 CHANGES = frozenset({"open", "pwritev", "truncate", "mkdir", "rename", "unlink", "sync_blocking"})

@@ -12,8 +12,8 @@ from kpybroker.metadata.image import PartitionImage
 from kpybroker.replication.follower.following import Place, place_of, take
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.sim.claims import Files
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.checks.claims import Files
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import Record, encode_batch, split

@@ -10,8 +10,8 @@ import pytest
 from kpybroker.raft.core.state import Tail, VoteAsked
 from kpybroker.raft.log.quorum_state import read_quorum_state
 from kpybroker.server.metrics.endpoints import why_not_ready
-from kpybroker.sim.client import Client, Unanswered
-from kpybroker.sim.cluster import SimMachine
+from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.cluster.cluster import SimMachine
 from kpybroker.world.devices import SLOW_WRITE_S
 from tests.asking import produced
 from tests.replication.virtual import VirtualCluster, play

@@ -8,7 +8,7 @@ from typing import Any
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
-from kpybroker.sim.setup import CONTROLLER_PORT
+from kpybroker.sim.cluster.setup import CONTROLLER_PORT
 from kpybroker.wire.rpc import fetch, vote
 from tests.asking import produced
 from tests.replication.virtual import VirtualCluster, play

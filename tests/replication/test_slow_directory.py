@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.sim.client import Client
+from kpybroker.sim.clients.client import Client
 from kpybroker.world.devices import SLOW_WRITE_S
 from tests.asking import produced
 from tests.replication.virtual import VirtualCluster, play

@@ -10,12 +10,12 @@ from typing import Any
 from kpybroker.broker import Broker
 from kpybroker.errors import ErrorCode
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.sim.client import Client, Unanswered
-from kpybroker.sim.cluster import SimMachine
-from kpybroker.sim.history import History
-from kpybroker.sim.loop import VirtualLoop
-from kpybroker.sim.network import Fabric, Weather
-from kpybroker.sim.setup import CLIENT_PORT, CONTROLLER_PORT, NodeSetup
+from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.cluster.cluster import SimMachine
+from kpybroker.sim.cluster.setup import CLIENT_PORT, CONTROLLER_PORT, NodeSetup
+from kpybroker.sim.world.history import History
+from kpybroker.sim.world.loop import VirtualLoop
+from kpybroker.sim.world.network import Fabric, Weather
 from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import alter_partition_reassignments, create_topics, fetch, incremental_alter_configs
 from tests.asking import produced

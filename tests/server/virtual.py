@@ -8,11 +8,11 @@ from random import Random
 
 from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
-from kpybroker.sim.cluster import SimMachine
-from kpybroker.sim.history import History
-from kpybroker.sim.loop import Owner, VirtualLoop
-from kpybroker.sim.network import Fabric, SimNetwork, Weather
-from kpybroker.sim.setup import NodeSetup
+from kpybroker.sim.cluster.cluster import SimMachine
+from kpybroker.sim.cluster.setup import NodeSetup
+from kpybroker.sim.world.history import History
+from kpybroker.sim.world.loop import Owner, VirtualLoop
+from kpybroker.sim.world.network import Fabric, SimNetwork, Weather
 
 ADDRESS, PORT = "10.0.0.1", 9092
 Dial = Callable[[str], Awaitable[Peer]]

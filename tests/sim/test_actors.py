@@ -8,7 +8,7 @@ import pytest
 
 from kpybroker.sim.actors.catalog import ACTORS, actor_names, with_actors
 from kpybroker.sim.actors.reassignment import Whereabouts
-from kpybroker.sim.setup import setup_of
+from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import Simulation
 
 SEEDS = range(300)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.sim.atomicity import check_transactions, check_transformed
-from kpybroker.sim.consuming import Running
-from kpybroker.sim.history import History, Reach, Sent, Transaction
-from kpybroker.sim.transforming import input_of, output_of
+from kpybroker.sim.checks.atomicity import check_transactions, check_transformed
+from kpybroker.sim.clients.consuming import Running
+from kpybroker.sim.clients.transforming import input_of, output_of
+from kpybroker.sim.world.history import History, Reach, Sent, Transaction
 from kpybroker.wire.records.batch import Batch, encode_batch
 from kpybroker.wire.rpc.fetch import AbortedTransaction
 

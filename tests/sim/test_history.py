@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kpybroker.sim.checks import check_ledger
-from kpybroker.sim.history import ON_ITS_WAY_S, History, Sent
-from kpybroker.sim.setup import setup_of
+from kpybroker.sim.checks.checks import check_ledger
+from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import Simulation
+from kpybroker.sim.world.history import ON_ITS_WAY_S, History, Sent
 
 PLACE = ("t", 0)
 

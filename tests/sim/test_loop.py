@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kpybroker.sim.loop import EPOCH_S, Dead, Owner, Stuck, VirtualLoop
+from kpybroker.sim.world.loop import EPOCH_S, Dead, Owner, Stuck, VirtualLoop
 
 
 def loop_with_problems() -> tuple[VirtualLoop, list[str]]:

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from kpybroker.sim.history import History
-from kpybroker.sim.loop import Owner, VirtualLoop
-from kpybroker.sim.network import Fabric, SimNetwork, Weather
-from kpybroker.sim.stream import SimTransport
+from kpybroker.sim.world.history import History
+from kpybroker.sim.world.loop import Owner, VirtualLoop
+from kpybroker.sim.world.network import Fabric, SimNetwork, Weather
+from kpybroker.sim.world.stream import SimTransport
 
 ROUGH = Weather(0.01, 0.02, 0.2, 2.0, 0.6)
 ONE, OTHER, PORT = "10.0.0.1", "10.0.0.2", 9092

@@ -11,22 +11,23 @@ from time import process_time
 
 import pytest
 
-from kpybroker.sim import simulation, transforming
+from kpybroker.sim import simulation
 from kpybroker.sim.__main__ import Shape, digest_elsewhere, keep_failure, run_seed
-from kpybroker.sim.actor_mutants import ACTOR_MUTANTS
-from kpybroker.sim.claiming_mutants import CLAIMERS
-from kpybroker.sim.cleaning_mutants import CLEANERS
-from kpybroker.sim.cluster_mutants import THREE_BROKERS
-from kpybroker.sim.coordinator_mutants import COORDINATORS
-from kpybroker.sim.history import Place, Sent
-from kpybroker.sim.loop import VirtualLoop
-from kpybroker.sim.moving_mutants import MOVERS
-from kpybroker.sim.mutant import Mutant
-from kpybroker.sim.mutants import ONE_BROKER, hunt
-from kpybroker.sim.setup import DISK_HANG, OUTPUTS, Setup, setup_of
+from kpybroker.sim.clients import transforming
+from kpybroker.sim.clients.transacting import Ended, Session
+from kpybroker.sim.cluster.setup import DISK_HANG, OUTPUTS, Setup, setup_of
+from kpybroker.sim.mutants.actors import ACTOR_MUTANTS
+from kpybroker.sim.mutants.claims import CLAIMERS
+from kpybroker.sim.mutants.cleaning import CLEANERS
+from kpybroker.sim.mutants.cluster import THREE_BROKERS
+from kpybroker.sim.mutants.coordinators import COORDINATORS
+from kpybroker.sim.mutants.log_dirs import MOVERS
+from kpybroker.sim.mutants.mutant import Mutant
+from kpybroker.sim.mutants.mutants import ONE_BROKER, hunt
+from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import Outcome, Simulation
-from kpybroker.sim.stall_mutants import STALLS
-from kpybroker.sim.transacting import Ended, Session
+from kpybroker.sim.world.history import Place, Sent
+from kpybroker.sim.world.loop import VirtualLoop
 
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
@@ -147,7 +148,7 @@ MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.says)
 def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     """The seed is noted, and is caught for the mutant's sake: it passes without."""
-    finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
+    finds = f"`python -m kpybroker.sim.mutants.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
     noted = re.search(rf"^\| {re.escape(mutant.says)} \| (\d+) \|$", NOTES.read_text(), re.MULTILINE)
     assert noted is not None, finds
     seed = int(noted[1])

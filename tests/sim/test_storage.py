@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from kpybroker.sim.disk import SimDisk
-from kpybroker.sim.loop import Dead, Owner, VirtualLoop
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.disk import SimDisk
+from kpybroker.sim.world.loop import Dead, Owner, VirtualLoop
+from kpybroker.sim.world.storage import Storage
 
 SEEDS = range(60)
 

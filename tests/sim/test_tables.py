@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from kpybroker.sim.history import History, Sent, Transaction
-from kpybroker.sim.tables import Forgetting, check_table
+from kpybroker.sim.laws.tables import Forgetting, check_table
+from kpybroker.sim.world.history import History, Sent, Transaction
 
 PLACE = ("table", 0)
 NEVER = Forgetting(tombstones_s=math.inf)

@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 
 from kpybroker.config import LogSettings
-from kpybroker.sim.disk import SimDisk
-from kpybroker.sim.loop import Owner, VirtualLoop
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.disk import SimDisk
+from kpybroker.sim.world.loop import Owner, VirtualLoop
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.compaction.candidates import look
 from kpybroker.storage.compaction.cleaning import Cleaning, Limits
 from kpybroker.storage.log.log import Log

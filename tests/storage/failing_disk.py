@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from random import Random
 
-from kpybroker.sim.disk import SimDisk
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.disk import SimDisk
+from kpybroker.sim.world.storage import Storage
 from tests.storage.compacting import VirtualWorld
 
 HOW = ("once", "all", "changes")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.compaction.candidates import REPLAYED_BYTES
 from kpybroker.storage.dirs import garbage
 from kpybroker.storage.dirs.cleaner import RETRY_S, Cleaner

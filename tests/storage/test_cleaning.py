@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import Damage
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.compaction import cleaned_segment
 from kpybroker.storage.compaction.candidates import look
 from kpybroker.storage.compaction.cleaned_segment import CleanedSegment

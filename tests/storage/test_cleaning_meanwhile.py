@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from kpybroker.config import LogSettings
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.compaction.candidates import look
 from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
 from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.closing import AT_ONCE, SAID_EVERY_S, STOP_MAX_S
 from kpybroker.storage.dirs.log_dir import CLEAN_SHUTDOWN, LogDirectory
 from tests.storage.compacting import VirtualWorld

@@ -8,7 +8,7 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split

@@ -10,7 +10,7 @@ import pytest
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.log_dir import CLEAN_SHUTDOWN, LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories

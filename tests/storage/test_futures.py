@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.sim.loop import Dead
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.loop import Dead
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.futures import finish_replacements, open_future, replace
 from kpybroker.storage.dirs.log_dirs import LogDirectories

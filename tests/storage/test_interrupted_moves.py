@@ -11,7 +11,7 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.errors import ConfigError, Damage, KafkaError
 from kpybroker.replication.node.moving import _cut_like
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.futures import open_future, replace
 from kpybroker.storage.dirs.garbage import unlink

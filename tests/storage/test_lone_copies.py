@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kpybroker.errors import ConfigError, Damage
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.futures import discard_future, open_future
 from kpybroker.storage.dirs.garbage import unlink

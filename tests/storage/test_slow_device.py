@@ -11,7 +11,7 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.sim.storage import File, Storage
+from kpybroker.sim.world.storage import File, Storage
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.log.log import Log

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.sim.loop import Dead
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.loop import Dead
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import unlink_all
 from tests.storage.compacting import (

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.sim.cluster import Process
-from kpybroker.sim.setup import setup_of
+from kpybroker.sim.cluster.cluster import Process
+from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import Simulation
 from kpybroker.storage.files.segment import SNAPSHOT, file_name
 from kpybroker.storage.files.txn_index import AbortedTransaction, TxnIndex

@@ -9,7 +9,7 @@ from threading import Event
 from kpybroker.config import LogSettings
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.sim.storage import Storage
+from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.log.log import Log
 from kpybroker.world import Buffer
 from kpybroker.world.devices import SLOW_WRITE_S

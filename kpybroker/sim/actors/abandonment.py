@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from kpybroker.sim.abandoning import Abandoner
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.clients.abandoning import Abandoner
+from kpybroker.sim.cluster.setup import Setup
 
 
 class Abandonment(Actor):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.consuming import latest_offset
-from kpybroker.sim.history import Place, Sent
-from kpybroker.sim.run import Run
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.consuming import latest_offset
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.world.history import Place, Sent
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import produce
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import ClassVar
 
-from kpybroker.sim.client import Client
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.clients.client import Client
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.cluster.setup import Setup
 
 Preparation = tuple[str, Callable[[], Awaitable[None]]]
 """What is made, in words, and the work, which is tried again where it raises Unanswered or Refused."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.administering import alter_config
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.run import Run
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_admin import alter_config
 from kpybroker.wire.rpc import describe_configs
 
 PACE_S = 3.0

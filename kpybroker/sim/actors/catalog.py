@@ -25,7 +25,7 @@ from kpybroker.sim.actors.topics_made_again import TopicsMadeAgain
 from kpybroker.sim.actors.transactions import Transactions
 from kpybroker.sim.actors.unregistration import Unregistration
 from kpybroker.sim.actors.voters import VoterChanges
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.cluster.setup import Setup
 
 ACTORS: tuple[type[Actor], ...] = (
     ConsumerGroup,

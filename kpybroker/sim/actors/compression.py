@@ -6,9 +6,9 @@ from random import Random
 
 from kpybroker.metadata.image import TOPIC_RESOURCE
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.administering import alter_config
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.producing import Producer
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.producing import Producer
+from kpybroker.sim.clients.topic_admin import alter_config
 from kpybroker.wire.records.compression import Codec
 
 TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.setup import Setup
-from kpybroker.sim.sharing import Sharer
+from kpybroker.sim.clients.consumer_members import Sharer
+from kpybroker.sim.cluster.setup import Setup
 
 GROUP = "sharers"
 REST_LIMIT_S = 60.0

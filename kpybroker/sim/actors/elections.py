@@ -7,10 +7,10 @@ from functools import partial
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import partitions_of, produced
-from kpybroker.sim.administering import ADMIN_LIMIT_S, create_topic
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.history import Place
-from kpybroker.sim.setup import Setup, TopicSetup
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, create_topic
+from kpybroker.sim.cluster.setup import Setup, TopicSetup
+from kpybroker.sim.world.history import Place
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import elect_leaders
 

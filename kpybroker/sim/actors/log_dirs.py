@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from kpybroker.sim.actors.actor import Actor, Preparation
-from kpybroker.sim.client import Client
-from kpybroker.sim.setup import Setup
-from kpybroker.sim.shifting import Shifter, limit_moves
+from kpybroker.sim.clients.client import Client
+from kpybroker.sim.clients.log_dir_moves import Shifter, limit_moves
+from kpybroker.sim.cluster.setup import Setup
 
 
 class LogDirMoves(Actor):

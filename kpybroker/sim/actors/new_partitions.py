@@ -7,10 +7,10 @@ from random import Random
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.actors.actor import Actor
 from kpybroker.sim.actors.requests import partitions_of
-from kpybroker.sim.administering import ADMIN_LIMIT_S
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.producing import Producer
-from kpybroker.sim.run import Run
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.producing import Producer
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S
 from kpybroker.wire.rpc import create_partitions
 
 PARTITIONS_MAX = 5

@@ -6,11 +6,11 @@ from functools import partial
 
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import produced
-from kpybroker.sim.administering import ADMIN_LIMIT_S, create_topic
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.history import Place
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import TopicSetup
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, create_topic
+from kpybroker.sim.cluster.setup import TopicSetup
+from kpybroker.sim.world.history import Place
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 

@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.client import Client, Refused
-from kpybroker.sim.consuming import Consumer
-from kpybroker.sim.history import Place
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.clients.client import Client, Refused
+from kpybroker.sim.clients.consuming import Consumer
+from kpybroker.sim.cluster.setup import Setup
+from kpybroker.sim.world.history import Place
 from kpybroker.wire.rpc import fetch
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

@@ -10,11 +10,11 @@ from kpybroker.errors import ErrorCode
 from kpybroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import partitions_of
-from kpybroker.sim.administering import ADMIN_LIMIT_S, alter_config
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.history import Place
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_admin import ADMIN_LIMIT_S, alter_config
+from kpybroker.sim.cluster.setup import Setup
+from kpybroker.sim.world.history import Place
 from kpybroker.wire.rpc import alter_partition_reassignments, list_partition_reassignments
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

@@ -7,12 +7,12 @@ from functools import partial
 from kpybroker.errors import ErrorCode
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import EARLIEST, offset_by_time, produced
-from kpybroker.sim.administering import create_topic
-from kpybroker.sim.client import Client, Leader, Refused, Unanswered
-from kpybroker.sim.consuming import Consumer, earliest_offset
-from kpybroker.sim.history import Place, Reach, Sent
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import TopicSetup
+from kpybroker.sim.clients.client import Client, Leader, Refused, Unanswered
+from kpybroker.sim.clients.consuming import Consumer, earliest_offset
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_admin import create_topic
+from kpybroker.sim.cluster.setup import TopicSetup
+from kpybroker.sim.world.history import Place, Reach, Sent
 from kpybroker.wire.records.batch import encode_batch
 from kpybroker.wire.rpc import delete_records, fetch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.sim.client import Client, Leader, Refused
-from kpybroker.sim.history import Place
+from kpybroker.sim.clients.client import Client, Leader, Refused
+from kpybroker.sim.world.history import Place
 from kpybroker.wire.rpc import list_offsets, produce
 
 PRODUCE_LIMIT_MS = 5000

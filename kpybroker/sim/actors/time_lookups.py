@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.actors.requests import offset_by_time, produced
-from kpybroker.sim.administering import create_topic
-from kpybroker.sim.client import Client, Refused, Unanswered
-from kpybroker.sim.consuming import Consumer, latest_offset
-from kpybroker.sim.history import Place, Sent
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import TopicSetup
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.consuming import Consumer, latest_offset
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_admin import create_topic
+from kpybroker.sim.cluster.setup import TopicSetup
+from kpybroker.sim.world.history import Place, Sent
 from kpybroker.wire.records.batch import Record, encode_batch
 
 PLACE: Place = ("times", 0)

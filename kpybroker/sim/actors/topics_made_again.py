@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.client import Client
-from kpybroker.sim.remaking import Remaker
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.clients.client import Client
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.topic_remaking import Remaker
+from kpybroker.sim.cluster.setup import Setup
 
 
 class TopicsMadeAgain(Actor):

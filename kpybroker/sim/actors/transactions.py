@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.setup import OUTPUTS, Setup
-from kpybroker.sim.transacting import Transactor
-from kpybroker.sim.transforming import TEAM, TWINS, Transformer
+from kpybroker.sim.clients.transacting import Transactor
+from kpybroker.sim.clients.transforming import TEAM, TWINS, Transformer
+from kpybroker.sim.cluster.setup import OUTPUTS, Setup
 
 TWINS_ODDS = 0.4
 """How often two transactors share one transactional id, and fence each other off all the time."""

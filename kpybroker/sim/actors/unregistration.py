@@ -5,10 +5,10 @@ from __future__ import annotations
 from kpybroker.controller.commands import UnregisterBroker
 from kpybroker.controller.state import ControllerState
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.client import Client, Unanswered
-from kpybroker.sim.cluster import SimMachine
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import Setup
+from kpybroker.sim.clients.client import Client, Unanswered
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.cluster.cluster import SimMachine
+from kpybroker.sim.cluster.setup import Setup
 
 AT_WORK_ODDS = 0.15
 LOOKS_EVERY_S = 1.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kpybroker.sim.actors.actor import Actor
-from kpybroker.sim.run import Run
-from kpybroker.sim.setup import Setup
-from kpybroker.sim.voting import Registrar
+from kpybroker.sim.clients.run import Run
+from kpybroker.sim.clients.voter_admin import Registrar
+from kpybroker.sim.cluster.setup import Setup
 
 
 class VoterChanges(Actor):

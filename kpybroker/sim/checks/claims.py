@@ -1,0 +1,148 @@
+"""What a node says that it has, against what its disk has: nobody claims what is only in memory.
+
+A leader knows of a follower what its fetches have claimed, the leader of the quorum the same of a voter, and a broker
+of itself how far its logs are written. Each is compared with the batches in the files: of the page cache, or with
+`kpybroker.fsync=always` and of voters what a loss of power would leave.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from kpybroker.sim.world.storage import File, Folder, Storage
+from kpybroker.wire.records.batch import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.replication.partition.partition import Partition
+    from kpybroker.sim.cluster.cluster import SimMachine
+    from kpybroker.sim.world.history import History
+    from kpybroker.storage.log.log import Log
+
+_BASE_AND_LENGTH = Struct(">qi")
+_DELTA = Struct(">i")
+_DELTA_AT = 23
+_LENGTH_FROM = 12
+_SUFFIX = ".log"
+
+
+class Files:
+    """The batches in files of logs, by their headers; what was looked at once is not looked at again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[File, tuple[int, int, bytes]] = {}
+        """Of a file: where the last batch begins that was looked at, its end offset, and its header, with its CRC."""
+
+    def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
+        """The end of the last batch in a log's directory; -1 without a file. `synced`: of what outlives the power."""
+        folder = storage.find(directory)
+        if not isinstance(folder, Folder):
+            return -1
+        unsure = {name for change in folder.changes for name, _ in change} if synced else set()
+        names = sorted(name for name in folder.names if name.endswith(_SUFFIX) and name not in unsure)
+        for name in reversed(names):
+            file = folder.names[name]
+            assert isinstance(file, File)
+            found = self._end_of(file, synced=synced)
+            if found >= 0:
+                return found
+        return int(names[-1].removesuffix(_SUFFIX)) if names else -1
+
+    def _end_of(self, file: File, *, synced: bool) -> int:
+        content, limit = file.content, len(file.content)
+        if synced:
+            limit = min((change.at for change in file.changes), default=limit)
+        position, end, header = self._seen.get(file, (0, -1, b""))
+        if position + len(header) > limit or content[position : position + len(header)] != header:
+            position, end, header = 0, -1, b""
+        seen = position
+        while position + HEADER_BYTES <= limit:
+            base_offset, length = _BASE_AND_LENGTH.unpack_from(content, position)
+            beyond = position + _LENGTH_FROM + length
+            if length <= 0 or beyond > limit:
+                end = min(end, base_offset)
+                break
+            end = base_offset + _DELTA.unpack_from(content, position + _DELTA_AT)[0] + 1
+            seen, header = position, bytes(content[position : position + HEADER_BYTES])
+            position = beyond
+        self._seen[file] = seen, end, header
+        return end
+
+
+class Claims:
+    """Looks at all nodes, and remembers what was found right."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._files = Files()
+        self._own: dict[tuple[str, str], tuple[int, int]] = {}
+        self._told: dict[tuple[int, int, bytes, int], tuple[int, int, int]] = {}
+        self._voted: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def look(self, machines: list[SimMachine]) -> None:
+        """Compare what has changed since the last look."""
+        by_id = {machine.setup.node_id: machine for machine in machines}
+        for machine in machines:
+            node = machine.node
+            if node is None:
+                continue
+            for partition in node.broker.hosting:
+                self._look_at_own(machine, partition.log)
+                if partition.leads and partition.followers is not None:
+                    self._look_at_followers(machine, partition, by_id)
+            self._look_at_voters(machine, node.broker, by_id)
+
+    def _look_at_own(self, machine: SimMachine, log: Log) -> None:
+        """What a broker acknowledges by itself: what it calls written is in its files, what it calls synced stays."""
+        if log.offline is not None:
+            return
+        key, ends = (machine.name, log.directory), (log.written_end, log.synced_end)
+        if self._own.get(key) == ends:
+            return
+        self._own[key] = ends
+        self._compare(machine, log, log.written_end, synced=False, who=f"{machine.name} itself")
+        if log.settings.fsync_always:
+            self._compare(machine, log, log.synced_end, synced=True, who=f"{machine.name} itself")
+
+    def _look_at_followers(self, machine: SimMachine, partition: Partition, by_id: dict[int, SimMachine]) -> None:
+        assert partition.followers is not None
+        for node_id, follower in partition.followers.by_id.items():
+            node = by_id[node_id].node
+            replica = None if node is None else node.broker.hosting.find(partition.topic, partition.index)
+            if node is None or replica is None or node.broker.epoch != follower.broker_epoch:
+                continue  # it has been started anew, and will say where it is
+            if replica.leader_epoch != partition.leader_epoch or replica.topic_id != partition.topic_id:
+                continue  # one of the two knows more, and has cut its log or is about to
+            key = (machine.setup.node_id, node_id, partition.topic_id, partition.index)
+            claim = (follower.broker_epoch, partition.leader_epoch, follower.log_end)
+            if self._told.get(key) == claim:
+                continue
+            self._told[key] = claim
+            synced = node.broker.config.fsync == "always"  # what a topic asks for may have changed since its claim
+            who = f"{machine.name}, by the fetches of node {node_id},"
+            self._compare(by_id[node_id], replica.log, follower.log_end, synced=synced, who=who)
+
+    def _look_at_voters(self, machine: SimMachine, broker: Broker, by_id: dict[int, SimMachine]) -> None:
+        state = broker.quorum.state
+        for voter, end in (state.synced or {}).items():
+            node = by_id[voter].node if voter in by_id else None
+            key, claim = (machine.setup.node_id, voter), (state.epoch, end)
+            if node is None or self._voted.get(key) == claim:
+                continue
+            self._voted[key] = claim
+            log = node.broker.quorum.log
+            if node.broker.quorum.epoch == state.epoch and log.end >= end:  # else it has lost its disk, or cuts its log
+                who = f"{machine.name}, which leads the quorum,"
+                self._compare(by_id[voter], log, end, synced=True, who=who)
+
+    def _compare(self, machine: SimMachine, log: Log, claim: int, *, synced: bool, who: str) -> None:
+        if claim <= max(log.start, log.cleaned_end):
+            return  # of nothing that must be there
+        found = self._files.end(machine.storage, log.directory, synced=synced)
+        if found < claim:
+            on = "on the disk" if synced else "in the files"
+            self._history.breach(
+                f"{who} counts {log.topic}-{log.partition} below {claim} as {on} of {machine.name}, which has it "
+                f"below {found}"
+            )

@@ -1,0 +1,122 @@
+"""Replay equals live: what a node holds in memory, against what another reads from a copy of its disk."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kpybroker.broker import Broker
+from kpybroker.config import BrokerConfig
+from kpybroker.sim.checks.checks import batches_of
+from kpybroker.sim.cluster.cluster import Process
+from kpybroker.storage.producers.producers import BATCHES_KEPT
+
+if TYPE_CHECKING:
+    from kpybroker.metadata.image import Image
+    from kpybroker.sim.cluster.cluster import SimMachine
+    from kpybroker.sim.world.history import History, Place
+    from kpybroker.storage.producers.producers import ProducerStates
+
+SCRATCH_RUN = 1_000_000
+OPEN_LIMIT_S = 30.0
+
+
+class Known(NamedTuple):
+    """Of one producer, in one partition."""
+
+    epoch: int
+    batches: list[Any]
+    open_since: int
+    """Where its transaction begins, -1 where none is open."""
+
+
+class Held(NamedTuple):
+    """What a broker holds."""
+
+    image: Image
+    batches: dict[Place, dict[int, bytes]]
+    producers: dict[Place, dict[int, Known]]
+    groups: dict[int, tuple[dict[str, bytes], dict[str, Any]]]
+    compacted: frozenset[Place]
+
+
+def held_by(broker: Broker) -> Held:
+    """A copy of it all, made at one instant."""
+    batches, producers = {}, {}
+    for partition in broker.hosting:
+        if partition.offline is None:
+            place = partition.topic, partition.index
+            batches[place] = dict(batches_of(partition, partition.log.written_end))
+            producers[place] = _producers(partition.log.producers)
+    groups = {}
+    for index, led in broker.groups.reigns.items():
+        if led.refusal is None:
+            offsets = {group: dict(led.machine.offsets.of(group)) for group in led.machine.offsets.groups()}
+            groups[index] = dict(led.machine.stored), offsets
+    compacted = frozenset((one.topic, one.index) for one in broker.hosting if one.log.settings.compacted)
+    return Held(broker.quorum.image, batches, producers, groups, compacted)
+
+
+def _producers(states: ProducerStates) -> dict[int, Known]:
+    """Without the times of batches: a snapshot has one for each producer, which may be that of a marker."""
+    return {
+        one.producer_id: Known(
+            one.producer_epoch, [batch._replace(timestamp=0) for batch in one.batches], one.current_txn_first_offset
+        )
+        for one in states
+    }
+
+
+async def replay_equals_live(machine: SimMachine, history: History) -> None:
+    """Open a copy of the disk, as after a crash of the process, and compare. For a node that is its own quorum."""
+    node = machine.node
+    assert node is not None, "a node that serves"
+    node.broker.hosting.flush()
+    live = held_by(node.broker)
+    process = Process(machine, SCRATCH_RUN, machine.storage.copy())
+    with machine.loop.acting(process.owner):
+        opening = machine.loop.create_task(_open(process, BrokerConfig.parse(machine.setup.properties)))
+    await asyncio.wait([opening], timeout=OPEN_LIMIT_S)
+    if not opening.done():
+        history.breach(f"a copy of the disk of {machine.name} could not be opened in {OPEN_LIMIT_S:.0f} s")
+    elif (raised := opening.exception()) is not None:
+        history.breach(f"a copy of the disk of {machine.name} could not be opened: {raised!r}")
+    else:
+        _compare(machine.name, live, held_by(opening.result()), history)
+    process.owner.alive = False
+    machine.loop.bury(process.owner)
+
+
+async def _open(process: Process, config: BrokerConfig) -> Broker:
+    broker = await Broker.open(process.world, config)
+    await broker.groups.loaded()
+    return broker
+
+
+def _compare(name: str, live: Held, replayed: Held, history: History) -> None:
+    if live.image != replayed.image:
+        history.breach(f"the Image of {name} is not what its log and snapshots make")
+    for place, batches in live.batches.items():
+        again = replayed.batches.get(place, {})
+        if again != batches:
+            differing = min(base for base in batches.keys() | again.keys() if batches.get(base) != again.get(base))
+            history.breach(f"{place[0]}-{place[1]} of {name} differs from its files at offset {differing}")
+        kept = 1 if place in live.compacted else BATCHES_KEPT
+        _compare_producers(name, place, live.producers[place], replayed.producers.get(place, {}), kept, history)
+    for index, group_state in live.groups.items():
+        if replayed.groups.get(index) != group_state:
+            history.breach(f"groups in __consumer_offsets-{index} of {name} are not what a replay makes")
+
+
+def _compare_producers(
+    name: str, place: Place, live: dict[int, Known], replayed: dict[int, Known], kept: int, history: History
+) -> None:
+    """Of the last batches (five; in a compacted log one) a replay may know fewer, but never others, and always the
+    last."""
+    for producer_id, known in live.items():
+        again = replayed.get(producer_id, Known(-1, [], -1))
+        last, replayed_last = known.batches[-kept:], again.batches[-kept:]
+        if (again.epoch, again.open_since) != (known.epoch, known.open_since):
+            history.breach(f"{place[0]}-{place[1]} of {name} has {known} of producer {producer_id}, a replay {again}")
+        elif last and (not replayed_last or last[-len(replayed_last) :] != replayed_last[-len(last) :]):
+            history.breach(f"{place[0]}-{place[1]} of {name} has forgotten what producer {producer_id} wrote last")

@@ -1,0 +1,215 @@
+"""A client's side of the simulated network: connections to every node, metadata, requests with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, NamedTuple
+
+from kpybroker.client.peer import Peer
+from kpybroker.errors import ErrorCode
+from kpybroker.groups.coordinator import TOPIC as OFFSETS_TOPIC
+from kpybroker.metadata.hashing import partition_of
+from kpybroker.sim.world.history import ON_ITS_WAY_S, WALL_BEGINS_MS, History
+from kpybroker.sim.world.loop import Owner, VirtualLoop
+from kpybroker.sim.world.network import Fabric, SimNetwork
+from kpybroker.wire.rpc import find_coordinator, metadata
+
+REQUEST_LIMIT_S = 6.0
+GROUP, TRANSACTION = 0, 1
+"""What has a coordinator."""
+
+
+class Unanswered(Exception):
+    """No answer: the connection broke, was refused, or time ran out. What was asked may have happened."""
+
+
+class Refused(Exception):
+    """An answer with an error code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ErrorCode(code).name)
+        self.code = code
+
+
+class Leader(NamedTuple):
+    """Of one partition."""
+
+    node_id: int
+    epoch: int
+    topic_id: bytes
+
+
+class Client:
+    """One client process. It does not die; what it asks may go unanswered."""
+
+    def __init__(self, name: str, address: str, seed: int, fabric: Fabric, brokers: dict[int, tuple[str, int]]) -> None:
+        self.name = name
+        self.owner = Owner(name)
+        self.loop: VirtualLoop = fabric.loop
+        self.history: History = fabric.history
+        self.random = Random(f"{seed} client {name}")
+        self.network = SimNetwork(fabric, address, self.owner)
+        self.stopping = False
+        self.succeeded_at_s = 0.0
+        """When the last piece of work succeeded; liveness looks here."""
+        self.twins = name
+        """Who fence each other off have this in common: one of them gets something done."""
+        self._brokers = dict(brokers)
+        self._peers: dict[int, Peer] = {}
+        self._topics: dict[str, Any] = {}
+        self._names: dict[bytes, str] = {}
+        self._epochs: dict[tuple[bytes, int], int] = {}
+        """The newest leader epoch known, by topic id and partition."""
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    def succeeded(self) -> None:
+        self.succeeded_at_s = self.loop.time()
+
+    def note(self, text: str) -> None:
+        self.history.note("client", f"{self.name} {text}")
+
+    def wall_ms(self) -> int:
+        return WALL_BEGINS_MS + round(self.loop.time() * 1000)
+
+    async def nap(self, longest_s: float) -> None:
+        await asyncio.sleep(self.random.random() * longest_s)
+
+    def any_broker(self) -> int:
+        """Clients pick one at random."""
+        return self.random.choice(sorted(self._brokers))
+
+    # ---- asking
+
+    async def peer(self, node_id: int) -> Peer:
+        """A connection to a node, negotiated. Raises Unanswered."""
+        known = self._peers.get(node_id)
+        if known is not None and known.is_open:
+            return known
+        where = self._brokers.get(node_id)
+        if where is None:
+            raise Unanswered(f"node {node_id} is not known")
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                peer = await Peer.dial(self.network, *where, client_id=self.name)
+                await peer.negotiate()
+        except OSError as error:  # time-outs are among them
+            raise Unanswered(str(error) or "time-out") from error
+        again = self._peers.get(node_id)
+        if again is not None and again.is_open:  # somebody else of this client was quicker
+            peer.close()
+            return again
+        self._peers[node_id] = peer
+        return peer
+
+    async def ask(
+        self, node_id: int, name: str, request: Any, *, limit_s: float = REQUEST_LIMIT_S, version: int | None = None
+    ) -> Any:
+        """A reply, in the highest version that both know, or this one. Raises Unanswered.
+
+        A connection that let a request go unanswered is given up.
+        """
+        peer = await self.peer(node_id)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await peer.ask(name, request, version=version)
+        except OSError as error:
+            peer.close()
+            raise Unanswered(str(error) or "time-out") from error
+
+    def drop(self, node_id: int) -> None:
+        known = self._peers.pop(node_id, None)
+        if known is not None:
+            known.close()
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+
+    # ---- metadata
+
+    async def refresh(self) -> Any:
+        """Metadata of everything, from any node. Raises Unanswered."""
+        node_id = self.any_broker()
+        found = await self.ask(node_id, "Metadata", metadata.Request(topics=None))
+        if found.brokers:
+            self._brokers.update({row.node_id: (row.host, row.port) for row in found.brokers})
+        self._topics = {topic.name: topic for topic in found.topics}
+        self._names = {topic.topic_id: topic.name for topic in found.topics}
+        return found
+
+    async def refresh_quietly(self) -> None:
+        try:
+            await self.refresh()
+        except Unanswered as failed:
+            self.note(f"has no metadata: {failed}")
+
+    def forget_topic(self, name: str) -> None:
+        """What is known of it has been shown to be wrong."""
+        self._topics.pop(name, None)
+
+    async def topic(self, name: str) -> Any:
+        """Raises Unanswered where no node knows it."""
+        known = self._topics.get(name)
+        if known is None:
+            await self.refresh()
+            known = self._topics.get(name)
+            if known is None:
+                raise Unanswered(f"no metadata of {name}")
+        return known
+
+    async def leader(self, name: str, index: int) -> Leader:
+        """Who leads, as far as is known here. Raises Unanswered."""
+        topic = await self.topic(name)
+        for row in topic.partitions:
+            if row.partition_index == index and row.leader_id in self._brokers:
+                newest = self._epochs.get((topic.topic_id, index), -1)
+                if row.leader_epoch < newest:
+                    break  # told by a node that lags behind: clients never go back to an earlier leader
+                self._epochs[topic.topic_id, index] = row.leader_epoch
+                return Leader(row.leader_id, row.leader_epoch, topic.topic_id)
+        self.forget_topic(name)
+        raise Unanswered(f"{name}-{index} has no leader that is known")
+
+    async def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """The node that keeps a group, or a transactional id. Raises Unanswered, Refused."""
+        known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        request = find_coordinator.Request(key_type=kind, coordinator_keys=[key])
+        found = await self.ask(self.any_broker(), "FindCoordinator", request)
+        row = found.coordinators[0]
+        if row.error_code:
+            raise Refused(row.error_code)
+        self._brokers[row.node_id] = (row.host, row.port)
+        self._coordinators[kind, key] = row.node_id
+        return int(row.node_id)
+
+    async def is_deposed(self, node_id: int, group: str) -> bool:
+        """Whether the node that answered for a group has a successor that it does not know: coordinators have no
+        leases. Every other node is asked, for as long as one may be out of reach. Raises Unanswered."""
+        own = await self._reign(node_id, group)
+        if own is None or own.leader_id != node_id:
+            return True
+        doubtful = sorted(set(self._brokers) - {node_id})
+        until_s = self.loop.time() + ON_ITS_WAY_S
+        while doubtful and self.loop.time() < until_s:
+            for other in list(doubtful):
+                try:
+                    told = await self._reign(other, group)
+                except Unanswered:
+                    continue
+                if told is not None and told.leader_epoch > own.leader_epoch:
+                    return True
+                doubtful.remove(other)
+            await self.nap(1.0)
+        return False
+
+    async def _reign(self, node_id: int, group: str) -> Any:
+        """Who leads the partition that keeps a group, and in which epoch, says this node; None where it knows none."""
+        request = metadata.Request(topics=[metadata.MetadataRequestTopic(name=OFFSETS_TOPIC)])
+        rows = (await self.ask(node_id, "Metadata", request)).topics[0].partitions
+        return next((row for row in rows if row.partition_index == partition_of(group, len(rows))), None)
+
+    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
+        self._coordinators.pop((kind, key), None)

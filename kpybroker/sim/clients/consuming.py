@@ -1,0 +1,191 @@
+"""Consumers: they read partitions from the start, ask for latest offsets, and believe nothing they cannot check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.world.history import Place, value_of
+from kpybroker.wire.records.batch import Batch, read_records, split
+from kpybroker.wire.rpc import fetch, list_offsets
+
+LATEST = -1
+EARLIEST = -2
+FETCHED_BYTES: tuple[int, ...] = (1, 300, 100_000)
+"""What a fetch asks for at most: one batch, a few, everything."""
+TABLE_BYTES = (2000, 100_000)
+"""Tables are read whole again and again."""
+OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
+async def latest_offset(client: Client, place: Place, *, stable: bool = False) -> int:
+    """The latest offset of a partition, or the last stable one. Raises Unanswered, Refused."""
+    name, index = place
+    leader = await client.leader(name, index)
+    row = list_offsets.ListOffsetsPartition(partition_index=index, timestamp=LATEST, current_leader_epoch=leader.epoch)
+    topic = list_offsets.ListOffsetsTopic(name=name, partitions=[row])
+    least_end = client.history.ledger(place).told(stable=stable).least(leader.epoch)
+    request = list_offsets.Request(replica_id=-1, isolation_level=int(stable), topics=[topic])
+    told = await client.ask(leader.node_id, "ListOffsets", request)
+    answer = told.topics[0].partitions[0]
+    if answer.error_code:
+        raise Refused(answer.error_code)
+    client.history.latest(place, least_end, leader.epoch, answer.offset, stable=stable)
+    return int(answer.offset)
+
+
+async def earliest_offset(client: Client, place: Place) -> int:
+    """Where a partition begins. Raises Unanswered, Refused."""
+    name, index = place
+    leader = await client.leader(name, index)
+    row = list_offsets.ListOffsetsPartition(
+        partition_index=index, timestamp=EARLIEST, current_leader_epoch=leader.epoch
+    )
+    topic = list_offsets.ListOffsetsTopic(name=name, partitions=[row])
+    told = await client.ask(leader.node_id, "ListOffsets", list_offsets.Request(replica_id=-1, topics=[topic]))
+    answer = told.topics[0].partitions[0]
+    if answer.error_code:
+        raise Refused(answer.error_code)
+    return int(answer.offset)
+
+
+class Running:
+    """Which transactions that will be aborted are under way while a fetched log is walked, as KIP-98 has clients do."""
+
+    def __init__(self, aborted: Iterable[Any]) -> None:
+        self._coming = sorted(((each.first_offset, each.producer_id) for each in aborted), reverse=True)
+        self._doomed: set[int] = set()
+
+    def lets_through(self, batch: Batch) -> bool:
+        """Whether a reader of committed transactions is shown this batch."""
+        while self._coming and self._coming[-1][0] <= batch.last_offset:
+            self._doomed.add(self._coming.pop()[1])
+        if batch.is_control:
+            self._doomed.discard(batch.producer_id)
+            return False
+        return not (batch.is_transactional and batch.producer_id in self._doomed)
+
+
+class Consumer:
+    """Follows some partitions, one fetch after the other; all records, or those of `committed` transactions alone.
+
+    `has_gaps`: they are compacted, or lose their oldest records.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        places: list[Place],
+        *,
+        max_wait_ms: int,
+        pace_s: float,
+        committed: bool = False,
+        has_gaps: bool = False,
+    ) -> None:
+        self._client = client
+        self._committed = committed
+        self._has_gaps = has_gaps
+        self.positions = dict.fromkeys(places, 0)
+        self.got: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
+        """Offsets and values, as they were read."""
+        self._max_wait_ms = max_wait_ms
+        self._pace_s = pace_s
+        self._bytes = FETCHED_BYTES
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            try:
+                for place in self.positions:
+                    if client.random.random() < 0.3:
+                        await latest_offset(client, place, stable=self._committed)
+                    await self.fetch(place)
+                client.succeeded()
+                await client.nap(self._pace_s)
+            except (Unanswered, Refused) as failed:
+                client.note(f"cannot read: {failed}")
+                for name, _ in self.positions:
+                    client.forget_topic(name)
+                await client.nap(0.5)
+
+    async def read_to_the_end(self) -> None:
+        """Read every partition up to what is latest now, in large pieces. Raises Unanswered, Refused."""
+        self._bytes = TABLE_BYTES if self._has_gaps else FETCHED_BYTES[1:]
+        for place in self.positions:
+            end = await latest_offset(self._client, place, stable=self._committed)
+            while self.positions[place] < end:
+                await self.fetch(place)
+
+    async def fetch(self, place: Place) -> None:
+        """One Fetch of one partition; the position moves behind what came. Raises Unanswered, Refused."""
+        client, (name, index) = self._client, place
+        position = self.positions[place]
+        leader = await client.leader(name, index)
+        row = fetch.FetchPartition(
+            partition=index,
+            current_leader_epoch=leader.epoch,
+            fetch_offset=position,
+            partition_max_bytes=client.random.choice(self._bytes),
+        )
+        topic = fetch.FetchTopic(topic=name, topic_id=leader.topic_id, partitions=[row])
+        request: Any = fetch.Request(
+            max_wait_ms=self._max_wait_ms, min_bytes=1, isolation_level=int(self._committed), topics=[topic]
+        )
+        shown = client.history.ledger(place).stable.of(leader.epoch)
+        told = await client.ask(leader.node_id, "Fetch", request)
+        if told.error_code:
+            raise Refused(told.error_code)
+        if not told.responses:
+            return
+        answer = told.responses[0].partitions[0]
+        if answer.error_code == OUT_OF_RANGE and not self._has_gaps:
+            client.history.breach(f"{client.name} read {name}-{index} up to {position}, which is now out of range")
+        if answer.error_code:
+            raise Refused(answer.error_code)
+        self._look_at_ends(place, leader.epoch, shown, answer)
+        self._take(place, position, leader.epoch, answer)
+
+    def _look_at_ends(self, place: Place, epoch: int, shown: int, answer: Any) -> None:
+        """While a leader leads, its last stable offset never goes back, and never lies above its high watermark."""
+        stable = answer.last_stable_offset
+        if not shown <= stable <= answer.high_watermark:
+            self._client.history.breach(
+                f"the last stable offset of {place[0]}-{place[1]} was {shown} in epoch {epoch}, "
+                f"and now is {stable} below {answer.high_watermark}"
+            )
+        self._client.history.ledger(place).stable.reached(epoch, stable)
+
+    def _take(self, place: Place, position: int, leader_epoch: int, answer: Any) -> None:
+        """Records must follow each other without a gap, from the position on."""
+        client = self._client
+        chunks = answer.records
+        data = b"" if chunks is None else b"".join(chunks) if isinstance(chunks, list) else bytes(chunks)
+        try:
+            batches = split(memoryview(data)) if data else []
+        except KafkaError as unreadable:
+            client.history.breach(f"{client.name} got what is no batch from {position} of {place} on: {unreadable}")
+            raise Refused(unreadable.code) from unreadable
+        running = Running(answer.aborted_transactions or () if self._committed else ())
+        for batch in batches:
+            if not batch.crc_ok():
+                client.history.breach(f"{client.name} got a batch with a wrong CRC at {batch.base_offset} of {place}")
+                raise Refused(int(ErrorCode.CORRUPT_MESSAGE))
+            if running.lets_through(batch):
+                for record in read_records(batch):
+                    if record.offset < position:
+                        continue
+                    if record.offset != position and not self._has_gaps:
+                        client.history.breach(f"{client.name} read {place} from {position} and got {record.offset}")
+                    value = value_of(record)
+                    client.history.read(client.name, place, record.offset, batch.leader_epoch, value, leader_epoch)
+                    if self._committed:
+                        client.history.ledger(place).seen_committed[record.offset] = value
+                    self.got[place].append((record.offset, value))
+                    position = record.offset + 1
+            position = max(position, batch.next_offset)
+        upper = answer.last_stable_offset if self._committed else answer.high_watermark
+        if data and position > upper:
+            client.history.breach(f"{client.name} got {place} up to {position}, above {upper}")
+        self.positions[place] = position

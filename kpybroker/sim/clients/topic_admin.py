@@ -1,0 +1,87 @@
+"""An operator who makes topics and deletes them: what was answered must be true, for good."""
+
+from __future__ import annotations
+
+from kpybroker.errors import ErrorCode
+from kpybroker.metadata.image import TOPIC_RESOURCE
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.cluster.setup import TopicSetup
+from kpybroker.sim.world.history import Fate
+from kpybroker.wire.rpc import create_topics, delete_topics, incremental_alter_configs
+
+EXISTS = int(ErrorCode.TOPIC_ALREADY_EXISTS)
+ADMIN_LIMIT_S = 10.0
+INTERNAL_SEGMENT_BYTES = "3000"
+
+
+async def create_topic(client: Client, topic: TopicSetup) -> None:
+    """Make a topic; one that is there already is as good. Raises Unanswered, Refused."""
+    configs = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()]
+    row = create_topics.CreatableTopic(
+        name=topic.name, num_partitions=topic.partitions, replication_factor=topic.replicas, configs=configs
+    )
+    node_id = client.any_broker()
+    told = await client.ask(node_id, "CreateTopics", create_topics.Request(topics=[row]), limit_s=ADMIN_LIMIT_S)
+    code = told.topics[0].error_code
+    if code not in (0, EXISTS):
+        raise Refused(code)
+
+
+async def delete_topic(client: Client, name: str) -> None:
+    """Delete a topic. Raises Unanswered, Refused: also with what a controller says that was deposed before the topic
+    was made, and does not know it yet."""
+    request = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)], timeout_ms=5000)
+    told = await client.ask(client.any_broker(), "DeleteTopics", request, limit_s=ADMIN_LIMIT_S)
+    code = told.responses[0].error_code
+    if code:
+        raise Refused(code)
+
+
+async def cut_small(client: Client, name: str, kind: int) -> None:
+    """Let the topic of a kind of coordinator be made, and have small segments. Raises Unanswered, Refused."""
+    await client.coordinator("anybody", kind)
+    await alter_config(client, TOPIC_RESOURCE, name, "internal.segment.bytes", INTERNAL_SEGMENT_BYTES)
+
+
+async def alter_config(client: Client, kind: int, resource: str, name: str, value: str) -> None:
+    """Give a setting of a resource a value. Raises Unanswered, Refused."""
+    wanted = incremental_alter_configs.AlterableConfig(name=name, value=value)
+    row = incremental_alter_configs.AlterConfigsResource(resource_type=kind, resource_name=resource, configs=[wanted])
+    request = incremental_alter_configs.Request(resources=[row])
+    told = await client.ask(client.any_broker(), "IncrementalAlterConfigs", request, limit_s=ADMIN_LIMIT_S)
+    code = told.responses[0].error_code
+    if code:
+        raise Refused(code)
+
+
+class Operator:
+    """Makes topics of its own and deletes some of them."""
+
+    def __init__(self, client: Client, replicas: int, *, pace_s: float) -> None:
+        self._client = client
+        self._replicas = replicas
+        self._pace_s = pace_s
+        self._number = 0
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            name = f"made{self._number}"
+            fate = client.history.topics[name] = Fate()
+            try:
+                await create_topic(client, TopicSetup(name, client.random.randint(1, 4), self._replicas, {}))
+                fate.must_exist = True
+                client.note(f"made {name}")
+                client.succeeded()
+                if client.random.random() < 0.4:
+                    fate.must_exist = None
+                    await delete_topic(client, name)
+                    fate.must_exist = False
+                    client.note(f"deleted {name}")
+                    client.succeeded()
+                await client.nap(self._pace_s)
+            except (Unanswered, Refused) as failed:
+                fate.must_exist = None  # for good: what went unanswered may still be done, after anything else
+                client.note(f"does not know of {name}: {failed}")
+                await client.nap(1.0)
+            self._number += 1

@@ -1,0 +1,132 @@
+"""Consume, transform, produce: what is read is written elsewhere, and how far it was read is of the transaction too."""
+
+from __future__ import annotations
+
+from kpybroker.errors import ErrorCode
+from kpybroker.sim.clients.classic_members import Membership
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.clients.consuming import Consumer
+from kpybroker.sim.clients.transacting import ABORT_ODDS, FIRST, GONE_S, SECOND, TIRES_AFTER, Ended, Session
+from kpybroker.sim.world.history import Place, Sent
+
+TWINS, TEAM = "twin transformers", "team"
+"""Groups: of those who share a transactional id, and of those who share partitions."""
+TAKEN_MAX, TAKEN_BYTES = 10, 700
+"""Records in one transaction, and their size: the smallest segments take no batch above 900 bytes."""
+COPY_BYTES = 60
+"""What an output has beside its input, at most: names, attempt, the record's own fields."""
+UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
+
+
+def output_of(group: str, value: bytes, attempt: str) -> bytes:
+    """The attempt makes it unique: what was aborted is written again."""
+    return b"%s>%s#%s" % (group.encode(), value, attempt.encode())
+
+
+def input_of(group: str, output: bytes) -> bytes | None:
+    """What this is the output of, if of this group."""
+    name, arrow, rest = output.partition(b">")
+    return rest.rpartition(b"#")[0] if arrow and name == group.encode() else None
+
+
+class Transformer:
+    """Copies committed records to another partition, each exactly once.
+
+    Alone with its transactional id, one of a team is a member of a group, and copies what it is given (KIP-447). Twins
+    have one transactional id, and copy all: whoever begins last fences the other off.
+    """
+
+    def __init__(
+        self, client: Client, group: str, sources: list[Place], target: Place, *, is_member: bool, pace_s: float
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._sources = sources
+        self._target = target
+        self._is_member = is_member
+        self._pace_s = pace_s
+        self._attempts = 0
+        self._membership = self._newcomer()
+
+    def _newcomer(self) -> Membership:
+        return Membership(self._client, self._group, topics=tuple(sorted({name for name, _ in self._sources})))
+
+    async def run(self) -> None:
+        client = self._client
+        transactional_id = client.name if self._is_member else self._group
+        while not client.stopping:
+            session = Session(client, transactional_id, client.random.choice((FIRST, SECOND)))
+            try:
+                await session.begin()
+                await self._transform(session)
+            except (Unanswered, Refused) as failed:
+                client.note(f"begins anew: {failed}")
+                client.forget_coordinator(self._group)
+                for name, _ in self._sources:
+                    client.forget_topic(name)
+                await client.nap(1.0)
+            except Ended:
+                self._membership = self._newcomer()
+                await client.nap(client.random.choice(GONE_S))
+
+    async def _transform(self, session: Session) -> None:
+        """From what is committed on, as long as it goes well. Raises Unanswered, Refused, Ended."""
+        client, membership = self._client, self._membership
+        own = self._sources
+        if self._is_member:
+            own = await membership.share_of(self._sources)
+            client.history.assigned(self._group, membership.generation, client.name, own)
+        consumer = Consumer(client, own, max_wait_ms=0, pace_s=self._pace_s, committed=True)
+        for place in own:
+            consumer.positions[place] = max(await self._position(place), 0)
+        while not client.stopping:
+            for place, found in consumer.got.items():
+                await consumer.fetch(place)
+                if found:
+                    taken = _fitting(found)
+                    await self._copy(session, place, [value for _, value in taken], taken[-1][0] + 1)
+                    del found[: len(taken)]
+            if self._is_member:
+                await membership.beat()
+            client.succeeded()
+            await client.nap(self._pace_s * (1 + self._attempts / TIRES_AFTER))
+
+    async def _position(self, place: Place) -> int:
+        """What is committed, once no transaction is about to change it. Raises Unanswered, Refused."""
+        while True:
+            try:
+                return await self._membership.fetch(place)
+            except Refused as refused:
+                if refused.code != UNSTABLE:
+                    raise
+            if self._is_member:
+                await self._membership.beat()
+            await self._client.nap(0.5)
+
+    async def _copy(self, session: Session, place: Place, values: list[bytes], position: int) -> None:
+        client = self._client
+        self._attempts += 1
+        client.history.transactions.append(session.transaction)
+        attempt = f"{client.name}.{self._attempts}"
+        outputs = [output_of(self._group, value, attempt) for value in values]
+        await session.write(self._target, [Sent(output, self._target, -1, True) for output in outputs])
+        commits = client.history.committed(self._group, place)
+        commits.sent = max(commits.sent, position)
+        await session.commit_offset(self._membership, place, position)
+        if client.random.random() < ABORT_ODDS / 2:
+            await session.end(commit=False)
+            raise Refused(int(ErrorCode.TRANSACTION_ABORTABLE))  # all of it again
+        await session.end(commit=True)
+        commits.acked = max(commits.acked, position)
+        client.succeeded()  # a pass over many partitions may seldom reach its end
+
+
+def _fitting(found: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The first records whose outputs fit into one batch; one in any case."""
+    count = size_bytes = 0
+    for _, value in found[:TAKEN_MAX]:
+        size_bytes += len(value) + COPY_BYTES
+        if count and size_bytes > TAKEN_BYTES:
+            break
+        count += 1
+    return found[:count]

@@ -1,0 +1,115 @@
+"""An operator who removes voters of the quorum and adds them again, and what must be true of voters (KIP-853)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from kpybroker.errors import ErrorCode
+from kpybroker.sim.clients.client import Client, Refused, Unanswered
+from kpybroker.sim.cluster.setup import CONTROLLER_PORT, directory_of
+from kpybroker.wire.rpc import add_raft_voter, remove_raft_voter
+
+if TYPE_CHECKING:
+    from kpybroker.raft.quorum import Quorum
+    from kpybroker.sim.cluster.cluster import SimMachine
+    from kpybroker.sim.world.history import History
+
+CHANGE_LIMIT_S = 10.0
+FEWEST = 2
+"""With one voter nothing would be lost either, and its every fault would stop everything."""
+UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER)
+"""It may be done yet; or it was done before, where the answer to that was lost."""
+CHANGED_ALREADY = (ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND)
+
+
+class Registrar:
+    """Changes one voter after the other, and remembers which of them must be."""
+
+    def __init__(self, client: Client, addresses: dict[int, str], *, pace_s: float) -> None:
+        self._client = client
+        self._addresses = addresses
+        self._pace_s = pace_s
+        self._votes = dict.fromkeys(addresses, True)
+        """As far as this operator knows."""
+        self._doubtful: dict[int, None] = {}
+        """What was asked about them went unanswered once, and may be done at any time."""
+
+    async def run(self) -> None:
+        client = self._client
+        while not client.stopping:
+            await client.nap(2 * self._pace_s)
+            out = [node_id for node_id, votes in self._votes.items() if not votes]
+            may_remove = len(self._votes) - len(out) > FEWEST
+            adds = bool(out) and (not may_remove or client.random.random() < 0.7)
+            node_id = client.random.choice(out if adds else [each for each in self._votes if each not in out])
+            if not adds and not may_remove:
+                continue
+            try:
+                await self._change(node_id, adds)
+                self._votes[node_id] = adds
+                client.note(f"{'added' if adds else 'removed'} voter {node_id}")
+                client.history.count("voter added" if adds else "voter removed")
+                client.succeeded()
+            except Refused as refused:
+                if refused.code in CHANGED_ALREADY:
+                    # done before, where that answer was lost on its way between nodes; or a deposed leader says so
+                    self._votes[node_id] = adds
+                    self._doubtful[node_id] = None
+                    client.succeeded()
+                elif refused.code in UNDECIDED:
+                    self._doubtful[node_id] = None
+                client.note(f"does not know of voter {node_id}: {refused}")
+            except Unanswered as failed:
+                self._doubtful[node_id] = None
+                client.note(f"does not know of voter {node_id}: {failed}")
+
+    async def _change(self, node_id: int, adds: bool) -> None:
+        client = self._client
+        directory = directory_of(node_id)
+        listener = add_raft_voter.Listener(name="CONTROLLER", host=self._addresses[node_id], port=CONTROLLER_PORT)
+        request = (
+            add_raft_voter.Request(
+                cluster_id=None, voter_id=node_id, voter_directory_id=directory, listeners=[listener]
+            )
+            if adds
+            else remove_raft_voter.Request(cluster_id=None, voter_id=node_id, voter_directory_id=directory)
+        )
+        name = "AddRaftVoter" if adds else "RemoveRaftVoter"
+        told = await client.ask(client.any_broker(), name, request, limit_s=CHANGE_LIMIT_S)
+        if told.error_code:
+            raise Refused(told.error_code)
+
+    def check(self, machines: list[SimMachine], history: History) -> None:
+        """What was answered is so, for whoever leads in the end."""
+        for machine in machines:
+            if machine.node is not None and machine.node.broker.quorum.is_active:
+                found = machine.node.broker.quorum.voters.ids
+                for node_id, votes in self._votes.items():
+                    if node_id not in self._doubtful and votes != (node_id in found):
+                        history.breach(f"{node_id} was {'added' if votes else 'removed'}, and the voters are {found}")
+
+
+class VoterLaws:
+    """What every node's log says of voters, held against what was committed anywhere, and against Raft."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._committed: dict[int, tuple[str, tuple[int, ...]]] = {}
+
+    def look(self, name: str, quorum: Quorum) -> None:
+        """Voters committed at an offset are the same everywhere, and one change at a time is under way."""
+        said = quorum.voters.history
+        open_changes = 0
+        for before, after in itertools.pairwise(said):
+            if after.end > quorum.state.high_watermark:
+                open_changes += 1
+            else:
+                known, voters = self._committed.setdefault(after.end, (name, after.voters.ids))
+                here = after.voters.ids
+                if voters != here:
+                    self._history.breach(f"voters up to offset {after.end}: {voters} for {known}, {here} for {name}")
+            if before.end and len({*before.voters.ids} ^ {*after.voters.ids}) > 1:
+                self._history.breach(f"{name}: voters {before.voters.ids} became {after.voters.ids} in one change")
+        if quorum.is_leader and open_changes > 1:
+            self._history.breach(f"{name} leads with {open_changes} changes of voters that have not committed")

@@ -1,0 +1,217 @@
+"""Nodes on simulated machines: started, stopped, killed, cut off from power; the product's own `Node` inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from kpybroker.config import BrokerConfig
+from kpybroker.errors import ConfigError
+from kpybroker.server.node import Node
+from kpybroker.sim.cluster.setup import NodeSetup
+from kpybroker.sim.world.disk import SimDisk
+from kpybroker.sim.world.history import WALL_BEGINS_MS, History
+from kpybroker.sim.world.loop import Owner, VirtualLoop
+from kpybroker.sim.world.network import Fabric, SimNetwork
+from kpybroker.sim.world.storage import Storage
+
+RESTART_AFTER_S = 1.0
+STOP_PATIENCE_S = 30.0
+
+
+class SimWorld:
+    """The four doors of one process."""
+
+    def __init__(self, machine: SimMachine, owner: Owner, number: int, storage: Storage) -> None:
+        self._machine = machine
+        self.random = Random(f"{machine.seed} {machine.setup.node_id} {number}")
+        self.network = SimNetwork(machine.fabric, machine.setup.address, owner)
+        self.disk = SimDisk(storage, machine.loop, owner, number, Random(self.random.random()), self.wall_ms)
+
+    def wall_ms(self) -> int:
+        return self._machine.wall_ms()
+
+    def steady_ms(self) -> int:
+        return int(self._machine.loop.time() * 1000)
+
+
+class Process:
+    """One run of a node, from its start to its end."""
+
+    def __init__(self, machine: SimMachine, number: int, storage: Storage) -> None:
+        self.owner = Owner(f"node {machine.setup.node_id} run {number}")
+        self.world = SimWorld(machine, self.owner, number, storage)
+        self.node: Node | None = None
+        """None until it has started."""
+        self.stopping = False
+
+
+class SimMachine:
+    """A machine with a disk, a clock and a place on the network, and the node that runs on it, or does not."""
+
+    def __init__(self, setup: NodeSetup, seed: int, loop: VirtualLoop, fabric: Fabric, history: History) -> None:
+        self.setup = setup
+        self.seed = seed
+        self.loop = loop
+        self.fabric = fabric
+        self.history = history
+        self.storage = Storage()
+        self.storage.folder("/")
+        self.random = Random(f"{seed} machine {setup.node_id}")
+        self.skew_ms = 0
+        self.process: Process | None = None
+        self.wanted = True
+        """It shall run: what ends by itself is started again."""
+        self.had_disk_trouble = False
+        self._runs = 0
+        self._config = BrokerConfig.parse(setup.properties)
+
+    @property
+    def name(self) -> str:
+        return f"node {self.setup.node_id}"
+
+    @property
+    def node(self) -> Node | None:
+        """The node, if it has started and nobody is stopping it."""
+        process = self.process
+        return None if process is None or process.stopping or not process.owner.alive else process.node
+
+    def wall_ms(self) -> int:
+        return WALL_BEGINS_MS + round(self.loop.time() * 1000) + self.skew_ms
+
+    def mend(self) -> None:
+        """Disk, clock and process are as they should be."""
+        self.storage.mend()
+        self.skew_ms = 0
+        self.wanted = True
+        self.put_out_fuse()
+        if self.process is not None:
+            self.loop.go_on(self.process.owner)
+
+    # ---- life
+
+    def start(self) -> None:
+        """Power and process on."""
+        assert self.process is None, "it runs already"
+        self.wanted = True
+        self.fabric.power(self.setup.address, True)
+        self._runs += 1
+        process = self.process = Process(self, self._runs, self.storage)
+        self.history.note("node", f"{self.name} starts, run {self._runs}")
+        with self.loop.acting(process.owner):
+            running = self.loop.create_task(self._run(process))
+        running.add_done_callback(lambda done: self._crashed(process, done))
+
+    async def _run(self, process: Process) -> None:
+        try:
+            process.node = await Node.start(process.world, self._config)
+        except ConfigError as problem:
+            self._end(process, f"does not start: {problem}")
+            return
+        self.history.note("node", f"{self.name} serves")
+        why = await asyncio.shield(process.node.failed)
+        if process.stopping:
+            return  # whoever runs a node stops it once
+        process.stopping = True
+        await process.node.stop()
+        self._end(process, f"gave up: {why}")
+
+    def _crashed(self, process: Process, running: asyncio.Task[None]) -> None:
+        """What a start or a stop raises besides ConfigError is a traceback on somebody's screen."""
+        if process.owner.alive and not running.cancelled() and (raised := running.exception()) is not None:
+            self.loop.on_problem(process.owner, "the node crashed", raised)
+            self._end(process, "crashed")
+
+    def _end(self, process: Process, why: str) -> None:
+        """The process has ended by itself; somebody starts it again."""
+        self.history.note("node", f"{self.name} {why}")
+        self.history.count("ended by itself")
+        self.loop.soon_for(self.loop.simulation, self._ended, process)
+
+    def _ended(self, process: Process) -> None:
+        if self.process is process:
+            self._bury(process)
+            self.loop.call_later(RESTART_AFTER_S, self._start_again)
+
+    def _start_again(self) -> None:
+        if self.wanted and self.process is None:
+            self.start()
+
+    def kill(self, why: str = "is killed") -> None:
+        """SIGKILL. What it wrote is in the page cache."""
+        if self.process is not None:
+            self.history.note("node", f"{self.name} {why}")
+            self._bury(self.process)
+
+    def _bury(self, process: Process) -> None:
+        process.owner.alive = False
+        self.fabric.kill(process.owner, self.setup.address)
+        process.world.disk.let_go()
+        self.loop.bury(process.owner)
+        self.process = None
+
+    def lose_power(self) -> None:
+        """The machine is off: what was not synced may be gone, and nobody is told anything."""
+        self.fabric.power(self.setup.address, False)
+        self.kill("loses power")
+        lost = self.storage.lose_power(self.random)
+        self.history.note("disk", f"{self.name} lost {lost} changes")
+        self.history.count("changes lost", lost)
+
+    def lose_directory(self) -> None:
+        """Its disk is gone, and with it the process; there is an empty one when it starts again."""
+        self.kill("loses its disk")
+        self.storage.lose_everything()
+        self.history.count("directories lost")
+
+    def light_fuse(self, changes: int, *, takes_power: Callable[[], bool]) -> None:
+        """It dies in the middle of a coming change of its disk."""
+        process = self.process
+        if process is None:
+            return
+
+        def burnt() -> None:
+            self.history.note("node", f"{self.name} dies in a change of its disk")
+            self.loop.soon_for(self.loop.simulation, self._burnt, process, takes_power)
+
+        process.world.disk.fuse = changes
+        process.world.disk.on_fuse = burnt
+
+    def put_out_fuse(self) -> None:
+        if self.process is not None:
+            self.process.world.disk.fuse = -1
+
+    def _burnt(self, process: Process, takes_power: Callable[[], bool]) -> None:
+        if self.process is not process:
+            return
+        if takes_power():
+            self.lose_power()
+        else:
+            self.kill("is dead")
+        self.loop.call_later(RESTART_AFTER_S, self._start_again)
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL for one that does not end."""
+        process = self.process
+        if process is None or process.node is None or process.stopping:
+            self.kill("is killed while starting or stopping")
+            return
+        process.stopping = True
+        self.history.note("node", f"{self.name} is asked to stop")
+        with self.loop.acting(process.owner):
+            ending = self.loop.create_task(process.node.stop())
+        deadline = self.loop.time() + STOP_PATIENCE_S
+        while not ending.done() and process.owner.alive and self.loop.time() < deadline:
+            await asyncio.sleep(0.05)
+        if self.process is process:
+            self.kill("has stopped" if ending.done() else "did not stop, is killed")
+
+    def pause(self, on: bool) -> None:
+        """SIGSTOP and SIGCONT."""
+        if self.process is not None:
+            self.history.note("node", f"{self.name} is {'halted' if on else 'going on'}")
+            if on:
+                self.loop.halt(self.process.owner)
+            else:
+                self.loop.go_on(self.process.owner)

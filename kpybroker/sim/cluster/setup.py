@@ -1,0 +1,384 @@
+"""What a seed decides before anything runs: the nodes, their settings, the weather, the workload, the faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from kpybroker.sim.laws.tables import Forgetting
+from kpybroker.sim.world.network import Weather
+from kpybroker.storage.dirs.formatting import encode_id
+
+CLIENT_PORT = 9092
+CONTROLLER_PORT = 9093
+CALM = Weather()
+WEATHERS = (
+    CALM,
+    Weather(0.0001, 0.0001, 0.0, 0.0, 0.0),
+    Weather(0.001, 0.004, 0.01, 0.3, 0.3),
+    Weather(0.02, 0.03, 0.02, 1.0, 0.1),
+)
+ONE_BROKER_FAULTS = (
+    "crash",
+    "power_loss",
+    "fuse",
+    "pause",
+    "restart",
+    "cut_clients",
+    "slow_clients",
+    "reset",
+    "fsync_stall",
+    "disk_full",
+    "disk_error",
+    "clock_skew",
+)
+MANY_BROKERS_FAULTS = (*ONE_BROKER_FAULTS, "partition", "one_way", "isolate", "slow_node", "deaf")
+REPLICAS_MAX = 3
+RETENTION_MS = 8000
+VOTERS_ODDS = 0.3
+SYNCS_S = ((0.0005, 0.004), (0.0005, 0.004), (0.01, 0.06))
+"""Two quick disks and a slow one, on which what is not synced yet is seldom nothing."""
+SHARERS_ODDS = 0.6
+SHARERS_SESSION_MS = 6000
+TRANSACTIONS_ODDS = 0.4
+TABLE = "table"
+"""The topic that is compacted."""
+TABLE_ODDS = 0.3
+LOG_DIRS = ("/data", "/more")
+SEVERAL_ODDS = 0.25
+"""How often brokers have both."""
+REMAKES_ODDS = 0.2
+OUTPUTS = "outputs"
+"""The topic that transformers write to."""
+LOSES_UNSYNCED = ("power_loss",)
+LOST_DIRECTORY = "lost_directory"
+LOST_DIRECTORY_ODDS = 0.25
+BAD_FILE = "bad_file"
+SHORT_DESCRIPTORS = "short_descriptors"
+FILE_FAULTS_ODDS = 0.3
+WRITE_STALL = "write_stall"
+WRITE_STALL_ODDS = 0.3
+DISK_HANG = "disk_hang"
+DISK_HANG_ODDS = 0.2
+
+
+@dataclass(frozen=True)
+class NodeSetup:
+    """One node: its id, its address, and Kafka's settings for it."""
+
+    node_id: int
+    address: str
+    properties: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that is not chance on the way."""
+
+    seed: int
+    nodes: tuple[NodeSetup, ...]
+    trouble_s: float
+    faults: tuple[str, ...]
+    """Which faults happen; none, in a quiet run."""
+    pause_between_s: float
+    weather: Weather
+    outlives_power: bool
+    """What is acknowledged is on a disk; else it is in the page caches of all who are in sync."""
+    survives: tuple[int, ...]
+    """What was acknowledged with these acks may not be lost under these faults and settings."""
+    replicas: int
+    """What topics have at most."""
+    topics: tuple[TopicSetup, ...]
+    producers: int
+    consumers: int
+    members: int
+    committers: int
+    sharers: int
+    """Members of the consumer protocol."""
+    transactors: int
+    transformers: int
+    cold_odds: float
+    window_bytes: int
+    sync_s: tuple[float, float]
+    """How long a sync takes: from, to."""
+    spare: int
+    """How many nodes may be down or unreachable at once."""
+    voters_change: bool
+    """The log names the voters, and an operator removes and adds them."""
+    table: TopicSetup | None = None
+    """A topic with keys that is compacted; the logs of the coordinators are too, where there is one."""
+    keepers: int = 0
+    """Who writes to it."""
+    bookkeepers: int = 0
+    """Who does in transactions."""
+    forgetting: Forgetting | None = None
+    remakes: bool = False
+    """Somebody makes a topic again and again."""
+    log_dirs: tuple[str, ...] = LOG_DIRS[:1]
+    moves_bytes_s: int | None = None
+    """What moves between them are limited to, so that they are under way while other things happen."""
+    actors: tuple[str, ...] = ()
+    """Those with a chance of their own (`actors/catalog.py`)."""
+
+
+@dataclass(frozen=True)
+class TopicSetup:
+    """A topic of the workload."""
+
+    name: str
+    partitions: int
+    replicas: int
+    configs: dict[str, str]
+
+
+def setup_of(
+    seed: int,
+    *,
+    brokers: int = 1,
+    replicas: int | None = None,
+    faults: tuple[str, ...] | None = None,
+    transacts: bool = False,
+    compacts: bool = False,
+    moves: bool = False,
+) -> Setup:
+    """Draw the setup of a seed. `replicas` is what topics have at most (3), `faults` limits which may be chosen;
+    `transacts`, `compacts` and `moves` ask for transactions, a compacted topic, several log directories."""
+    most = min(replicas or REPLICAS_MAX, brokers)
+    random = Random(f"setup {seed} {brokers}")
+    fsync = random.choice(("always", "always", "page-cache"))
+    offered = _offered(faults, brokers, most, fsync)
+    chosen = tuple(name for name in offered if random.random() < 0.6) or offered
+    shared = _shared_properties(random, fsync, most)
+    fewest = 1 if fsync == "always" or "power_loss" not in chosen else most
+    topics = tuple(_topic(random, number, fewest, most) for number in range(random.randint(1, 3)))
+    if _loses_directories(seed, brokers, most, faults):
+        chosen = (*(name for name in chosen if name != LOST_DIRECTORY), LOST_DIRECTORY)
+        topics = tuple(replace(topic, replicas=most) for topic in topics)  # one replica alone cannot be lost
+    changing = _changes_voters(seed, brokers, chosen)
+    shared["replica.lag.time.max.ms"] = Random(f"lag {seed} {brokers}").choice(("1500", "30000"))
+    transacting = Random(f"transactions {seed} {brokers}")
+    transactors = transacting.choice((1, 2)) if transacting.random() < TRANSACTIONS_ODDS or transacts else 0
+    transformers = transacting.choice((1, 2) if transacts else (0, 1, 2)) if transactors else 0
+    shared.update(_transaction_properties(transacting, most))
+    topics = _with_outputs(tuple(_less_in_sync(topic, transacting) for topic in topics), most, transformers)
+    sharing = Random(f"sharing {seed} {brokers}")
+    shared.update(_sharing_properties(sharing))
+    sharers = sharing.choice((2, 3)) if sharing.random() < SHARERS_ODDS and not transactors else 0
+    setup = Setup(
+        seed=seed,
+        nodes=_nodes(brokers, shared, changing=changing),
+        trouble_s=random.uniform(15, 35) * (1.0 if brokers == 1 else 0.6 if transactors else 0.8),
+        faults=chosen,
+        pause_between_s=random.choice((0.5, 2.0, 5.0)),
+        weather=random.choice(WEATHERS),
+        outlives_power=fsync == "always",
+        survives=(-1, 1) if brokers == 1 and "power_loss" not in chosen else (-1,),
+        replicas=most,
+        topics=topics,
+        producers=1 if transactors else random.randint(2, 4),
+        consumers=1 if transactors else random.randint(1, 2),
+        members=(sharing.choice((0, 0, 1, 2)) if sharers else 0 if transactors else random.choice((0, 2, 3))),
+        committers=random.randint(0, 2),
+        sharers=sharers,
+        transactors=transactors,
+        transformers=transformers,
+        cold_odds=random.choice((0.0, 0.0, 0.3)),
+        window_bytes=random.choice((65536, 65536, 4000)),
+        sync_s=Random(f"syncs {seed} {brokers}").choice(SYNCS_S),
+        spare=(brokers - 1) // 2 if brokers > 1 else 1,
+        voters_change=changing,
+    )
+    setup = _with_remaking(_with_table(setup, brokers, compacts=compacts), brokers)
+    setup = _with_file_faults(_with_directories(setup, brokers, moves=moves), brokers, faults)
+    return _with_disk_hangs(_with_write_stalls(setup, brokers, faults), brokers, faults)
+
+
+def _offered(faults: tuple[str, ...] | None, brokers: int, most: int, fsync: str) -> tuple[str, ...]:
+    """The faults that may be chosen."""
+    offered = faults if faults is not None else (ONE_BROKER_FAULTS if brokers == 1 else MANY_BROKERS_FAULTS)
+    if fsync != "always" and most < REPLICAS_MAX:
+        # what is acknowledged is in the page cache only: that survives a process, not its machine
+        offered = tuple(name for name in offered if name not in LOSES_UNSYNCED)
+    return offered
+
+
+def _with_outputs(topics: tuple[TopicSetup, ...], most: int, transformers: int) -> tuple[TopicSetup, ...]:
+    if not transformers:
+        return topics
+    return (*topics, TopicSetup(OUTPUTS, 1, most, topics[0].configs if topics[0].replicas == most else {}))
+
+
+def _changes_voters(seed: int, brokers: int, chosen: tuple[str, ...]) -> bool:
+    """A chance of its own, too; a directory that is formatted anew would have the voters of the first day."""
+    may = brokers > 2 and LOST_DIRECTORY not in chosen
+    return may and Random(f"voters {seed} {brokers}").random() < VOTERS_ODDS
+
+
+def _loses_directories(seed: int, brokers: int, most: int, faults: tuple[str, ...] | None) -> bool:
+    """A chance of its own, so that all other draws of a seed are what they were without this fault."""
+    if faults is not None:
+        return LOST_DIRECTORY in faults
+    drawn = Random(f"lost directory {seed} {brokers}").random() < LOST_DIRECTORY_ODDS
+    return drawn and brokers >= REPLICAS_MAX and most >= REPLICAS_MAX
+
+
+def _shared_properties(random: Random, fsync: str, replicas: int) -> dict[str, str]:
+    return {
+        "kpybroker.fsync": fsync,
+        "kpybroker.max.open.files": random.choice(("16", "512")),
+        "log.index.interval.bytes": random.choice(("0", "200", "4096")),
+        "log.flush.offset.checkpoint.interval.ms": random.choice(("1000", "5000", "60000")),
+        "log.segment.delete.delay.ms": random.choice(("0", "1000", "60000")),
+        "metadata.log.max.record.bytes.between.snapshots": random.choice(("500", "3000", "20971520")),
+        "offsets.topic.num.partitions": random.choice(("1", "3")),
+        "offsets.topic.replication.factor": str(replicas),
+        "offsets.topic.segment.bytes": random.choice(("1048576", "104857600")),
+        "max.incremental.fetch.session.cache.slots": random.choice(("0", "3", "1000")),
+        "group.initial.rebalance.delay.ms": random.choice(("0", "500")),
+        "auto.create.topics.enable": "false",
+    }
+
+
+def _sharing_properties(random: Random) -> dict[str, str]:
+    return {
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": str(SHARERS_SESSION_MS),
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "500",
+        "group.consumer.assignment.interval.ms": random.choice(("0", "1000")),
+    }
+
+
+def _less_in_sync(topic: TopicSetup, random: Random) -> TopicSetup:
+    """Some are written to while one replica alone is in sync: it will be waited for."""
+    if "min.insync.replicas" not in topic.configs or random.random() < 0.6:
+        return topic
+    return replace(topic, configs={**topic.configs, "min.insync.replicas": "1"})
+
+
+def _transaction_properties(random: Random, replicas: int) -> dict[str, str]:
+    return {
+        "transaction.state.log.num.partitions": random.choice(("1", "3")),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": random.choice(("1", "2")) if replicas == REPLICAS_MAX else "1",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": random.choice(("100", "1000")),
+    }
+
+
+def _topic(random: Random, number: int, fewest: int, most: int) -> TopicSetup:
+    replicas = random.choice((fewest, most, most))
+    configs = {"internal.segment.bytes": random.choice(("900", "3000", "100000"))}
+    if replicas == REPLICAS_MAX:
+        configs["min.insync.replicas"] = "2"
+    return TopicSetup(f"topic{number}", random.randint(1, 3), replicas, configs)
+
+
+def _with_table(setup: Setup, brokers: int, *, compacts: bool) -> Setup:
+    """A chance of its own, so that all other draws of a seed are what they were without a table."""
+    random = Random(f"cleaning {setup.seed} {brokers}")
+    if random.random() >= TABLE_ODDS and not compacts:
+        return setup
+    deletes = random.random() < 0.25
+    tombstones_ms = random.choice((500, 86_400_000))
+    configs = {
+        "cleanup.policy": "compact,delete" if deletes else "compact",
+        "internal.segment.bytes": random.choice(("900", "900", "3000")),
+        "min.cleanable.dirty.ratio": random.choice(("0.0", "0.2")),
+        "delete.retention.ms": str(tombstones_ms),
+        "min.compaction.lag.ms": random.choice(("0", "0", "1000")),
+        "max.compaction.lag.ms": random.choice(("9223372036854775807", "1500")),
+        "retention.ms": str(RETENTION_MS) if deletes else "-1",
+    }
+    if setup.replicas == REPLICAS_MAX:
+        configs["min.insync.replicas"] = "2"
+    properties = {
+        "log.cleaner.backoff.ms": random.choice(("300", "1500")),
+        "log.cleaner.dedupe.buffer.size": "1800000",
+        "log.cleaner.io.buffer.load.factor": random.choice(("0.0005", "0.9")),  # for some ten keys a pass, or for all
+        "log.cleaner.min.cleanable.ratio": "0.1",
+        "log.initial.task.delay.ms": "500",
+        "log.retention.check.interval.ms": "1000",
+    }
+    is_timely = "clock_skew" not in setup.faults  # else the brokers may think it much later
+    forgetting = Forgetting(tombstones_ms / 1000 if is_timely else 0.0)
+    if deletes:
+        forgetting = replace(forgetting, records_s=RETENTION_MS / 1000 if is_timely else 0.0)
+    return replace(
+        setup,
+        nodes=tuple(replace(node, properties={**node.properties, **properties}) for node in setup.nodes),
+        table=TopicSetup(TABLE, random.randint(1, 2), setup.replicas, configs),
+        producers=1,
+        keepers=random.choice((1, 2)),
+        bookkeepers=random.choice((0, 1)),
+        forgetting=forgetting,
+    )
+
+
+def _with_remaking(setup: Setup, brokers: int) -> Setup:
+    """A chance of its own, too."""
+    return replace(setup, remakes=Random(f"remaking {setup.seed} {brokers}").random() < REMAKES_ODDS)
+
+
+def _with_directories(setup: Setup, brokers: int, *, moves: bool) -> Setup:
+    """A chance of its own, too."""
+    random = Random(f"log dirs {setup.seed} {brokers}")
+    if random.random() >= SEVERAL_ODDS and not moves:
+        return setup
+    log_dirs = {"log.dirs": ",".join(LOG_DIRS)}
+    nodes = tuple(replace(node, properties={**node.properties, **log_dirs}) for node in setup.nodes)
+    return replace(setup, nodes=nodes, log_dirs=LOG_DIRS, moves_bytes_s=random.choice((None, 3000)))
+
+
+def _with_file_faults(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
+    """A chance of its own, too; indexes are small then, so that they are saved while they fill."""
+    random = Random(f"file faults {setup.seed} {brokers}")
+    drawn = random.random() < FILE_FAULTS_ODDS
+    some: tuple[str, ...] = random.choice(((BAD_FILE,), (SHORT_DESCRIPTORS,), (BAD_FILE, SHORT_DESCRIPTORS)))
+    if faults is not None:
+        some = tuple(name for name in (BAD_FILE, SHORT_DESCRIPTORS) if name in faults)
+    if not some or not (drawn or faults is not None):
+        return setup
+    index_bytes = {"segment.index.bytes": random.choice(("96", "240", "960"))}
+    topics = tuple(replace(topic, configs={**topic.configs, **index_bytes}) for topic in setup.topics)
+    others = tuple(name for name in setup.faults if name not in some)
+    return replace(setup, topics=topics, faults=(*others, *some))
+
+
+def _with_write_stalls(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
+    """A chance of its own, too."""
+    if faults is not None or Random(f"write stall {setup.seed} {brokers}").random() >= WRITE_STALL_ODDS:
+        return setup
+    return replace(setup, faults=(*setup.faults, WRITE_STALL))
+
+
+def _with_disk_hangs(setup: Setup, brokers: int, faults: tuple[str, ...] | None) -> Setup:
+    """A chance of its own, too, where others can go on."""
+    if faults is not None or brokers == 1 or Random(f"disk hang {setup.seed} {brokers}").random() >= DISK_HANG_ODDS:
+        return setup
+    return replace(setup, faults=(*setup.faults, DISK_HANG))
+
+
+def directory_of(node_id: int) -> bytes:
+    """The directory that a voter has, where the log names the voters from the first day on."""
+    return bytes([node_id]) * 16
+
+
+def _nodes(brokers: int, shared: dict[str, str], *, changing: bool) -> tuple[NodeSetup, ...]:
+    addresses = {node_id: f"10.0.0.{node_id}" for node_id in range(1, brokers + 1)}
+    voters = {}
+    if brokers > 1:
+        listed = ",".join(f"{node_id}@{address}:{CONTROLLER_PORT}" for node_id, address in addresses.items())
+        voters = {"controller.quorum.voters": listed}
+    if changing:
+        first = {node_id: encode_id(directory_of(node_id)) for node_id in addresses}
+        listed = ",".join(f"{node_id}@{addresses[node_id]}:{CONTROLLER_PORT}:{text}" for node_id, text in first.items())
+        servers = ",".join(f"{address}:{CONTROLLER_PORT}" for address in addresses.values())
+        voters = {"kpybroker.initial.controllers": listed, "controller.quorum.bootstrap.servers": servers}
+    nodes = []
+    for node_id, address in addresses.items():
+        listeners = f"PLAINTEXT://{address}:{CLIENT_PORT}"
+        if brokers > 1:
+            listeners += f",CONTROLLER://{address}:{CONTROLLER_PORT}"
+        own = {"node.id": str(node_id), "log.dirs": LOG_DIRS[0], "listeners": listeners}
+        nodes.append(NodeSetup(node_id, address, {**shared, **voters, **own}))
+    return tuple(nodes)

@@ -1,0 +1,82 @@
+"""A compacted topic is a table: whoever reads it whole ends with the newest record of each key."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kpybroker.sim.world.history import History, Place, Sent
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """What a table may forget, by the age of records in seconds."""
+
+    tombstones_s: float
+    """A tombstone of that age is not there for everybody: a replica that was away may have what it deleted."""
+    records_s: float = math.inf
+    """A record of that age may have been deleted by retention."""
+
+
+def is_settled(sent: Sent) -> bool:
+    """It is there for readers of committed records, for good, and where it is was told."""
+    is_there = sent.is_acked and sent.offset >= 0
+    return is_there and (sent.transaction is None or sent.transaction.is_committed is True)
+
+
+def is_void(sent: Sent) -> bool:
+    """It is of a transaction that will never be committed."""
+    transaction = sent.transaction
+    return transaction is not None and (transaction.is_committed is False or not transaction.commit_asked)
+
+
+def check_table(
+    history: History,
+    place: Place,
+    found: list[tuple[int, bytes]],
+    forgetting: Forgetting,
+    *,
+    end: int,
+    since_s: float = math.inf,
+) -> None:
+    """Hold what a reader of all committed records below `end` has found against what was acknowledged.
+
+    `since_s`: when it began, in a run that goes on: only keys are looked at that nobody has touched since, or may have.
+    """
+    where, ledger = f"{place[0]}-{place[1]}", history.ledger(place)
+    offsets: dict[bytes, int] = {}
+    newest: dict[bytes | None, int] = {}
+    for offset, value in found:
+        if value in offsets:
+            history.breach(f"{value!r} is in {where} twice, at {offsets[value]} and {offset}")
+        offsets[value] = offset
+        sent = ledger.sent[value]
+        newest[sent.key] = offset
+        if sent.is_acked and sent.offset not in (-1, offset):
+            history.breach(f"{value!r} was acknowledged at {sent.offset} of {where} and is at {offset}")
+        if is_void(sent):
+            history.breach(f"{value!r} of {where} was never committed, and is shown at {offset}")
+    by_key: dict[bytes | None, list[Sent]] = {}
+    for sent in ledger.sent.values():
+        if not is_void(sent):
+            by_key.setdefault(sent.key, []).append(sent)
+    for key, sents in by_key.items():
+        if since_s < math.inf and not all(is_settled(sent) and sent.at_s < since_s for sent in sents):
+            continue
+        last = max((sent for sent in sents if is_settled(sent)), key=lambda sent: sent.offset, default=None)
+        if last is None or last.offset >= end or newest.get(key, -1) >= last.offset:
+            continue
+        if not _may_be_forgotten(last, sents, forgetting, history.now_s):
+            at = newest.get(key, -1)
+            history.breach(f"of {key!r} {last.value!r} was acknowledged at {last.offset} of {where}, newest is {at}")
+
+
+def _may_be_forgotten(last: Sent, sents: list[Sent], forgetting: Forgetting, now_s: float) -> bool:
+    if last.at_s < now_s - forgetting.records_s:
+        return True
+    return any(
+        sent.is_tombstone
+        and (sent.offset >= last.offset or not is_settled(sent))
+        and sent.at_s < now_s - forgetting.tombstones_s
+        for sent in sents
+    )

@@ -1,0 +1,57 @@
+"""Nodes that say they have what is only in memory, on purpose. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from kpybroker.raft.log.metadata_log import MetadataLog
+from kpybroker.replication.follower import agenda, fetcher, following
+from kpybroker.replication.follower.following import Place
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.sim.cluster.setup import BAD_FILE
+from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.storage.log.log import Log
+
+
+def _place_of_what_is_queued(partition: Partition) -> Place:
+    return Place(partition.leader_epoch, partition.log.end, partition.log.epochs.latest)
+
+
+def _takes_into_memory(take: Callable[..., bool]) -> Callable[..., bool]:
+    """What comes from the leader is written by whatever flushes next."""
+
+    def careless(*given: Any) -> bool:
+        with patch.object(Log, "flush", lambda log: None):
+            return take(*given)
+
+    return careless
+
+
+async def _synced_already(_: MetadataLog) -> None:
+    """Nothing is waited for."""
+
+
+CLAIMERS = (
+    Mutant(
+        "a follower claims what it has not written",
+        (
+            Patch(agenda, "place_of", _place_of_what_is_queued),
+            Patch(fetcher, "place_of", _place_of_what_is_queued),
+            Patch(following, "place_of", _place_of_what_is_queued),
+            Patch(fetcher, "take", _takes_into_memory(following.take)),
+        ),
+        ("crash", BAD_FILE),
+        brokers=3,
+    ),
+    Mutant(
+        "a voter claims what it has not synced",
+        (
+            Patch(MetadataLog, "synced", _synced_already),
+            Patch(MetadataLog, "is_safe", property(lambda log: True)),
+        ),
+        ("fsync_stall", "crash"),
+        brokers=3,
+    ),
+)

@@ -1,0 +1,64 @@
+"""Broken log directories, on purpose: replicas that move between them, and what checkpoints say of who is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kpybroker.replication.node import moving
+from kpybroker.replication.node.directory_reports import Assignments
+from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.storage.dirs.futures import replace
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.log.log import Log
+
+FAULTS = ("crash", "partition", "isolate", "pause")
+
+
+def _replaces_too_early(world: Any, current: Log, future: Log, source: Any, target: Any) -> None:
+    if future.end > max(future.start, current.synced_end):
+        future.truncate_to(future.end - 1)
+    replace(world, current, future, source, target)
+
+
+def _does_nothing(*_: Any) -> None:
+    pass
+
+
+async def _forgets(assignments: Assignments, asked: dict[tuple[bytes, int], bytes]) -> bool:
+    for key in asked:
+        assignments.settled(*key)
+    return True
+
+
+def _keeps_the_files(directory: LogDirectory) -> None:
+    directory._stale.clear()
+
+
+MOVERS = (
+    Mutant(
+        "a replica that has moved lacks its last record",
+        (Patch(moving, "replace", _replaces_too_early),),
+        FAULTS,
+        brokers=3,
+        moves=True,
+    ),
+    Mutant(
+        "a future replica keeps what the current one has cut",
+        (Patch(moving, "_cut_like", _does_nothing),),
+        FAULTS,
+        brokers=3,
+        moves=True,
+    ),
+    Mutant(
+        "the controller is not told where replicas are",
+        (Patch(Assignments, "_send", _forgets),),
+        FAULTS,
+        brokers=3,
+        moves=True,
+    ),
+    Mutant(
+        "a topic that is made again begins where the old one did",
+        (Patch(LogDirectory, "_write_without_stale", _keeps_the_files),),
+        ("crash",),
+    ),
+)

@@ -1,0 +1,148 @@
+"""Broken brokers, on purpose: each mutant is a patch to the product that some seed must catch.
+
+`python -m kpybroker.sim.mutants.mutants` says for each which seed caught it, and with which sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kpybroker.handlers import list_offsets
+from kpybroker.machine.runner import Runner
+from kpybroker.metadata.image import Image
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.sim.actors.catalog import with_actors
+from kpybroker.sim.cluster.setup import setup_of
+from kpybroker.sim.mutants.actors import ACTOR_MUTANTS
+from kpybroker.sim.mutants.claims import CLAIMERS
+from kpybroker.sim.mutants.cleaning import CLEANERS
+from kpybroker.sim.mutants.cluster import THREE_BROKERS
+from kpybroker.sim.mutants.coordinators import COORDINATORS
+from kpybroker.sim.mutants.log_dirs import MOVERS
+from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.stalls import STALLS
+from kpybroker.sim.simulation import Outcome, Simulation
+from kpybroker.storage.log import recovery, syncing
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.producers.producers import ProducerStates
+
+SEEDS_MAX = 200
+
+
+async def _syncs_nothing(*_: Any) -> None:
+    """A sync that only says so."""
+
+
+def _names_nothing(*_: Any) -> None:
+    """Directories are not synced."""
+
+
+def _settles_at_once(runner: Runner, end: int, answers: Any) -> None:
+    for ticket, answer in answers:
+        runner._settle(ticket, answer)
+
+
+def _flushes_whatever_happens(flush: Callable[[Log], None]) -> Callable[[Log], None]:
+    def flush_anyway(log: Log, *, wait: bool = True) -> None:
+        segment = log.segments.active
+        try:
+            if log._queue:
+                log.world.disk.pwritev(segment.handle(), log._queue, segment.written_bytes)
+        except OSError:
+            pass  # nobody need know
+        log._queue.clear()
+        segment.written_bytes = segment.size_bytes
+        log.written_end = log.end
+
+    del flush
+    return flush_anyway
+
+
+def _forgets_producer_ids(records: Callable[[Image], Iterator[Any]]) -> Callable[[Image], Iterator[Any]]:
+    def without(image: Image) -> Iterator[Any]:
+        return (record for record in records(image) if type(record).__name__ != "ProducerIdsRecord")
+
+    return without
+
+
+def _latest_as_it_comes(look_up: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(partition: Partition, *rest: Any) -> Any:
+        partition.epoch_start = 0
+        return look_up(partition, *rest)
+
+    return answer
+
+
+POWER = ("power_loss", "fuse")
+ONE_BROKER = (
+    Mutant("an fsync of a log is lost", (Patch(syncing, "_sync_segment", _syncs_nothing),), POWER),
+    Mutant("names of new files are not synced", (Patch(syncing, "_sync_names", _names_nothing),), POWER),
+    Mutant(
+        "acknowledged when written, though fsync=always",
+        (Patch(Partition, "committable_end", property(lambda self: self.log.written_end)),),
+        POWER,
+    ),
+    Mutant(
+        "a failed write is passed over",
+        (Patch(Log, "flush", _flushes_whatever_happens(Log.flush)),),
+        ("disk_full", "disk_error"),
+    ),
+    Mutant("recovery does not check batches", (Patch(recovery, "_unsound", lambda batch, segment, end: ""),), POWER),
+    Mutant(
+        "recovery forgets what producers wrote",
+        (Patch(recovery, "load_producers", lambda *_: ProducerStates()),),
+        ("crash", "fuse"),
+    ),
+    Mutant("answers leave before their records commit", (Patch(Runner, "_hold", _settles_at_once),), POWER),
+    Mutant(
+        "snapshots forget producer ids",
+        (Patch(Image, "records", _forgets_producer_ids(Image.records)),),
+        ("crash", "restart"),
+    ),
+    Mutant(
+        "latest offsets before they are known",
+        (Patch(list_offsets, "_look_up", _latest_as_it_comes(list_offsets._look_up)),),
+        POWER,
+    ),
+)
+ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS)
+
+
+def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
+    """The first outcome that shows the mutant; None where it lives."""
+    with mutant.alive():
+        for seed in range(first, first + seeds_max):
+            faults = mutant.faults or None
+            drawn = {"transacts": mutant.transacts, "compacts": mutant.compacts, "moves": mutant.moves}
+            setup = setup_of(seed, brokers=mutant.brokers, faults=faults, **drawn)
+            setup = with_actors(setup, mutant.actors, only=True)
+            outcome = Simulation(setup, ends_at_breach=True).run()
+            if outcome.breaches:
+                return outcome
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kpybroker.sim.mutants.mutants", description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="seeds tried for each mutant at most")
+    parser.add_argument("--only", default="", help="those whose sentence has this in it")
+    given = parser.parse_args()
+    chosen = [mutant for mutant in ALL if given.only in mutant.says]
+    caught = 0
+    for mutant in chosen:
+        outcome = hunt(mutant, given.first, given.seeds)
+        if outcome is None:
+            print(f"LIVES    {mutant.says}: {given.seeds} seeds have shown nothing", flush=True)
+        else:
+            caught += 1
+            print(f"caught   {mutant.says}: seed {outcome.seed}, {outcome.breaches[0][:140]}", flush=True)
+    print(f"{caught} of {len(chosen)} mutants caught")
+    sys.exit(0 if caught == len(chosen) else 1)
+
+
+if __name__ == "__main__":
+    main()

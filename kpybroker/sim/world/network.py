@@ -1,0 +1,225 @@
+"""The simulated network: hosts, links that delay, stall and break, listeners, dialling.
+
+Streams are TCP's: bytes arrive late, in pieces, or not at all, but never out of order. What a broken link holds back is
+delivered when it is whole again, as TCP sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from kpybroker.sim.world.loop import Dead, Owner, VirtualLoop
+from kpybroker.sim.world.stream import Pipe, SimTransport
+
+if TYPE_CHECKING:
+    from kpybroker.sim.world.history import History
+
+CONNECT_LIMIT_S = 60.0
+EPHEMERAL_PORTS = 32768
+WINDOW_BYTES = 64 * 1024
+ANY_HOST = ("", "0.0.0.0", "::")
+
+
+@dataclass(slots=True)
+class Weather:
+    """How a link behaves: seconds of delay, the odds that a piece stalls, and for how long."""
+
+    delay_s: float = 0.0003
+    jitter_s: float = 0.0003
+    stall_odds: float = 0.002
+    stall_s: float = 0.08
+    split_odds: float = 0.05
+
+
+@dataclass(slots=True)
+class Link:
+    """One direction between two hosts."""
+
+    is_cut: bool = False
+    slow_s: float = 0.0
+    held: dict[Pipe, None] = field(default_factory=dict)
+    """Pipes that have something to deliver once the link is whole."""
+
+
+class Host:
+    """A machine on the network: it has power, or it answers nobody."""
+
+    __slots__ = ("address", "has_power", "listeners", "next_port", "transports")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.has_power = True
+        self.listeners: dict[int, SimListener] = {}
+        self.transports: dict[SimTransport, None] = {}
+        self.next_port = EPHEMERAL_PORTS
+
+
+class Fabric:
+    """Every host and every link."""
+
+    def __init__(self, loop: VirtualLoop, random: Random, history: History, weather: Weather) -> None:
+        self.loop = loop
+        self.random = random
+        self.history = history
+        self.weather = weather
+        self.window_bytes = WINDOW_BYTES
+        self.hosts: dict[str, Host] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+
+    def host(self, address: str) -> Host:
+        found = self.hosts.get(address)
+        if found is None:
+            found = self.hosts[address] = Host(address)
+        return found
+
+    def link(self, source: str, target: str) -> Link:
+        found = self._links.get((source, target))
+        if found is None:
+            found = self._links[source, target] = Link()
+        return found
+
+    def delay_s(self, link: Link) -> float:
+        random, weather = self.random.random, self.weather
+        delay = weather.delay_s + link.slow_s + random() * weather.jitter_s
+        if random() < weather.stall_odds:
+            delay += random() * weather.stall_s
+        return delay
+
+    # ---- faults
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing goes from source to target; the other direction is not touched."""
+        self.link(source, target).is_cut = True
+
+    def slow(self, source: str, target: str, seconds: float) -> None:
+        self.link(source, target).slow_s = seconds
+
+    def heal(self) -> None:
+        """Every link is whole and quick; what was held back goes on."""
+        for link in self._links.values():
+            link.is_cut, link.slow_s = False, 0.0
+            held, link.held = link.held, {}
+            for pipe in held:
+                pipe.go_on()
+
+    def calm(self) -> None:
+        """Healed, and the weather is fine from now on."""
+        self.heal()
+        self.weather = Weather()
+        self.window_bytes = WINDOW_BYTES
+
+    def reset_between(self, one: str, other: str) -> None:
+        """A middlebox forgets: all connections between two hosts are reset on both ends."""
+        for transport in list(self.host(one).transports):
+            if transport.remote[0] == other:
+                transport.reset()
+                transport.peer.reset()
+
+    def kill(self, owner: Owner, address: str) -> None:
+        """The process is gone: its host closes what it had, or, without power, says nothing at all."""
+        host = self.host(address)
+        for port, listener in list(host.listeners.items()):
+            if listener.owner is owner:
+                del host.listeners[port]
+        for transport in list(host.transports):
+            if transport.owner is owner:
+                transport.die(silently=not host.has_power)
+
+    def power(self, address: str, on: bool) -> None:
+        """Without power a host is silent; with it again, it answers streams of the time before with a reset."""
+        self.host(address).has_power = on
+        if on:
+            for (_, target), link in list(self._links.items()):
+                if target == address and not link.is_cut:
+                    held, link.held = link.held, {}
+                    for pipe in held:
+                        pipe.go_on()
+
+    def passes(self, source: str, target: str) -> bool:
+        return not self.link(source, target).is_cut and self.host(target).has_power
+
+
+class SimListener:
+    """A listening socket of one process."""
+
+    def __init__(self, host: Host, port: int, owner: Owner, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._host = host
+        self._port = port
+        self.owner = owner
+        self.factory = factory
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def close(self) -> None:
+        if self._host.listeners.get(self._port) is self:
+            del self._host.listeners[self._port]
+
+
+class SimNetwork:
+    """The network as one process sees it: the World's door."""
+
+    def __init__(self, fabric: Fabric, address: str, owner: Owner) -> None:
+        self._fabric = fabric
+        self.address = address
+        self._owner = owner
+
+    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> SimListener:
+        if not self._owner.alive:
+            raise Dead
+        here = self._fabric.host(self.address)
+        if host not in (*ANY_HOST, self.address, "127.0.0.1", "localhost"):
+            raise OSError(errno.EADDRNOTAVAIL, f"cannot assign {host}")
+        if port == 0:
+            port = self._take_port(here)
+        if port in here.listeners:
+            raise OSError(errno.EADDRINUSE, f"{self.address}:{port} is in use")
+        listener = here.listeners[port] = SimListener(here, port, self._owner, factory)
+        return listener
+
+    def _take_port(self, here: Host) -> int:
+        here.next_port += 1
+        return here.next_port
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """As Linux dials: SYNs after 1, 2, 4 ... seconds; refused at once where nobody listens."""
+        if not self._owner.alive:
+            raise Dead
+        fabric, here = self._fabric, self.address
+        target = here if host in ("127.0.0.1", "localhost") else host
+        began, patience = fabric.loop.time(), 1.0
+        while True:
+            await asyncio.sleep(fabric.delay_s(fabric.link(here, target)) + fabric.delay_s(fabric.link(target, here)))
+            if fabric.passes(here, target) and fabric.passes(target, here):
+                break
+            if fabric.loop.time() - began > CONNECT_LIMIT_S:
+                raise OSError(errno.ETIMEDOUT, f"{target}:{port} does not answer")
+            await asyncio.sleep(patience)
+            patience *= 2
+        listener = fabric.host(target).listeners.get(port)
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{target}:{port} refuses")
+        return self._join(factory, listener, (here, self._take_port(fabric.host(here))), (target, port))
+
+    def _join(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        listener: SimListener,
+        near: tuple[str, int],
+        far: tuple[str, int],
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        fabric = self._fabric
+        one = SimTransport(fabric, self._owner, near, far)
+        other = SimTransport(fabric, listener.owner, far, near)
+        one.join(other)
+        fabric.history.note("net", f"{near[0]}:{near[1]} connects to {far[0]}:{far[1]}")
+        fabric.loop.soon_for(listener.owner, other.begin, listener.factory)
+        return one, one.begin(factory)
