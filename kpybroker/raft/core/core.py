@@ -1,7 +1,7 @@
 """Raft as a function (KIP-595, KIP-996): what a node of the quorum does next, without clock, disk or network.
 
 `step(state, event, now_ms, chance)` gives the next state and the effects that the shell carries out in their order:
-what persists comes first. What a leader does stands in `raft.core.leading`; whether logs agree is `raft.core.divergence`'s part.
+what persists comes first. `leading` is what a leader does, `divergence` whether two logs agree.
 Who votes is what the node's log says last (KIP-853): the shell tells it before it asks for anything else.
 """
 

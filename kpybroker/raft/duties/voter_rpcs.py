@@ -1,7 +1,7 @@
 """What a node asks the voters: Vote, BeginQuorumEpoch, EndQuorumEpoch, each over a connection of its own per voter.
 
-A question that is not answered in time is dropped: `raft.core.core` asks again while it matters. A later question to the
-same voter takes the place of an earlier one.
+A request that is not answered in time is dropped: `raft.core` asks again while it matters. A later request to the
+same voter replaces an earlier one.
 """
 
 from __future__ import annotations
