@@ -69,7 +69,7 @@ sim-coverage: $(VENV)/ready               ## how much of replication, raft and g
 	$(BIN)/python -m kpybroker.sim.covered
 
 mutants: $(VENV)/ready                    ## broken brokers, on purpose: does a seed catch each?
-	$(BIN)/python -m kpybroker.sim.mutants.mutants
+	$(BIN)/python -m kpybroker.sim.mutants
 
 prerequisites: $(VENV)/ready
 	sh oracle/prerequisites.sh

@@ -17,13 +17,13 @@ from kpybroker.sim.clients import transforming
 from kpybroker.sim.clients.transacting import Ended, Session
 from kpybroker.sim.cluster.setup import DISK_HANG, OUTPUTS, Setup, setup_of
 from kpybroker.sim.mutants.actors import ACTOR_MUTANTS
+from kpybroker.sim.mutants.catalog import ONE_BROKER, hunt
 from kpybroker.sim.mutants.claims import CLAIMERS
 from kpybroker.sim.mutants.cleaning import CLEANERS
 from kpybroker.sim.mutants.cluster import THREE_BROKERS
 from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant
-from kpybroker.sim.mutants.mutants import ONE_BROKER, hunt
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import Outcome, Simulation
 from kpybroker.sim.world.history import Place, Sent
@@ -148,7 +148,7 @@ MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.says)
 def test_a_broken_cluster_is_caught_by_its_seed(mutant: Mutant) -> None:
     """The seed is noted, and is caught for the mutant's sake: it passes without."""
-    finds = f"`python -m kpybroker.sim.mutants.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
+    finds = f"`python -m kpybroker.sim.mutants --only {mutant.says!r}` finds a seed to note in {NOTES.name}"
     noted = re.search(rf"^\| {re.escape(mutant.says)} \| (\d+) \|$", NOTES.read_text(), re.MULTILINE)
     assert noted is not None, finds
     seed = int(noted[1])

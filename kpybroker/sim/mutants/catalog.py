@@ -1,6 +1,6 @@
 """Broken brokers, on purpose: each mutant is a patch to the product that some seed must catch.
 
-`python -m kpybroker.sim.mutants.mutants` says for each which seed caught it, and with which sentence.
+`python -m kpybroker.sim.mutants` says for each which seed caught it, and with which sentence.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m kpybroker.sim.mutants.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kpybroker.sim.mutants", description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="seeds tried for each mutant at most")
     parser.add_argument("--only", default="", help="those whose sentence has this in it")
@@ -142,7 +142,3 @@ def main() -> None:
             print(f"caught   {mutant.says}: seed {outcome.seed}, {outcome.breaches[0][:140]}", flush=True)
     print(f"{caught} of {len(chosen)} mutants caught")
     sys.exit(0 if caught == len(chosen) else 1)
-
-
-if __name__ == "__main__":
-    main()

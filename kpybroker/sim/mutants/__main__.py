@@ -1,0 +1,6 @@
+"""`python -m kpybroker.sim.mutants`: which seed catches each mutant?"""
+
+from kpybroker.sim.mutants.catalog import main
+
+if __name__ == "__main__":
+    main()
