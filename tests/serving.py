@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.server.node import Node
 from kpybroker.world.real import RealWorld
 
@@ -22,7 +22,7 @@ async def serving(directory: Path, properties: Mapping[str, str] | None = None, 
     """A node on a free port of 127.0.0.1, stopped cleanly at the end."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **SMALL, **(properties or {})}
     world = RealWorld(seed)
-    node = await Node.start(world, BrokerConfig.parse(settings))
+    node = await Node.start(world, parse_config(settings))
     try:
         yield node
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.world.real import RealWorld
 
@@ -59,9 +59,7 @@ class SetClocks(RealWorld):
 @pytest.mark.parametrize("jump_ms", [-10 * HOUR_MS, -1, 1, 10 * HOUR_MS])
 def test_a_metadata_snapshot_comes_at_its_interval(jump_ms: int) -> None:
     world = SetClocks(1)
-    snapshots = Snapshots(
-        world, BrokerConfig.parse({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere"
-    )
+    snapshots = Snapshots(world, parse_config({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere")
     snapshots.appended(10, world.wall_ms())
     world.ahead += jump_ms
     world.steady += HOUR_MS - 1
@@ -74,9 +72,7 @@ def test_a_metadata_snapshot_comes_at_its_interval(jump_ms: int) -> None:
 def test_what_an_earlier_run_wrote_waits_no_longer_than_the_interval(written_ms: int) -> None:
     """By a clock that was wrong perhaps."""
     world = SetClocks(1)
-    snapshots = Snapshots(
-        world, BrokerConfig.parse({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere"
-    )
+    snapshots = Snapshots(world, parse_config({"metadata.log.max.snapshot.interval.ms": str(HOUR_MS)}), "/nowhere")
     snapshots.appended(10, world.wall_ms() + written_ms)
     assert snapshots.is_due() == (written_ms < 0)
     world.steady += HOUR_MS

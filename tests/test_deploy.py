@@ -13,7 +13,7 @@ import yaml
 from compose_spec import ComposeSpecification, Service
 
 from kpybroker.cli.environment import read_environment, setting_name
-from kpybroker.config import BrokerConfig, parse_setting
+from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.server.metrics.endpoints import PATHS
 
@@ -40,7 +40,7 @@ def config_of(arguments: list[str]) -> BrokerConfig:
     """What `kpybroker serve --set=...` makes of them."""
     assert arguments[0] == "serve"
     assert all(argument.startswith("--set=") for argument in arguments[1:]), arguments
-    return BrokerConfig.parse(dict(parse_setting(argument.removeprefix("--set=")) for argument in arguments[1:]))
+    return parse_config(dict(parse_setting(argument.removeprefix("--set=")) for argument in arguments[1:]))
 
 
 def image_environment() -> dict[str, str]:
@@ -51,7 +51,7 @@ def image_environment() -> dict[str, str]:
 def config_in(service: dict[str, Any]) -> BrokerConfig:
     """What the image's own command makes of a service's environment."""
     environment = {name: str(value) for name, value in service["environment"].items()}
-    return BrokerConfig.parse(read_environment({**image_environment(), **environment}))
+    return parse_config(read_environment({**image_environment(), **environment}))
 
 
 def check_is_one_cluster(configs: list[BrokerConfig]) -> None:
@@ -253,7 +253,7 @@ def test_the_image_starts_a_broker() -> None:
     (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", DOCKERFILE, re.MULTILINE)
     (command,) = re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
     assert (yaml.safe_load(entry), yaml.safe_load(command)) == (["kpybroker"], ["serve", "--from-env"])
-    config = BrokerConfig.parse(read_environment(image_environment()))
+    config = parse_config(read_environment(image_environment()))
     exposed = {int(port) for port in re.findall(r"\d+", re.findall(r"^EXPOSE (.+)$", DOCKERFILE, re.MULTILINE)[0])}
     assert exposed == {config.listeners[0].port, config.controller_listeners[0].port, config.http_port}
     assert config.log_dirs == (re.findall(r"^VOLUME (\S+)$", DOCKERFILE, re.MULTILINE)[0],)

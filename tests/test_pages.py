@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from kpybroker.cli.app import app
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from tests import pages
 from tests.cli.shell import kpybroker_process
 
@@ -96,7 +96,7 @@ def test_every_target_of_make_is_one(page: str) -> None:
 @each_page
 def test_every_setting_on_a_command_line_is_one(page: str) -> None:
     for setting in re.findall(r"kpybroker (?:dev|serve)\b[^`\n]* --set[ =]([a-z.]+=\w+)", text_of(page)):
-        BrokerConfig.parse(dict([setting.split("=")]))
+        parse_config(dict([setting.split("=")]))
 
 
 def command_lines(page: str) -> list[str]:

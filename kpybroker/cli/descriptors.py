@@ -10,7 +10,7 @@ import logging
 import sys
 from typing import NamedTuple
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def keep_some_back(config: BrokerConfig) -> BrokerConfig:
     if CONNECTIONS not in config.static and found.connections < FEW:
         text = "%d file descriptors leave room for %d connections; raise `ulimit -n` for more"
         log.warning(text, allowed, found.connections)
-    return BrokerConfig.parse({**config.static, FILES: str(found.files), CONNECTIONS: str(found.connections)})
+    return parse_config({**config.static, FILES: str(found.files), CONNECTIONS: str(found.connections)})
 
 
 def kept_back(config: BrokerConfig) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from kpybroker.client.client import CommandFailed
-from kpybroker.config import BrokerConfig
+from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.controller.features import OF_THE_QUORUM, SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.raft.log.identity import FINALIZED_AT_FORMAT, wanted_format
@@ -76,7 +76,7 @@ def _configured(properties: Mapping[str, str], source: str, wishes: Wishes) -> B
         raise CommandFailed("--standalone, --no-initial-controllers and --initial-controllers cannot be used together")
     settings = {**properties, CLUSTER: wishes.cluster_id}
     told = "standalone" if wishes.standalone else "none" if wishes.none else wishes.initial
-    config = BrokerConfig.parse(settings, source)
+    config = parse_config(settings, source)
     is_controller = "controller" in config.process_roles
     if config.controller_quorum_voters:
         if wishes.standalone or wishes.initial is not None:
@@ -92,7 +92,7 @@ def _configured(properties: Mapping[str, str], source: str, wishes: Wishes) -> B
         )
     if wishes.standalone and not is_controller:
         raise CommandFailed("--standalone is for controllers, and process.roles lacks controller")
-    return config if told is None else BrokerConfig.parse({**settings, INITIAL: told}, source)
+    return config if told is None else parse_config({**settings, INITIAL: told}, source)
 
 
 def _levels(wishes: Wishes, *, is_dynamic: bool) -> dict[str, int]:
@@ -126,7 +126,7 @@ def _span(low: int, high: int) -> str:
 
 def describe(properties: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
     """What kafka-storage info prints: the lines, and the problems among them."""
-    config = BrokerConfig.parse(properties, source)
+    config = parse_config(properties, source)
     world = real_world()
     found: list[str] = []
     problems: list[str] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from kpybroker.config import BrokerConfig, parse_properties
+from kpybroker.config import BrokerConfig, parse_config, parse_properties
 from kpybroker.errors import ConfigError
 from kpybroker.storage.dirs.formatting import META_PROPERTIES, encode_id, random_id
 
@@ -37,7 +37,7 @@ class LocalNode(NamedTuple):
     @property
     def config(self) -> BrokerConfig:
         """Raises ConfigError."""
-        return BrokerConfig.parse(self.properties, "--set")
+        return parse_config(self.properties, "--set")
 
     @property
     def log_file(self) -> Path:

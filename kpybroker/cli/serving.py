@@ -21,7 +21,7 @@ from kpybroker.cli.descriptors import keep_some_back
 from kpybroker.cli.environment import read_environment
 from kpybroker.cli.local_cluster import BROKERS_MAX, LocalNode, Ports, Wanted, check_alone, plan
 from kpybroker.cli.properties import read_properties
-from kpybroker.config import BrokerConfig, parse_setting
+from kpybroker.config import BrokerConfig, parse_config, parse_setting
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.server.node import Node
@@ -85,7 +85,7 @@ def _dev_one(wanted: Wanted, directory: Path, lifetime: Lifetime) -> None:
         **_http(wanted.http_port),
         **wanted.settings,
     }
-    config = BrokerConfig.parse(properties, "--set")
+    config = parse_config(properties, "--set")
     try:
         _run(config, lifetime)
     except InUse as error:
@@ -161,7 +161,7 @@ def serve(
     elif config is not None:
         properties = read_properties(config)
     properties.update({**_http(http_port), **parse_settings(settings)})
-    _run(BrokerConfig.parse(properties, _source(config, environment)), lifetime)
+    _run(parse_config(properties, _source(config, environment)), lifetime)
 
 
 def _source(config: Path | None, environment: Mapping[str, str] | None) -> str:

@@ -3,7 +3,8 @@
 from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.listeners import Endpoint
 from kpybroker.config.log_settings import LogSettings
+from kpybroker.config.parsing import parse_config
 from kpybroker.config.properties import parse_properties, parse_setting
 from kpybroker.config.quorum import Voter
 
-__all__ = ["BrokerConfig", "Endpoint", "LogSettings", "Voter", "parse_properties", "parse_setting"]
+__all__ = ["BrokerConfig", "Endpoint", "LogSettings", "Voter", "parse_config", "parse_properties", "parse_setting"]

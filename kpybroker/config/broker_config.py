@@ -9,7 +9,6 @@ from posixpath import normpath
 from typing import Any
 
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
-from kpybroker.config.contradictions import check_fsync, contradictions
 from kpybroker.config.dynamic import topic_text, usable
 from kpybroker.config.effect import BROKER, LISTENER_PREFIX, TOPIC
 from kpybroker.config.key import Mode
@@ -22,7 +21,6 @@ from kpybroker.config.listeners import (
     parse_protocol_map,
 )
 from kpybroker.config.log_settings import LONG_MAX, LogSettings
-from kpybroker.config.properties import check_names, check_protection
 from kpybroker.config.quorum import (
     INITIAL,
     NO_CONTROLLERS,
@@ -51,7 +49,7 @@ NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.l
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    """A broker's settings in force, by Kafka's names in snake_case. Make one with `BrokerConfig.parse`.
+    """A broker's settings in force, by Kafka's names in snake_case. Make one with `parse_config`.
 
     `static` is what was given at start; `dynamic_default` and `dynamic_broker` are the ConfigRecords of BROKER ""
     and of this broker. `listeners` are those for clients; `controller_listeners` those of controller.listener.names.
@@ -197,25 +195,10 @@ class BrokerConfig:
     """What `describe` has said of topics under these settings."""
 
     @classmethod
-    def parse(cls, properties: Mapping[str, str] = NO_SETTINGS, source: str = "configuration") -> BrokerConfig:
-        """Check and read settings given as text. Raises ConfigError naming the setting, its value, what is expected."""
-        check_protection(properties, source)
-        check_names(properties, source)
-        static = {**NOT_GIVEN, **properties}
-        if "node.id" not in properties and "broker.id" in properties:
-            static["node.id"] = properties["broker.id"]
-        parsed = cls._of(static, NO_SETTINGS, NO_SETTINGS)
-        check_fsync(parsed, source)
-        for contradiction in contradictions(parsed):
-            raise ConfigError(f"{source}: {contradiction.reason}")
-        for name in TOPIC_KEYS:
-            parsed.check_topic_default(name)
-        return parsed
-
-    @classmethod
-    def _of(
+    def of(
         cls, static: Mapping[str, str], dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
     ) -> BrokerConfig:
+        """The view of three layers of settings, the last one winning. Raises ConfigError for a value out of range."""
         texts = {**static, **dynamic_default, **dynamic_broker}
         values: dict[str, Any] = {}
         for key in CHANGEABLE_KEYS.values():
@@ -239,7 +222,7 @@ class BrokerConfig:
         for_this = usable(BROKER, _changeable(broker), self.dynamic_broker)
         if for_all == self.dynamic_default and for_this == self.dynamic_broker:
             return self
-        return BrokerConfig._of(self.static, for_all, for_this)
+        return BrokerConfig.of(self.static, for_all, for_this)
 
     def connections_from(self, host: str) -> int:
         """How many connections one address may have."""

@@ -6,16 +6,14 @@ The rules are Kafka's answers to a table of settings (`tests/config/test_contrad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.effect import BROKER, newly_set
 from kpybroker.config.key import Effect
 from kpybroker.config.topic_keys import TOPIC_SYNONYMS
 from kpybroker.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kpybroker.config.broker_config import BrokerConfig
 
 GROUP_KINDS = ("consumer", "share", "streams")
 BOUNDED = (

@@ -14,7 +14,7 @@ from random import Random
 from time import process_time
 from typing import Any, NamedTuple
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.controller import commands as asked
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
@@ -57,7 +57,7 @@ class Plane:
     """A controller, its log's length, and the Image that all brokers share."""
 
     def __init__(self, brokers: int) -> None:
-        config = BrokerConfig.parse({"kpybroker.max.partitions": str(10**7)})
+        config = parse_config({"kpybroker.max.partitions": str(10**7)})
         self.machine = ControllerMachine(config, Random(1), lambda: self.end)
         self.image = Image()
         self.end = 0

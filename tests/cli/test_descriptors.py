@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kpybroker.cli.descriptors import OPEN_MAX, keep_some_back, kept_back, shares
-from kpybroker.config import BrokerConfig
+from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.errors import ConfigError
 
 CODE = (
@@ -17,7 +17,7 @@ CODE = (
     "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))\n"
     "from kpybroker.cli.descriptors import keep_some_back\n"
     "from kpybroker.config import BrokerConfig\n"
-    "config = keep_some_back(BrokerConfig.parse(dict(each.split('=') for each in sys.argv[3:])))\n"
+    "config = keep_some_back(parse_config(dict(each.split('=') for each in sys.argv[3:])))\n"
     "print(config.max_connections, config.max_open_files, *resource.getrlimit(resource.RLIMIT_NOFILE))\n"
 )
 
@@ -30,7 +30,7 @@ def told(soft: int, hard: int, *settings: str) -> tuple[list[int], str]:
 
 
 def config_of(*settings: str) -> BrokerConfig:
-    return BrokerConfig.parse(dict(each.split("=") for each in settings))
+    return parse_config(dict(each.split("=") for each in settings))
 
 
 def test_the_limit_of_connections_is_what_files_leave() -> None:

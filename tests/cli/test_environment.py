@@ -18,7 +18,7 @@ import yaml
 
 from kpybroker.cli.environment import DATA, NO_SETTINGS, read_environment, setting_name
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.world.real import real_world
 from tests.asking import make, put
 from tests.cli.shell import kpybroker_process
@@ -69,7 +69,7 @@ def test_a_file_gives_way_to_variables(tmp_path: Path) -> None:
 
 
 def test_who_says_nothing_gets_a_node_for_this_host() -> None:
-    config = BrokerConfig.parse(read_environment({"KAFKA_KPYBROKER_HTTP_PORT": "8080"}))
+    config = parse_config(read_environment({"KAFKA_KPYBROKER_HTTP_PORT": "8080"}))
     assert [(each.host, each.port) for each in config.advertised_listeners] == [("localhost", 9092)]
     assert config.process_roles == ("broker", "controller")
     assert config.log_dirs == (DATA,)

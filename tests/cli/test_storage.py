@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.config import parse_config
 from kpybroker.raft.log.snapshots import Snapshots
 from kpybroker.storage.dirs.directory import decode_id, read_properties
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, read_bootstrap
@@ -95,9 +96,8 @@ def test_several_first_voters_have_the_directories_that_they_were_promised(
 
 def _config(settings: Callable[..., Path]) -> object:
     from kpybroker.cli.properties import read_properties as read
-    from kpybroker.config import BrokerConfig
 
-    return BrokerConfig.parse(read(settings()), "test")
+    return parse_config(read(settings()), "test")
 
 
 def test_no_initial_controllers(shell: Shell, settings: Callable[..., Path], tmp_path: Path) -> None:

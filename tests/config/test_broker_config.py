@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.config import BrokerConfig, Endpoint, LogSettings
+from kpybroker.config import Endpoint, LogSettings, parse_config
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.describe import (
     BrokerLayers,
@@ -45,7 +45,7 @@ def layers(
     static: dict[str, str] | None = None, broker: dict[str, str] | None = None, default: dict[str, str] | None = None
 ) -> BrokerLayers:
     dynamic = (default or {}), (broker or {})
-    config = BrokerConfig.parse(static or {}).with_dynamic(*dynamic)
+    config = parse_config(static or {}).with_dynamic(*dynamic)
     return BrokerLayers(config, dynamic[1], dynamic[0])
 
 
@@ -78,7 +78,7 @@ def test_a_broker_describes_itself_as_the_oracle_does() -> None:
 
 
 def test_log_settings_take_the_topics_then_the_brokers_then_the_default() -> None:
-    config = BrokerConfig.parse({"log.retention.hours": "2", "log.roll.ms": "7000", "log.cleanup.policy": "compact"})
+    config = parse_config({"log.retention.hours": "2", "log.roll.ms": "7000", "log.cleanup.policy": "compact"})
     assert config.log_settings().retention_ms == 2 * 3_600_000
     assert config.log_settings().segment_ms == 7000
     assert config.log_settings().compacted
@@ -94,25 +94,25 @@ def test_log_settings_take_the_topics_then_the_brokers_then_the_default() -> Non
 
 
 def test_small_segments_are_for_tests() -> None:
-    settings = BrokerConfig.parse().log_settings({"internal.segment.bytes": "65536"})
+    settings = parse_config().log_settings({"internal.segment.bytes": "65536"})
     assert settings.segment_bytes == 65536
 
 
 def test_fsync_is_the_brokers() -> None:
-    assert BrokerConfig.parse({"kpybroker.fsync": "always"}).log_settings().fsync_always
+    assert parse_config({"kpybroker.fsync": "always"}).log_settings().fsync_always
     with pytest.raises(ConfigError, match=r"kpybroker.fsync.*page-cache, always"):
-        BrokerConfig.parse({"kpybroker.fsync": "sometimes"})
+        parse_config({"kpybroker.fsync": "sometimes"})
 
 
 @given(st.sampled_from(sorted(TOPIC_KEYS)))
 def test_a_topics_own_default_changes_nothing(name: str) -> None:
     default = TOPIC_KEYS[name].default
     if default is not None:
-        assert BrokerConfig.parse().log_settings({name: default}) == LogSettings()
+        assert parse_config().log_settings({name: default}) == LogSettings()
 
 
 def test_what_is_set_at_start_cannot_be_changed_by_records() -> None:
-    config = BrokerConfig.parse()
+    config = parse_config()
     changed = config.with_dynamic({"num.partitions": "9", "log.segment.bytes": "2000000", "no.such": "1"}, {})
     assert changed.num_partitions == config.num_partitions
     assert changed.log_settings().segment_bytes == 2_000_000
@@ -121,7 +121,7 @@ def test_what_is_set_at_start_cannot_be_changed_by_records() -> None:
 @pytest.mark.parametrize("bad", ["abc", "", "-99999999999999999999", "NaN", "9" * 5000])
 def test_dynamic_settings_that_cannot_be_applied_leave_the_last_good_ones(bad: str) -> None:
     """Nothing raises, whatever the metadata holds."""
-    good = BrokerConfig.parse().with_dynamic({"log.retention.ms": "9"}, {"message.max.bytes": "77777"})
+    good = parse_config().with_dynamic({"log.retention.ms": "9"}, {"message.max.bytes": "77777"})
     poisoned = dict.fromkeys(CHANGEABLE_KEYS, bad)
     texts = {"compression.type", "log.message.timestamp.type"}
     config = good.with_dynamic({"log.retention.ms": bad, **dict.fromkeys(texts, bad)}, {"message.max.bytes": bad})
@@ -159,7 +159,7 @@ def test_what_exists_only_while_the_broker_runs_is_shown_where_it_was_set() -> N
     assert (shown.value, shown.read_only, shown.sensitive) == ("1000", False, False)
     assert [synonym.source for synonym in shown.synonyms] == [Source.DYNAMIC_DEFAULT_BROKER_CONFIG]
     with pytest.raises(ConfigError, match="unknown setting"):
-        BrokerConfig.parse({name: "1000"})
+        parse_config({name: "1000"})
 
 
 def test_secrets_are_never_shown() -> None:
@@ -182,7 +182,7 @@ def test_every_setting_says_what_it_is_for_and_whether_it_does_anything() -> Non
 
 
 def test_listeners() -> None:
-    config = BrokerConfig.parse(
+    config = parse_config(
         {
             "listeners": "plaintext://:9092,OUTSIDE://[::1]:0,CONTROLLER://127.0.0.1:9093",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -252,26 +252,24 @@ def test_listeners() -> None:
 )
 def test_what_cannot_be_used_is_refused_by_name(settings: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        BrokerConfig.parse(settings, "server.properties")
+        parse_config(settings, "server.properties")
 
 
 def test_broker_id_is_the_old_name_of_node_id() -> None:
-    assert BrokerConfig.parse({"broker.id": "7"}).node_id == 7
+    assert parse_config({"broker.id": "7"}).node_id == 7
 
 
 def test_a_cluster_has_three_kinds_of_nodes() -> None:
     voters = {"controller.quorum.voters": "1@a:19093,2@b:19093,3@[::1]:19093"}
-    both = BrokerConfig.parse({**voters, "node.id": "1", "listeners": "PLAINTEXT://:9092,CONTROLLER://:19093"})
+    both = parse_config({**voters, "node.id": "1", "listeners": "PLAINTEXT://:9092,CONTROLLER://:19093"})
     assert [(voter.node_id, voter.host, voter.port) for voter in both.controller_quorum_voters] == [
         (1, "a", 19093),
         (2, "b", 19093),
         (3, "::1", 19093),
     ]
-    alone = BrokerConfig.parse(
-        {**voters, "node.id": "2", "process.roles": "controller", "listeners": "CONTROLLER://:19093"}
-    )
+    alone = parse_config({**voters, "node.id": "2", "process.roles": "controller", "listeners": "CONTROLLER://:19093"})
     assert alone.listeners == alone.advertised_listeners == ()
-    broker = BrokerConfig.parse({**voters, "node.id": "7", "process.roles": "broker"})
+    broker = parse_config({**voters, "node.id": "7", "process.roles": "broker"})
     assert broker.controller_listeners == ()
     seeking = {"node.id": "8", "process.roles": "broker", "controller.quorum.bootstrap.servers": "a:1, b:2"}
-    assert BrokerConfig.parse(seeking).controller_quorum_bootstrap_servers == (("a", 1), ("b", 2))
+    assert parse_config(seeking).controller_quorum_bootstrap_servers == (("a", 1), ("b", 2))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.contradictions import BELOW, CODECS, NOT_ABOVE, NOT_EMPTY, contradictions
 from kpybroker.config.dynamic import why_unusable
@@ -46,16 +46,16 @@ def is_refused(line: str) -> bool:
 def test_what_kafka_takes_is_taken(line: str) -> None:
     if is_refused(line):
         with pytest.raises(ConfigError, match="cannot be obeyed"):
-            BrokerConfig.parse({**FILE, **given(line)})
+            parse_config({**FILE, **given(line)})
         return
-    assert not list(contradictions(BrokerConfig.parse({**FILE, **given(line)})))
+    assert not list(contradictions(parse_config({**FILE, **given(line)})))
 
 
 @pytest.mark.parametrize("line", [LAGS, *(line for answer, line in ANSWERS if answer == "refused")])
 def test_what_kafka_refuses_is_refused_with_names_and_values(line: str) -> None:
     settings = given(line)
     with pytest.raises(ConfigError) as refused:
-        BrokerConfig.parse({**FILE, **settings}, "server.properties")
+        parse_config({**FILE, **settings}, "server.properties")
     message = str(refused.value)
     assert any(name in message and (value in message or "," in value) for name, value in settings.items()), message
 
@@ -76,7 +76,7 @@ def test_a_contradiction_names_all_that_it_is_of() -> None:
         static = {name: text for name, text in settings.items() if BROKER_KEYS[name].mode.value != "cluster-wide"}
         dynamic = {name: text for name, text in settings.items() if name not in static}
         try:
-            before = BrokerConfig.parse({**FILE, **static})
+            before = parse_config({**FILE, **static})
         except ConfigError:
             continue
         if any(why_unusable(BROKER, name, text) for name, text in dynamic.items()):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.config import BrokerConfig, parse_properties, parse_setting
+from kpybroker.config import parse_config, parse_properties, parse_setting
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.errors import ConfigError
 
@@ -83,11 +83,11 @@ def test_settings_of_the_command_line() -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest_known_one(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
-        BrokerConfig.parse({name: "1"}, "server.properties")
+        parse_config({name: "1"}, "server.properties")
 
 
 @given(st.sampled_from(sorted(BROKER_KEYS)), st.text(max_size=20))
 def test_any_value_is_taken_or_refused_by_name(name: str, value: str) -> None:
     also = ("log.dirs", "node.id", "listeners", "advertised.listeners", "controller.quorum.voters", "file, line ")
-    refusal = _refusal(lambda: BrokerConfig.parse({name: value}))
+    refusal = _refusal(lambda: parse_config({name: value}))
     assert any(text in refusal for text in (name, *also)), refusal

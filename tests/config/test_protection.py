@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.config.broker_keys import BROKER_KEYS
 from kpybroker.config.dynamic import usable, why_unusable
 from kpybroker.config.effect import BROKER, TOPIC, key_of
@@ -45,7 +45,7 @@ def test_a_start_is_refused_with_name_value_and_way_out(key: ConfigKey, prefix: 
         return
     name = prefix + key.name
     with pytest.raises(ConfigError) as refused:
-        BrokerConfig.parse({name: asking(key)}, "server.properties")
+        parse_config({name: asking(key)}, "server.properties")
     said = str(refused.value)
     assert said.startswith(f"server.properties: {name}=")
     assert "cannot be obeyed" in said
@@ -57,12 +57,12 @@ def test_a_start_is_refused_with_name_value_and_way_out(key: ConfigKey, prefix: 
 def test_what_asks_for_nothing_is_taken(key: ConfigKey) -> None:
     for text in {key.default or "", "" if key.kind not in (BOOLEAN, INT, LONG) else str(key.default)}:
         if key.refusal(text) is None:
-            BrokerConfig.parse({key.name: text})
+            parse_config({key.name: text})
 
 
 def test_all_that_is_refused_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
-        BrokerConfig.parse({"ssl.client.auth": "required", "ssl.keystore.location": "/k", "super.users": "User:a"})
+        parse_config({"ssl.client.auth": "required", "ssl.keystore.location": "/k", "super.users": "User:a"})
     said = str(refused.value)
     assert "ssl.client.auth=required, ssl.keystore.location=/k cannot be obeyed" in said
     assert ". super.users=User:a cannot be obeyed" in said
@@ -74,7 +74,7 @@ def test_in_the_metadata_it_is_named_and_does_not_count(key: ConfigKey) -> None:
     text = asking(key)
     assert f"{key.name}=" in (why_unusable(BROKER, key.name, text) or "")
     assert usable(BROKER, {key.name: text}) == {}
-    config = BrokerConfig.parse()
+    config = parse_config()
     assert config.with_dynamic({key.name: text}, {f"listener.name.plaintext.{key.name}": text}) is config
 
 
@@ -103,7 +103,7 @@ def test_the_row_of_a_setting_is_found_behind_its_prefixes() -> None:
     ],
 )
 def test_settings_of_other_software_are_passed_over(name: str) -> None:
-    assert BrokerConfig.parse({name: "x"}).static[name] == "x"
+    assert parse_config({name: "x"}).static[name] == "x"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_settings_of_other_software_are_passed_over(name: str) -> None:
 )
 def test_a_mistake_is_not_taken_for_a_setting_of_other_software(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown setting"):
-        BrokerConfig.parse({name: "x"})
+        parse_config({name: "x"})
 
 
 FORCED = [
@@ -139,19 +139,19 @@ FORCED = [
 
 @pytest.mark.parametrize("settings", FORCED, ids=str)
 def test_forced_writes_are_kept_by_fsync(settings: dict[str, str]) -> None:
-    config = BrokerConfig.parse(settings)
+    config = parse_config(settings)
     assert config.log_settings().fsync_always
     ((name, _),) = settings.items()
     topics = {"log.flush.interval.messages": "flush.messages"}.get(name, "flush.ms")
     assert not config.log_settings({topics: str(TOPIC_KEYS[topics].default)}).fsync_always, "as in Apache Kafka"
     with pytest.raises(ConfigError, match=f"{name}=.* asks for forced writes, and kpybroker.fsync=page-cache"):
-        BrokerConfig.parse({**settings, "kpybroker.fsync": "page-cache"})
-    assert BrokerConfig.parse({**settings, "kpybroker.fsync": "always"}).fsync == "always"
+        parse_config({**settings, "kpybroker.fsync": "page-cache"})
+    assert parse_config({**settings, "kpybroker.fsync": "always"}).fsync == "always"
 
 
 @pytest.mark.parametrize("settings", FORCED[:4], ids=str)
 def test_forced_writes_that_are_set_while_the_broker_runs_are_kept_too(settings: dict[str, str]) -> None:
-    before = BrokerConfig.parse({"kpybroker.fsync": "page-cache"})
+    before = parse_config({"kpybroker.fsync": "page-cache"})
     assert not before.log_settings().fsync_always
     assert before.with_dynamic(settings, {}).log_settings().fsync_always
     assert before.with_dynamic({}, settings).log_settings().fsync_always
@@ -159,10 +159,10 @@ def test_forced_writes_that_are_set_while_the_broker_runs_are_kept_too(settings:
 
 @pytest.mark.parametrize("name", ["flush.messages", "flush.ms"])
 def test_forced_writes_of_one_topic_are_kept(name: str) -> None:
-    config = BrokerConfig.parse()
+    config = parse_config()
     assert config.log_settings({name: "1"}).fsync_always
     assert not config.log_settings({name: str(TOPIC_KEYS[name].default)}).fsync_always
-    assert BrokerConfig.parse({"kpybroker.fsync": "always"}).log_settings({name: "9223372036854775807"}).fsync_always
+    assert parse_config({"kpybroker.fsync": "always"}).log_settings({name: "9223372036854775807"}).fsync_always
 
 
 def test_a_listener_is_refused_together_with_the_rest() -> None:
@@ -172,7 +172,7 @@ def test_a_listener_is_refused_together_with_the_rest() -> None:
         "super.users": "User:a",
     }
     with pytest.raises(ConfigError) as refused:
-        BrokerConfig.parse(settings)
+        parse_config(settings)
     said = str(refused.value)
     assert "listeners=INSIDE://:9093, listeners=SASL_SSL://:9094 cannot be obeyed" in said
     assert "super.users=User:a cannot be obeyed" in said

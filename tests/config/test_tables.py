@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import BrokerConfig, LogSettings, parse_config
 from kpybroker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kpybroker.config.documentation import NO_EFFECT, documentation, purpose
 from kpybroker.config.key import Between, ConfigKey, Effect, OneOf
@@ -67,7 +67,7 @@ def test_own_settings_are_broker_settings_with_our_prefix() -> None:
 
 
 def test_the_typed_view_of_a_log_has_the_tables_defaults() -> None:
-    assert BrokerConfig.parse().log_settings() == LogSettings()
+    assert parse_config().log_settings() == LogSettings()
 
 
 def _attributes_read() -> set[str]:

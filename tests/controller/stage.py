@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.controller.commands import BrokerEndpoint, BrokerHeartbeat, BrokerLost, Command, RegisterBroker
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
@@ -24,7 +24,7 @@ class Stage:
     def __init__(self, brokers: int = 1, *, folds_case: bool = False, **settings: str) -> None:
         self.now_ms = NOW_MS
         self.log: list[Stored] = []
-        config = BrokerConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
+        config = parse_config({name.replace("_", "."): value for name, value in settings.items()})
         self.machine = ControllerMachine(config, Random(7), lambda: len(self.log), folds_case=folds_case)
         self.epochs: dict[int, int] = {}
         for node_id in range(1, brokers + 1):

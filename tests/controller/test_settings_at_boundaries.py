@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.config.effect import KEYS
 from kpybroker.controller.commands import (
     AlterClientQuotas,
@@ -57,7 +57,7 @@ class Follower:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.image = Image()
-        self.dynamic = DynamicConfigs(BrokerConfig.parse(), 1)
+        self.dynamic = DynamicConfigs(parse_config(), 1)
         self.quotas = ClientQuotas(self.dynamic.config, lambda: 1_000)
         self._seen = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.groups.ground.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
@@ -403,7 +403,7 @@ def test_of_many_partitions_that_are_loading_one_has_its_turn_in_a_round_of_the_
 
 
 def test_settings_come_from_the_configuration() -> None:
-    config = BrokerConfig.parse(
+    config = parse_config(
         {
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": "somewhere",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote
@@ -84,7 +84,7 @@ def with_voter(directory: Path, play: Callable[[Voter], Awaitable[None]]) -> Non
         world = RealWorld(seed=1)
         listeners = f"CONTROLLER://127.0.0.1:{ports[0]}"
         own = {"log.dirs": str(directory), "listeners": listeners, "controller.quorum.voters": voters}
-        node = await Node.start(world, BrokerConfig.parse({**PATIENT, **own, "node.id": "1"}))
+        node = await Node.start(world, parse_config({**PATIENT, **own, "node.id": "1"}))
         try:
             peer = await Peer.dial(world.network, "127.0.0.1", ports[0])
             await peer.negotiate()

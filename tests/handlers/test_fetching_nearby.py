@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.wire.rpc import fetch, list_offsets
 from tests.replication.virtual import VirtualCluster, play
@@ -132,8 +132,8 @@ def test_without_a_selector_nobody_is_sent_away() -> None:
 
 
 def test_a_selector_that_is_not_there() -> None:
-    assert BrokerConfig.parse({"replica.selector.class": RACK_AWARE}).is_rack_aware
+    assert parse_config({"replica.selector.class": RACK_AWARE}).is_rack_aware
     leader = "org.apache.kafka.common.replica.LeaderSelector"
-    assert not BrokerConfig.parse({"replica.selector.class": leader}).is_rack_aware
+    assert not parse_config({"replica.selector.class": leader}).is_rack_aware
     with pytest.raises(ConfigError, match=r"replica\.selector\.class: com\.example\.Mine is not known here"):
-        BrokerConfig.parse({"replica.selector.class": "com.example.Mine"})
+        parse_config({"replica.selector.class": "com.example.Mine"})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.quotas import Entity, Quotas
 from kpybroker.quotas.clients import ClientQuotas
@@ -61,7 +61,7 @@ class Clock:
 
 
 def quotas_of(quotas: Quotas, clock: Clock | None = None, **settings: str) -> ClientQuotas:
-    config = BrokerConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
+    config = parse_config({name.replace("_", "."): value for name, value in settings.items()})
     found = ClientQuotas(config, clock or Clock())
     found.follow(quotas)
     return found
@@ -144,7 +144,7 @@ def test_connections_of_an_address() -> None:
 
 
 def test_meters_have_a_limit_and_those_that_are_idle_go() -> None:
-    meters: Meters[Rate] = Meters(lambda: Rate(ClientQuotas(BrokerConfig.parse({}), Clock()).windows))
+    meters: Meters[Rate] = Meters(lambda: Rate(ClientQuotas(parse_config({}), Clock()).windows))
     keys = itertools.count()
 
     def fresh() -> Iterator[tuple[str, str, str]]:

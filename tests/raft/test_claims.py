@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.raft.core.state import Tail
 from kpybroker.raft.log.snapshots import Snapshots
@@ -15,7 +15,7 @@ from kpybroker.sim.world.storage import Storage
 from kpybroker.wire.records.snapshot import encode_snapshot
 from tests.replication.failing import CHANGES, FailingWorld
 
-CONFIG = BrokerConfig.parse()
+CONFIG = parse_config()
 SNAPSHOT = Tail(1, 10)
 
 

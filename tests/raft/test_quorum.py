@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Stored
 from kpybroker.metadata.image import Image
@@ -44,7 +44,7 @@ class Node:
     def __init__(self, root: Path, settings: dict[str, str] | None = None) -> None:
         self.root = root
         self.path = root / METADATA_DIRECTORY
-        self.config = BrokerConfig.parse({"log.dirs": str(root), "node.id": "1", **(settings or {})})
+        self.config = parse_config({"log.dirs": str(root), "node.id": "1", **(settings or {})})
         self.disk = RealDisk
         self.wanted = Format({"metadata.version": 30}, ("CONTROLLER", "127.0.0.1", 9093))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.raft.core.voter_set import Voter, VoterSet
 from kpybroker.raft.log.voters import Voters
 from kpybroker.wire.records.snapshot import KRAFT_VERSION, KRAFT_VOTERS
@@ -19,7 +19,7 @@ def told(*voters: Voter) -> list[tuple[int, object]]:
 def three_voters(committed: int) -> Voters:
     """Node 1's view of a log whose first 10 records name nodes 1 to 3."""
     servers = {"controller.quorum.bootstrap.servers": "h:1", "process.roles": "controller", "node.id": "1"}
-    config = BrokerConfig.parse({**servers, "listeners": "CONTROLLER://:0", "log.dirs": "/d"})
+    config = parse_config({**servers, "listeners": "CONTROLLER://:0", "log.dirs": "/d"})
     voters = Voters(config, MINE.directory_id)
     voters.learn(told(MINE, *OTHERS), 10)
     voters.committed = lambda: committed

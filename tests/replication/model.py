@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.call import Call
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import BrokerConfig, LogSettings, parse_config
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.fetching_replicas import fetch_replica
 from kpybroker.quotas.clients import ClientQuotas
@@ -29,7 +29,7 @@ from tests.replication.deciding import NODES, Controller, Proposal
 TOPIC_ID = bytes(15) + b"\1"
 FETCH = Call(1, 17, "follower", "127.0.0.1", 1)
 LAG_MS = 1000
-CONFIG = BrokerConfig.parse({})
+CONFIG = parse_config({})
 SETTINGS = replace(LogSettings(), segment_bytes=700, index_interval_bytes=100)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.metadata.image import Image, PartitionImage
 from kpybroker.replication.follower import fetch_session
 from kpybroker.replication.follower.agenda import WITHOUT_SESSION_MS, Agenda
@@ -24,7 +24,7 @@ COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
 
 def following(world: RealWorld, directory: Path) -> Agenda:
     """Of COUNT empty partitions."""
-    hosting, config = Hosting(FOLLOWER), BrokerConfig.parse({})
+    hosting, config = Hosting(FOLLOWER), parse_config({})
     hosting.now_ms = lambda: NOW_MS
     context = Context(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
     agenda = Agenda(context, lambda: 0.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.replication.node import controller_channel
@@ -51,7 +51,7 @@ class Guest:
         }
         self.lifecycle = Lifecycle(
             self.channel,
-            BrokerConfig.parse(SETTINGS),
+            parse_config(SETTINGS),
             rpc.Request(**{**wanted, **facts}),
             metadata_offset=lambda: node.broker.image.offset,
             on_epoch=self.epochs.append,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kpybroker.call import Call, Reply
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.handlers.fetching_replicas import COUNT_ALL_MS, fetch_replica
 from kpybroker.metadata.image import PartitionImage
 from kpybroker.quotas.clients import ClientQuotas
@@ -37,7 +37,7 @@ class Leader:
     """What the handler asks of a broker, and partitions with one follower."""
 
     node_id = LEADER
-    config = BrokerConfig.parse({})
+    config = parse_config({})
 
     def __init__(self, world: RealWorld, directory: Path) -> None:
         self.now_ms = 0

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
+from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.server.node import Node
 from kpybroker.world.real import RealWorld
 from oracle.target import steady_port
@@ -52,7 +52,7 @@ class Cluster:
             own = {"process.roles": "broker,controller", "listeners": f"PLAINTEXT://127.0.0.1:0,{controller}"}
         names = self.directories or ("",)
         where = {"node.id": str(node_id), "log.dirs": ",".join(str(self.root / str(node_id) / name) for name in names)}
-        return BrokerConfig.parse({"controller.quorum.voters": voters, **own, **where, **self.settings})
+        return parse_config({"controller.quorum.voters": voters, **own, **where, **self.settings})
 
     async def start(self, *node_ids: int) -> None:
         """Start nodes together; all serve when this returns."""

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import ConfigError
 from kpybroker.server.connections.connection_limits import NODES_MAX, ON_PROBATION_MAX, PROBATION_S
 from kpybroker.server.node import Node
@@ -184,11 +184,11 @@ def test_connections_to_one_listener_come_no_faster_than_it_takes_them() -> None
 
 def test_limits_of_a_listener_are_read_at_the_start() -> None:
     name = "listener.name.plaintext.max.connections"
-    assert BrokerConfig.parse({name: "7"}).connections_of("PLAINTEXT") == 7
-    assert BrokerConfig.parse({name: "7", "max.connections": "3"}).connections_of("OTHER") == 3
+    assert parse_config({name: "7"}).connections_of("PLAINTEXT") == 7
+    assert parse_config({name: "7", "max.connections": "3"}).connections_of("OTHER") == 3
     for wrong in ("-1", "many"):
         with pytest.raises(ConfigError, match=f"Invalid value {wrong} for configuration {name}"):
-            BrokerConfig.parse({name: wrong})
-    running = BrokerConfig.parse({name: "7"}).with_dynamic({}, {name: "9"})
+            parse_config({name: wrong})
+    running = parse_config({name: "7"}).with_dynamic({}, {name: "9"})
     assert running.connections_of("PLAINTEXT") == 9
     assert running.with_dynamic({}, {name: "many"}).connections_of("PLAINTEXT") == 9, "the last good one"

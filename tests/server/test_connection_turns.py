@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.server.node import Node
 from kpybroker.wire.api import by_name
 from kpybroker.wire.frame import encode_request
@@ -40,7 +40,7 @@ def test_requests_sent_at_once_are_begun_a_few_in_each_turn(tmp_path: Path) -> N
     async def whole() -> None:
         world = SteppingWorld()
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), **SMALL}
-        node = await Node.start(world, BrokerConfig.parse(settings))
+        node = await Node.start(world, parse_config(settings))
         try:
             async with dialled(node):
                 route = node.server._dispatcher.routes

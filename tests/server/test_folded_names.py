@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import Damage, ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.directory import folds_case
@@ -25,7 +25,7 @@ from tests.storage.folding import FoldingWorld
 @asynccontextmanager
 async def serving(world: RealWorld, directory: Path) -> AsyncIterator[tuple[Peer, Node]]:
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **SMALL}
-    node = await Node.start(world, BrokerConfig.parse(settings))
+    node = await Node.start(world, parse_config(settings))
     try:
         async with dialled(node) as peer:
             yield peer, node

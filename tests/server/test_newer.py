@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import ConfigError
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
@@ -29,7 +29,7 @@ def start(path: Path) -> None:
 
     async def scenario() -> None:
         world = RealWorld(1)
-        config = BrokerConfig.parse({"log.dirs": str(path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+        config = parse_config({"log.dirs": str(path), "listeners": "PLAINTEXT://127.0.0.1:0"})
         try:
             node = await Node.start(world, config)
             await node.stop()

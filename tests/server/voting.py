@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
+from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.raft.core.state import Role
 from kpybroker.wire.rpc import add_raft_voter, remove_raft_voter
 from tests.server.clustering import PATIENCE_S, QUICK, Cluster, free_ports
@@ -27,7 +27,7 @@ class Quorum(Cluster):
     def config(self, node_id: int) -> BrokerConfig:
         listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{self.ports[node_id]}"
         servers = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-        return BrokerConfig.parse(
+        return parse_config(
             {
                 "controller.quorum.bootstrap.servers": servers,
                 "kpybroker.initial.controllers": "standalone" if node_id == 1 else "none",

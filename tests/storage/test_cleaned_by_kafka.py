@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.records.record_removal import delete_horizon_ms
@@ -15,7 +15,7 @@ from tests.storage.compacting import batches_of, clean
 from tests.storage.workshop import WORLD
 
 GOLDEN = json.loads((Path(__file__).parent / "cleaned-4.3.1.json").read_text())
-SETTINGS = BrokerConfig.parse().log_settings(GOLDEN["settings"])
+SETTINGS = parse_config().log_settings(GOLDEN["settings"])
 Files = dict[str, str]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.compaction.candidates import REPLAYED_BYTES
 from kpybroker.storage.dirs import garbage
@@ -17,7 +17,7 @@ from kpybroker.storage.files.checkpoint_files import read_offsets
 from kpybroker.storage.log.log import Log
 from tests.storage.compacting import COMPACT, VirtualWorld, append, keyed, records_of, table
 
-CONFIG = BrokerConfig.parse({"log.dirs": "/data"})
+CONFIG = parse_config({"log.dirs": "/data"})
 CHECKPOINT = "/data/cleaner-offset-checkpoint"
 SETTINGS = replace(COMPACT, min_cleanable_dirty_ratio=0.5)
 

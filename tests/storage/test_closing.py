@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.closing import AT_ONCE, SAID_EVERY_S, STOP_MAX_S
 from kpybroker.storage.dirs.log_dir import CLEAN_SHUTDOWN, LogDirectory
@@ -54,7 +54,7 @@ def stopped(storage: Storage, sync_s: float) -> SlowDisk:
     world.disk = disk  # type: ignore[assignment]
     world.disk.mkdir("/data")
     world.disk.sync_directory_blocking("/")
-    directory = LogDirectory(world, "/data", BrokerConfig.parse({}))
+    directory = LogDirectory(world, "/data", parse_config({}))
     directory.is_recovered = True
     for index in range(PARTITIONS):
         one = directory.open_log("t", bytes(16), index, LogSettings())
@@ -72,7 +72,7 @@ def stopped(storage: Storage, sync_s: float) -> SlowDisk:
 
 def ends(storage: Storage) -> list[int]:
     """Where each log ends at the next start."""
-    directory = LogDirectory(VirtualWorld(storage), "/data", BrokerConfig.parse({}))
+    directory = LogDirectory(VirtualWorld(storage), "/data", parse_config({}))
     return [directory.open_log("t", bytes(16), index, LogSettings()).end for index in range(PARTITIONS)]
 
 

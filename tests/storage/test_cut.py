@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.log_dir import LogDirectory
@@ -14,7 +14,7 @@ from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from tests.storage.compacting import VirtualWorld, batches_of
 
-CONFIG = BrokerConfig.parse()
+CONFIG = parse_config()
 SEGMENTS_OF_BYTES = [1500, 1 << 20]
 OLD, NEW = (0, "old"), (2, "new")
 CUT_AT = 45

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.directory import Directory
@@ -22,7 +22,7 @@ from tests.storage.compacting import VirtualWorld
 from tests.storage.workshop import SMALL, everything, plain
 
 KEPT = replace(SMALL, segment_bytes=1 << 20, index_interval_bytes=1, retention_ms=1)
-NODES_FILES = BrokerConfig.parse({"kpybroker.max.open.files": "16", "log.dirs": "/a,/b,/c"})
+NODES_FILES = parse_config({"kpybroker.max.open.files": "16", "log.dirs": "/a,/b,/c"})
 
 
 def log_in(world: VirtualWorld, name: str, pool: FilePool, settings: object = KEPT) -> Log:
@@ -153,8 +153,8 @@ def test_a_clean_stop_is_believed_once_whatever_the_power_takes() -> None:
         world.disk.mkdir("/data")
         world.disk.sync_directory_blocking("")
         run = world.loop.run_until_complete
-        run(LogDirectory(world, "/data", BrokerConfig.parse()).close())
+        run(LogDirectory(world, "/data", parse_config()).close())
         assert world.disk.exists(f"/data/{CLEAN_SHUTDOWN}")
-        assert LogDirectory(world, "/data", BrokerConfig.parse()).clean
+        assert LogDirectory(world, "/data", parse_config()).clean
         storage.lose_power(Random(seed))
-        assert not LogDirectory(VirtualWorld(storage), "/data", BrokerConfig.parse()).clean
+        assert not LogDirectory(VirtualWorld(storage), "/data", parse_config()).clean

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.sim.world.loop import Dead
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.directory import Directory
@@ -20,7 +20,7 @@ from tests.storage.compacting import VirtualWorld, batches_of
 from tests.storage.test_cut import OLD, batch
 
 A, B = b"a" * 16, b"b" * 16
-CONFIG = BrokerConfig.parse({"log.dirs": "/d/a,/d/b"})
+CONFIG = parse_config({"log.dirs": "/d/a,/d/b"})
 SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=150)
 RECORDS = 60
 SYNCED = 50

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.errors import Damage
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.garbage import unlink
@@ -18,7 +18,7 @@ from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
 from tests.storage.workshop import SMALL, WORLD, everything, plain
 
-CONFIG = BrokerConfig.parse()
+CONFIG = parse_config()
 IDS = {"a": b"a" * 16, "b": b"b" * 16, "a-b.c_d": b"c" * 16}
 
 
@@ -173,7 +173,7 @@ def test_what_a_deletion_left_is_removed_by_the_next_start(tmp_path: Path) -> No
     async def scenario() -> None:
         filled(opened(tmp_path), "a")
         (tmp_path / "a-0").rename(tmp_path / f"a-0.{'0' * 32}-delete")
-        config = BrokerConfig.parse({"log.dirs": str(tmp_path)})
+        config = parse_config({"log.dirs": str(tmp_path)})
         log_dirs = LogDirectories(WORLD, config, [Directory(str(tmp_path), bytes(16), "c", 1, 0)], {})
         (directory,) = log_dirs.online
         assert directory.garbage.take() == [], "before the metadata is known"
@@ -254,7 +254,7 @@ def test_a_partition_whose_id_was_never_written_is_kept(tmp_path: Path) -> None:
 
 
 def test_files_stay_within_the_limit(tmp_path: Path) -> None:
-    directory = LogDirectory(WORLD, str(tmp_path), BrokerConfig.parse({"kpybroker.max.open.files": "16"}))
+    directory = LogDirectory(WORLD, str(tmp_path), parse_config({"kpybroker.max.open.files": "16"}))
     logs = [directory.open_log("a", IDS["a"], number, SMALL) for number in range(60)]
     for _ in range(3):
         for log in logs:

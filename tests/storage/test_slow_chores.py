@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.errors import Damage
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
@@ -104,7 +104,7 @@ def test_a_start_offset_is_written_by_a_thread_where_the_device_is_slow(tmp_path
 
     async def play() -> None:
         disk.may_write.set()
-        directories = [LogDirectory(world, str(tmp_path / name), BrokerConfig.parse({})) for name in names]
+        directories = [LogDirectory(world, str(tmp_path / name), parse_config({})) for name in names]
         slow, quick = (one.open_log("t", bytes(16), 0, LogSettings()) for one in directories)
         for log in (slow, quick):
             for _ in range(3):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config import LogSettings, parse_config
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.world.storage import File, Storage
 from kpybroker.storage.dirs.log_dir import LogDirectory
@@ -294,7 +294,7 @@ def test_a_checkpoint_writes_start_offsets_that_have_changed_and_no_others() -> 
     """On the loop: that DeleteRecords writes them too."""
     world = VirtualWorld(Storage())
     world.disk.mkdir("/data")
-    directory = LogDirectory(world, "/data", BrokerConfig.parse({}))  # type: ignore[arg-type]
+    directory = LogDirectory(world, "/data", parse_config({}))  # type: ignore[arg-type]
     log = directory.open_log("t", bytes(16), 0, LogSettings())
 
     def written() -> File:

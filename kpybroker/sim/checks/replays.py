@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.broker import Broker
-from kpybroker.config import BrokerConfig
+from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.sim.checks.checks import batches_of
 from kpybroker.sim.cluster.cluster import Process
 from kpybroker.storage.producers.producers import BATCHES_KEPT
@@ -75,7 +75,7 @@ async def replay_equals_live(machine: SimMachine, history: History) -> None:
     live = held_by(node.broker)
     process = Process(machine, SCRATCH_RUN, machine.storage.copy())
     with machine.loop.acting(process.owner):
-        opening = machine.loop.create_task(_open(process, BrokerConfig.parse(machine.setup.properties)))
+        opening = machine.loop.create_task(_open(process, parse_config(machine.setup.properties)))
     await asyncio.wait([opening], timeout=OPEN_LIMIT_S)
     if not opening.done():
         history.breach(f"a copy of the disk of {machine.name} could not be opened in {OPEN_LIMIT_S:.0f} s")

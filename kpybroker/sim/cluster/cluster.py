@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.errors import ConfigError
 from kpybroker.server.node import Node
 from kpybroker.sim.cluster.setup import NodeSetup
@@ -65,7 +65,7 @@ class SimMachine:
         """It shall run: what ends by itself is started again."""
         self.had_disk_trouble = False
         self._runs = 0
-        self._config = BrokerConfig.parse(setup.properties)
+        self._config = parse_config(setup.properties)
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from kpybroker.config import BrokerConfig
+from kpybroker.config import parse_config
 from kpybroker.sim.cluster.setup import Setup
 from kpybroker.sim.faults.durability import is_whole
 from kpybroker.sim.world.history import History
@@ -34,7 +34,7 @@ class Hanging:
         self._machines = machines
         self._history = history
         self._random = Random(f"disk hangs {setup.seed}")
-        config = BrokerConfig.parse(setup.nodes[0].properties)
+        config = parse_config(setup.nodes[0].properties)
         limit_ms = config.broker_session_timeout_ms + 2 * config.controller_quorum_fetch_timeout_ms
         self._limit_s = limit_ms / 1000 + SPARE_S
         self._ends_s = 0.0
