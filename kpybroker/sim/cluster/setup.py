@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from kpybroker.sim.laws.tables import Forgetting
-from kpybroker.sim.world.network import Weather
+from kpybroker.sim.world.wires import Weather
 from kpybroker.storage.dirs.formatting import encode_id
 
 CLIENT_PORT = 9092

@@ -9,109 +9,42 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
 
+from kpybroker.sim.world.history import History
 from kpybroker.sim.world.loop import Dead, Owner, VirtualLoop
-from kpybroker.sim.world.stream import Pipe, SimTransport
-
-if TYPE_CHECKING:
-    from kpybroker.sim.world.history import History
+from kpybroker.sim.world.stream import SimTransport
+from kpybroker.sim.world.wires import Weather, Wires
 
 CONNECT_LIMIT_S = 60.0
 EPHEMERAL_PORTS = 32768
-WINDOW_BYTES = 64 * 1024
 ANY_HOST = ("", "0.0.0.0", "::")
 
 
-@dataclass(slots=True)
-class Weather:
-    """How a link behaves: seconds of delay, the odds that a piece stalls, and for how long."""
-
-    delay_s: float = 0.0003
-    jitter_s: float = 0.0003
-    stall_odds: float = 0.002
-    stall_s: float = 0.08
-    split_odds: float = 0.05
-
-
-@dataclass(slots=True)
-class Link:
-    """One direction between two hosts."""
-
-    is_cut: bool = False
-    slow_s: float = 0.0
-    held: dict[Pipe, None] = field(default_factory=dict)
-    """Pipes that have something to deliver once the link is whole."""
-
-
 class Host:
-    """A machine on the network: it has power, or it answers nobody."""
+    """A machine on the network, with its listeners and the ends of its connections."""
 
-    __slots__ = ("address", "has_power", "listeners", "next_port", "transports")
+    __slots__ = ("address", "listeners", "next_port", "transports")
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.has_power = True
         self.listeners: dict[int, SimListener] = {}
         self.transports: dict[SimTransport, None] = {}
         self.next_port = EPHEMERAL_PORTS
 
 
-class Fabric:
-    """Every host and every link."""
+class Fabric(Wires):
+    """The wires, and the hosts at their ends."""
 
     def __init__(self, loop: VirtualLoop, random: Random, history: History, weather: Weather) -> None:
-        self.loop = loop
-        self.random = random
-        self.history = history
-        self.weather = weather
-        self.window_bytes = WINDOW_BYTES
+        super().__init__(loop, random, history, weather)
         self.hosts: dict[str, Host] = {}
-        self._links: dict[tuple[str, str], Link] = {}
 
     def host(self, address: str) -> Host:
         found = self.hosts.get(address)
         if found is None:
             found = self.hosts[address] = Host(address)
         return found
-
-    def link(self, source: str, target: str) -> Link:
-        found = self._links.get((source, target))
-        if found is None:
-            found = self._links[source, target] = Link()
-        return found
-
-    def delay_s(self, link: Link) -> float:
-        random, weather = self.random.random, self.weather
-        delay = weather.delay_s + link.slow_s + random() * weather.jitter_s
-        if random() < weather.stall_odds:
-            delay += random() * weather.stall_s
-        return delay
-
-    # ---- faults
-
-    def cut(self, source: str, target: str) -> None:
-        """Nothing goes from source to target; the other direction is not touched."""
-        self.link(source, target).is_cut = True
-
-    def slow(self, source: str, target: str, seconds: float) -> None:
-        self.link(source, target).slow_s = seconds
-
-    def heal(self) -> None:
-        """Every link is whole and quick; what was held back goes on."""
-        for link in self._links.values():
-            link.is_cut, link.slow_s = False, 0.0
-            held, link.held = link.held, {}
-            for pipe in held:
-                pipe.go_on()
-
-    def calm(self) -> None:
-        """Healed, and the weather is fine from now on."""
-        self.heal()
-        self.weather = Weather()
-        self.window_bytes = WINDOW_BYTES
 
     def reset_between(self, one: str, other: str) -> None:
         """A middlebox forgets: all connections between two hosts are reset on both ends."""
@@ -128,20 +61,7 @@ class Fabric:
                 del host.listeners[port]
         for transport in list(host.transports):
             if transport.owner is owner:
-                transport.die(silently=not host.has_power)
-
-    def power(self, address: str, on: bool) -> None:
-        """Without power a host is silent; with it again, it answers streams of the time before with a reset."""
-        self.host(address).has_power = on
-        if on:
-            for (_, target), link in list(self._links.items()):
-                if target == address and not link.is_cut:
-                    held, link.held = link.held, {}
-                    for pipe in held:
-                        pipe.go_on()
-
-    def passes(self, source: str, target: str) -> bool:
-        return not self.link(source, target).is_cut and self.host(target).has_power
+                transport.die(silently=not self.has_power(address))
 
 
 class SimListener:
@@ -217,8 +137,8 @@ class SimNetwork:
         far: tuple[str, int],
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
         fabric = self._fabric
-        one = SimTransport(fabric, self._owner, near, far)
-        other = SimTransport(fabric, listener.owner, far, near)
+        one = SimTransport(fabric, self._owner, near, far, fabric.host(near[0]).transports)
+        other = SimTransport(fabric, listener.owner, far, near, fabric.host(far[0]).transports)
         one.join(other)
         fabric.history.note("net", f"{near[0]}:{near[1]} connects to {far[0]}:{far[1]}")
         fabric.loop.soon_for(listener.owner, other.begin, listener.factory)

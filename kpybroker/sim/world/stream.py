@@ -6,14 +6,12 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 from kpybroker.sim.world.loop import Dead, Owner
+from kpybroker.sim.world.wires import Wires
 from kpybroker.world import Buffer
-
-if TYPE_CHECKING:
-    from kpybroker.sim.world.network import Fabric
 
 END: Final = b""
 """FIN, among the pieces of a pipe."""
@@ -25,10 +23,10 @@ HIGH_WATER_BYTES = 64 * 1024
 class Pipe:
     """One direction: pieces on their way, in order. At most a window of bytes is on the way or unread."""
 
-    __slots__ = ("_due", "_fabric", "_last_due", "_pieces", "source", "target")
+    __slots__ = ("_due", "_last_due", "_pieces", "_wires", "source", "target")
 
-    def __init__(self, fabric: Fabric, source: SimTransport, target: SimTransport) -> None:
-        self._fabric = fabric
+    def __init__(self, wires: Wires, source: SimTransport, target: SimTransport) -> None:
+        self._wires = wires
         self.source = source
         self.target = target
         self._pieces: deque[bytes | None] = deque()
@@ -37,41 +35,49 @@ class Pipe:
 
     def send(self, piece: bytes | None) -> None:
         """Put a piece on its way."""
-        fabric = self._fabric
-        link = fabric.link(self.source.local[0], self.target.local[0])
-        due = max(self._last_due, fabric.loop.time() + fabric.delay_s(link))
+        wires = self._wires
+        link = wires.link(self.source.local[0], self.target.local[0])
+        due = max(self._last_due, wires.loop.time() + wires.delay_s(link))
         self._last_due = due
         self._pieces.append(piece)
         self._due.append(due)
-        fabric.loop.at_for(fabric.loop.simulation, due, self._arrive)
+        wires.loop.at_for(wires.loop.simulation, due, self._arrive)
 
     def go_on(self) -> None:
         """The link is whole again."""
-        loop = self._fabric.loop
+        loop = self._wires.loop
         loop.at_for(loop.simulation, loop.time() + 0.001, self._arrive)
 
     def _arrive(self) -> None:
-        fabric, pieces = self._fabric, self._pieces
-        now = fabric.loop.time()
+        wires, pieces = self._wires, self._pieces
+        now = wires.loop.time()
         source, target = self.source.local[0], self.target.local[0]
         while pieces and self._due[0] <= now:
-            if not fabric.passes(source, target):
-                fabric.link(source, target).held[self] = None
+            if not wires.passes(source, target):
+                wires.link(source, target).held[self.go_on] = None
                 return
             piece = pieces.popleft()
             self._due.popleft()
             if piece:
-                fabric.history.note("net", "", (source, target, len(piece), crc32(piece)))
+                wires.history.note("net", "", (source, target, len(piece), crc32(piece)))
             self.target.arrived(piece)
 
 
 class SimTransport(asyncio.Transport):
     """One end. Its callbacks run on behalf of `owner`; the kernel's part goes on while that is halted."""
 
-    def __init__(self, fabric: Fabric, owner: Owner, local: tuple[str, int], remote: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        wires: Wires,
+        owner: Owner,
+        local: tuple[str, int],
+        remote: tuple[str, int],
+        host: dict[SimTransport, None],
+    ) -> None:
+        """`host` holds the ends on the machine at `local`; this one adds itself, and leaves when it is closed."""
         super().__init__({"peername": remote, "sockname": local})
-        self._fabric = fabric
-        self._loop = fabric.loop
+        self._wires = wires
+        self._loop = wires.loop
         self.owner = owner
         self.local = local
         self.remote = remote
@@ -88,11 +94,12 @@ class SimTransport(asyncio.Transport):
         self._gone = False
         self._writing_paused = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
-        fabric.host(local[0]).transports[self] = None
+        self._host = host
+        host[self] = None
 
     def join(self, other: SimTransport) -> None:
         self.peer, other.peer = other, self
-        self._pipe, other._pipe = Pipe(self._fabric, self, other), Pipe(self._fabric, other, self)
+        self._pipe, other._pipe = Pipe(self._wires, self, other), Pipe(self._wires, other, self)
 
     def begin(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
         """Make the protocol and let it know."""
@@ -185,12 +192,12 @@ class SimTransport(asyncio.Transport):
 
     def _push(self) -> None:
         """The kernel sends what the window allows."""
-        fabric = self._fabric
-        while self._out and self._on_way_bytes <= fabric.window_bytes // 2:  # no silly windows
+        wires = self._wires
+        while self._out and self._on_way_bytes <= wires.window_bytes // 2:  # no silly windows
             piece = self._out.popleft()
-            size = min(len(piece), fabric.window_bytes - self._on_way_bytes)
-            if size > 1 and fabric.random.random() < fabric.weather.split_odds:
-                size = fabric.random.randrange(1, size)
+            size = min(len(piece), wires.window_bytes - self._on_way_bytes)
+            if size > 1 and wires.random.random() < wires.weather.split_odds:
+                size = wires.random.randrange(1, size)
             if size < len(piece):
                 self._out.appendleft(piece[size:])
                 piece = piece[:size]
@@ -263,4 +270,4 @@ class SimTransport(asyncio.Transport):
         self._gone = self._closing = True
         self._out.clear()
         self._inbox.clear()
-        self._fabric.host(self.local[0]).transports.pop(self, None)
+        self._host.pop(self, None)

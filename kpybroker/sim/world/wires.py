@@ -1,0 +1,102 @@
+"""The wires of the simulated network: how long a piece travels between two addresses, and whether it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from kpybroker.sim.world.history import History
+from kpybroker.sim.world.loop import VirtualLoop
+
+WINDOW_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Weather:
+    """How a link behaves: seconds of delay, the odds that a piece stalls, and for how long."""
+
+    delay_s: float = 0.0003
+    jitter_s: float = 0.0003
+    stall_odds: float = 0.002
+    stall_s: float = 0.08
+    split_odds: float = 0.05
+
+
+@dataclass(slots=True)
+class Link:
+    """One direction between two hosts."""
+
+    is_cut: bool = False
+    slow_s: float = 0.0
+    held: dict[Callable[[], None], None] = field(default_factory=dict)
+    """Called once the link is whole: pipes that have something to deliver."""
+
+    def release(self) -> None:
+        """Deliver what was held back."""
+        held, self.held = self.held, {}
+        for go_on in held:
+            go_on()
+
+
+class Wires:
+    """Every link between two addresses, the weather on them, and which addresses have no power."""
+
+    def __init__(self, loop: VirtualLoop, random: Random, history: History, weather: Weather) -> None:
+        self.loop = loop
+        self.random = random
+        self.history = history
+        self.weather = weather
+        self.window_bytes = WINDOW_BYTES
+        self._links: dict[tuple[str, str], Link] = {}
+        self._dark: set[str] = set()
+
+    def link(self, source: str, target: str) -> Link:
+        found = self._links.get((source, target))
+        if found is None:
+            found = self._links[source, target] = Link()
+        return found
+
+    def delay_s(self, link: Link) -> float:
+        random, weather = self.random.random, self.weather
+        delay = weather.delay_s + link.slow_s + random() * weather.jitter_s
+        if random() < weather.stall_odds:
+            delay += random() * weather.stall_s
+        return delay
+
+    def passes(self, source: str, target: str) -> bool:
+        return not self.link(source, target).is_cut and target not in self._dark
+
+    def has_power(self, address: str) -> bool:
+        return address not in self._dark
+
+    # ---- faults
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing goes from source to target; the other direction is not touched."""
+        self.link(source, target).is_cut = True
+
+    def slow(self, source: str, target: str, seconds: float) -> None:
+        self.link(source, target).slow_s = seconds
+
+    def heal(self) -> None:
+        """Every link is whole and quick; what was held back goes on."""
+        for link in self._links.values():
+            link.is_cut, link.slow_s = False, 0.0
+            link.release()
+
+    def calm(self) -> None:
+        """Healed, and the weather is fine from now on."""
+        self.heal()
+        self.weather = Weather()
+        self.window_bytes = WINDOW_BYTES
+
+    def power(self, address: str, on: bool) -> None:
+        """Without power a host is silent; with it again, it answers streams of the time before with a reset."""
+        if not on:
+            self._dark.add(address)
+            return
+        self._dark.discard(address)
+        for (_, target), link in list(self._links.items()):
+            if target == address and not link.is_cut:
+                link.release()
