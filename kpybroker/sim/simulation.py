@@ -77,18 +77,16 @@ class Simulation:
 
     def __init__(self, setup: Setup, *, keeps_trace: bool = False, ends_at_breach: bool = False) -> None:
         self.setup = setup
-        self.loop = VirtualLoop()  # type: ignore[abstract]  # sockets, signals and processes have no place in it
-        self.loop.on_problem = self.problem
-        self.history = History(self.loop.time, keeps_trace=keeps_trace)
-        if ends_at_breach:
-            self.history.on_breach = self._end_soon
+        # sockets, signals and processes have no place in it
+        self.loop = VirtualLoop(self.problem)  # type: ignore[abstract]
+        on_breach = self.loop.end_soon if ends_at_breach else lambda: None
+        self.history = History(self.loop.time, keeps_trace=keeps_trace, on_breach=on_breach)
         self.details: list[str] = []
         self.fabric = Fabric(self.loop, Random(f"network {setup.seed}"), self.history, setup.weather)
-        self.fabric.window_bytes = setup.window_bytes
+        self.fabric.narrow(setup.window_bytes)
         self.machines = [SimMachine(node, setup.seed, self.loop, self.fabric, self.history) for node in setup.nodes]
         for machine in self.machines:
-            machine.storage.cold_odds = setup.cold_odds
-            machine.storage.sync_s = setup.sync_s
+            machine.storage.set_pace(setup.cold_odds, setup.sync_s)
         self.random = Random(f"workload {setup.seed}")
         self.pace_s, self.tires_after = self.random.choice((0.25, 0.5, 1.0)), 400
         if len(setup.nodes) > 1:  # a seed may cost a second of CPU
@@ -155,17 +153,14 @@ class Simulation:
             raise Dead
         self.history.breach(f"{self.loop.current.name} computes and computes: {CPU_LIMIT_S:.0f} s of CPU")
         self.details.append("".join(traceback.format_stack(frame)))
-        self._end_soon()
-
-    def _end_soon(self) -> None:
-        self.loop.turns_max = 0
+        self.loop.end_soon()
 
     def _end(self) -> None:
         for machine in self.machines:
-            machine.wanted = False
+            machine.stay_down()
             machine.kill("is switched off")
         for client in self.clients:
-            client.owner.alive = False
+            client.owner.die()
             self.loop.bury(client.owner)
         self.loop.bury(self.loop.simulation)
         self.loop.close()
@@ -206,7 +201,7 @@ class Simulation:
             if machine.node is not None and len(self.machines) == 1:
                 await replay_equals_live(machine, self.history)
         for machine in self.machines:
-            machine.wanted = False
+            machine.stay_down()
             if "power_loss" in self.setup.faults and self.setup.outlives_power:
                 machine.lose_power()
             elif self.random.random() < 0.5:
@@ -285,7 +280,7 @@ class Simulation:
 
     async def _everybody_stops(self) -> bool:
         for client in self.clients:
-            client.stopping = True
+            client.stop()
         ended, late = await asyncio.wait(self._work, timeout=LIVENESS_LIMIT_S)
         for number, task in enumerate(self._work):
             if task in late:

@@ -10,8 +10,8 @@ from kpybroker.sim.world.loop import EPOCH_S, Dead, Owner, Stuck, VirtualLoop
 
 
 def loop_with_problems() -> tuple[VirtualLoop, list[str]]:
-    loop, problems = VirtualLoop(), []  # type: ignore[abstract]
-    loop.on_problem = lambda owner, text, raised: problems.append(f"{owner.name} {raised!r}")
+    problems: list[str] = []
+    loop = VirtualLoop(lambda owner, text, raised: problems.append(f"{owner.name} {raised!r}"))  # type: ignore[abstract]
     return loop, problems
 
 

@@ -24,13 +24,14 @@ class Transactions(Actor):
         are_twins = run.setup.transactors > 1 and run.random.random() < TWINS_ODDS
         for number in range(run.setup.transactors):
             client = run.client(f"t{number}")
-            client.twins = transactional_id = "twins" if are_twins else client.name
+            transactional_id = "twins" if are_twins else client.name
+            client.share(transactional_id)
             run.start(client, Transactor(client, transactional_id, run.worked, pace_s=pace_s))
         is_team = run.setup.transformers > 0 and run.random.random() < TEAM_ODDS
         group, sources = (TEAM, run.worked) if is_team else (TWINS, run.worked[:1])
         for number in range(run.setup.transformers):
             client = run.client(f"x{number}")
-            client.twins = client.name if is_team else TWINS
+            client.share(client.name if is_team else TWINS)
             pace_s = min(pace_s, 1.0)
             worker = Transformer(client, group, sources, (OUTPUTS, 0), is_member=is_team, pace_s=2 * pace_s)
             run.start(client, worker)

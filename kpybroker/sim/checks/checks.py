@@ -35,7 +35,7 @@ async def check_all(run: Run, auditor: Client, more: dict[str, Check]) -> None:
         reading = run.loop.create_task(_read_all(run, auditor, more))
     await reading
     for machine in run.machines:
-        machine.storage.cold_odds = 0.0
+        machine.storage.warm()
     for first, machine in enumerate(run.machines):
         for other in run.machines[first + 1 :]:
             if machine.node is not None and other.node is not None:

@@ -83,7 +83,7 @@ async def replay_equals_live(machine: SimMachine, history: History) -> None:
         history.breach(f"a copy of the disk of {machine.name} could not be opened: {raised!r}")
     else:
         _compare(machine.name, live, held_by(opening.result()), history)
-    process.owner.alive = False
+    process.owner.die()
     machine.loop.bury(process.owner)
 
 

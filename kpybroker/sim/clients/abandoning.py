@@ -60,10 +60,10 @@ class Abandoner:
         rebalancing = client.loop.create_task(self._takes_over(left_early.member_id, began_s))
         await asyncio.sleep(PARKED_S)
         for machine in self._machines:
-            machine.skew_ms = self._random.choice(JUMPS_MS)
+            machine.skew(self._random.choice(JUMPS_MS))
         ended = await asyncio.gather(self._is_out(began_s), self._is_aborted(began_s), rebalancing)
         for machine in self._machines:
-            machine.skew_ms = 0
+            machine.skew(0)
         return all(ended)
 
     async def _begin(self) -> None:

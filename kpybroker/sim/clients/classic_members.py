@@ -67,7 +67,7 @@ class Membership:
         """Commit a higher offset than ever. Raises Unanswered, Refused."""
         client, (name, index) = self._client, place
         commits = client.history.committed(self.group, place)
-        offset = commits.sent = max(commits.sent, 0) + step
+        offset = commits.send(max(commits.sent, 0) + step)
         row = offset_commit.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
         topic_id = (await client.topic(name)).topic_id
         topic = offset_commit.OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=[row])
@@ -84,7 +84,7 @@ class Membership:
             commits.unanswered.append((client.history.now_s, offset))
             raise
         self._check(told.topics[0].partitions[0].error_code)
-        commits.acked = max(commits.acked, offset)
+        commits.acknowledge(offset)
         client.history.count("commits")
 
     async def fetch(self, place: Place) -> int:

@@ -63,6 +63,14 @@ class Client:
         """The newest leader epoch known, by topic id and partition."""
         self._coordinators: dict[tuple[int, str], int] = {}
 
+    def stop(self) -> None:
+        """End the work in hand, and begin no more."""
+        self.stopping = True
+
+    def share(self, transactional_id: str) -> None:
+        """It fences off others, and they fence it off, under this id."""
+        self.twins = transactional_id
+
     def succeeded(self) -> None:
         self.succeeded_at_s = self.loop.time()
 

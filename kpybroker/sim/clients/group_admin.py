@@ -48,7 +48,7 @@ class Caretaker:
         """A deletion that went unanswered may still happen, or have happened."""
         commits = self._client.history.commits.get((group, self._place))
         if commits is not None:
-            commits.acked = -1
+            commits.doubt()
 
     async def _look(self, group: str) -> None:
         """Its coordinator knows it, empty as it is. Raises Unanswered, Refused."""

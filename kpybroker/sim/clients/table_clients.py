@@ -18,9 +18,9 @@ KEYS = (2, 5, 20)
 
 def keyed(client: Client, sent: Sent, keys: int) -> Sent:
     """The record with one of the client's keys; some are tombstones."""
-    sent.key = b"%s:%d" % (client.name.encode(), client.random.randrange(keys))
-    sent.is_tombstone = client.random.random() < TOMBSTONE_ODDS
-    sent.at_s = client.history.now_s
+    key = b"%s:%d" % (client.name.encode(), client.random.randrange(keys))
+    is_tombstone = client.random.random() < TOMBSTONE_ODDS
+    sent.give_key(key, is_tombstone=is_tombstone, at_s=client.history.now_s)
     return sent
 
 

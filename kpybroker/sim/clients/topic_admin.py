@@ -70,18 +70,18 @@ class Operator:
             fate = client.history.topics[name] = Fate()
             try:
                 await create_topic(client, TopicSetup(name, client.random.randint(1, 4), self._replicas, {}))
-                fate.must_exist = True
+                fate.becomes(True)
                 client.note(f"made {name}")
                 client.succeeded()
                 if client.random.random() < 0.4:
-                    fate.must_exist = None
+                    fate.becomes(None)
                     await delete_topic(client, name)
-                    fate.must_exist = False
+                    fate.becomes(False)
                     client.note(f"deleted {name}")
                     client.succeeded()
                 await client.nap(self._pace_s)
             except (Unanswered, Refused) as failed:
-                fate.must_exist = None  # for good: what went unanswered may still be done, after anything else
+                fate.becomes(None)  # for good: what went unanswered may still be done, after anything else
                 client.note(f"does not know of {name}: {failed}")
                 await client.nap(1.0)
             self._number += 1

@@ -165,7 +165,7 @@ class Session:
     async def end(self, *, commit: bool) -> None:
         """Commit or abort. What is known of the outcome is in the history, whatever is raised."""
         client, transaction = self._client, self.transaction
-        transaction.commit_asked = commit
+        transaction.ask(commit=commit)
         request = end_txn.Request(
             transactional_id=self.transactional_id,
             producer_id=self._producer_id,
@@ -180,10 +180,10 @@ class Session:
                 break
             except (Unanswered, Refused) as failed:
                 if isinstance(failed, Refused) and failed.code in FATAL:
-                    transaction.is_committed = None if is_doubtful else False
+                    transaction.decide(None if is_doubtful else False)
                 is_doubtful = True
                 await self._after(failed, attempt)
-        transaction.is_committed = commit
+        transaction.decide(commit)
         client.history.count("transactions committed" if commit else "transactions aborted")
         self.transaction = Transaction(client.name)
         self._announced.clear()

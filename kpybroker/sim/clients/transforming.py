@@ -111,13 +111,13 @@ class Transformer:
         outputs = [output_of(self._group, value, attempt) for value in values]
         await session.write(self._target, [Sent(output, self._target, -1, True) for output in outputs])
         commits = client.history.committed(self._group, place)
-        commits.sent = max(commits.sent, position)
+        commits.send(position)
         await session.commit_offset(self._membership, place, position)
         if client.random.random() < ABORT_ODDS / 2:
             await session.end(commit=False)
             raise Refused(int(ErrorCode.TRANSACTION_ABORTABLE))  # all of it again
         await session.end(commit=True)
-        commits.acked = max(commits.acked, position)
+        commits.acknowledge(position)
         client.succeeded()  # a pass over many partitions may seldom reach its end
 
 

@@ -80,6 +80,17 @@ class SimMachine:
     def wall_ms(self) -> int:
         return WALL_BEGINS_MS + round(self.loop.time() * 1000) + self.skew_ms
 
+    def stay_down(self) -> None:
+        """Whatever ends it, it is not started again by itself."""
+        self.wanted = False
+
+    def skew(self, skew_ms: int) -> None:
+        """Its wall clock is so far ahead of, or behind, the others."""
+        self.skew_ms = skew_ms
+
+    def has_disk_trouble(self, on: bool) -> None:
+        self.had_disk_trouble = on
+
     def mend(self) -> None:
         """Disk, clock and process are as they should be."""
         self.storage.mend()
@@ -145,7 +156,7 @@ class SimMachine:
             self._bury(self.process)
 
     def _bury(self, process: Process) -> None:
-        process.owner.alive = False
+        process.owner.die()
         self.fabric.kill(process.owner, self.setup.address)
         process.world.disk.let_go()
         self.loop.bury(process.owner)
@@ -175,12 +186,11 @@ class SimMachine:
             self.history.note("node", f"{self.name} dies in a change of its disk")
             self.loop.soon_for(self.loop.simulation, self._burnt, process, takes_power)
 
-        process.world.disk.fuse = changes
-        process.world.disk.on_fuse = burnt
+        process.world.disk.light_fuse(changes, burnt)
 
     def put_out_fuse(self) -> None:
         if self.process is not None:
-            self.process.world.disk.fuse = -1
+            self.process.world.disk.put_out_fuse()
 
     def _burnt(self, process: Process, takes_power: Callable[[], bool]) -> None:
         if self.process is not process:

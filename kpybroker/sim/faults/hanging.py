@@ -45,9 +45,9 @@ class Hanging:
         seconds = self._random.uniform(*HANG_S)
         if process is None:
             return
-        machine.storage.stalled_below = self._random.choice(self._setup.log_dirs)
-        process.world.disk.device(machine.storage.stalled_below).took(SLOW_WRITE_S, loop.time())
-        machine.storage.stalled_until_s = loop.time() + seconds
+        below = self._random.choice(self._setup.log_dirs)
+        process.world.disk.device(below).took(SLOW_WRITE_S, loop.time())
+        machine.storage.stall(loop.time() + seconds, below)
         self._ends_s = max(self._ends_s, machine.storage.stalled_until_s)
         others = [other for other in self._machines if other is not machine]
         # where voters come and go, this one may be one of two
@@ -58,7 +58,7 @@ class Hanging:
             await asyncio.sleep(LOOKS_EVERY_S)
             if is_watched and not self._goes_on(progress):
                 return
-        machine.storage.stalled_until_s = 0.0
+        machine.storage.stall(0.0, below)
 
     async def end(self) -> None:
         """Return when what a disk was given while it hung has been written."""

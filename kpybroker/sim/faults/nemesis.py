@@ -116,12 +116,12 @@ class Nemesis:
             machine.start()
 
     async def _crash(self, machine: SimMachine) -> None:
-        machine.wanted = False
+        machine.stay_down()
         machine.kill()
         await self._back(machine)
 
     async def _power_loss(self, machine: SimMachine) -> None:
-        machine.wanted = False
+        machine.stay_down()
         if self._may_lose_power(machine):
             machine.lose_power()
         else:
@@ -180,7 +180,7 @@ class Nemesis:
             machine.pause(False)
 
     async def _restart(self, machine: SimMachine) -> None:
-        machine.wanted = False
+        machine.stay_down()
         await machine.stop()
         await self._back(machine)
 
@@ -267,39 +267,40 @@ class Nemesis:
     # ---- its disk and its clock
 
     async def _fsync_stall(self, machine: SimMachine) -> None:
-        machine.storage.stalled_until_s = self._loop.time() + self._random.uniform(0.2, 8.0)
+        machine.storage.stall(self._loop.time() + self._random.uniform(0.2, 8.0))
         await self._while(0.2, 8.0)
 
     async def _write_stall(self, machine: SimMachine) -> None:
         """Every write takes long, in one of its directories."""
         storage, random = machine.storage, self._stalls
-        storage.slow_below = random.choice(self._setup.log_dirs)
-        storage.slow_s = random.choice((0.06, 0.3, 1.0))
+        below = random.choice(self._setup.log_dirs)
+        storage.slow_writes(random.choice((0.06, 0.3, 1.0)), below)
         await asyncio.sleep(random.uniform(1.0, 8.0))
-        storage.slow_s = 0.0
+        storage.slow_writes(0.0, below)
 
     async def _lost_directory(self, machine: SimMachine) -> None:
         """A disk is replaced by an empty one, where others have what it had; no other fault before it is filled."""
         if not others_have_it(machine, self._machines):
             return
-        machine.wanted = False
+        machine.stay_down()
         machine.lose_directory()
         await self._back(machine)
         while not is_whole(machine, self._machines):
             await asyncio.sleep(0.2)
 
     async def _disk_full(self, machine: SimMachine) -> None:
-        machine.had_disk_trouble = True
+        machine.has_disk_trouble(True)
         machine.storage.leave_free(self._random.choice((0, 100, 3000)))
         await self._while(0.5, 6.0)
         machine.storage.mend()
         await self._restart_after_trouble(machine)
 
     async def _disk_error(self, machine: SimMachine) -> None:
-        machine.had_disk_trouble = True
-        machine.storage.error_odds = self._random.choice((0.02, 0.2, 1.0))
+        machine.has_disk_trouble(True)
+        odds, below = self._random.choice((0.02, 0.2, 1.0)), ""
         if len(self._setup.log_dirs) > 1 and self._random.random() < 0.7:
-            machine.storage.errors_below = self._setup.log_dirs[-1]  # the metadata log is not there
+            below = self._setup.log_dirs[-1]  # the metadata log is not there
+        machine.storage.fail(odds, below)
         await self._while(0.2, 4.0)
         machine.storage.mend()
         await self._restart_after_trouble(machine)
@@ -311,9 +312,9 @@ class Nemesis:
         found = [path for path in directories if path[:-1].rpartition("-")[2].isdecimal()]
         if not found:
             return
-        machine.had_disk_trouble = True
+        machine.has_disk_trouble(True)
         suffix = self._random.choice((".index", ".index", ".timeindex", ".log", ""))
-        machine.storage.bad_files = (self._random.choice(found), suffix, self._random.choice((errno.ENOSPC, errno.EIO)))
+        machine.storage.spoil(self._random.choice(found), suffix, self._random.choice((errno.ENOSPC, errno.EIO)))
         await self._while(1.0, 8.0)
         machine.storage.mend()
         await self._restart_after_trouble(machine)
@@ -323,27 +324,27 @@ class Nemesis:
         process = machine.process
         if process is None or process.node is None:
             return
-        process.world.disk.handles_max = process.world.disk.handles + self._random.choice((0, 0, 2, 9))
+        process.world.disk.leave_handles(self._random.choice((0, 0, 2, 9)))
         try:
             await self._while(0.5, 6.0)
         finally:
-            process.world.disk.handles_max = -1
+            process.world.disk.free_handles()
         await self._while(2.0, 2.0)
         if machine.process is process and not process.stopping:
             for why in process.node.broker.hosting.lost():
                 self._history.breach(f"{machine.name} was short of descriptors, and {why}")
 
     async def _restart_after_trouble(self, machine: SimMachine) -> None:
-        machine.wanted = False
+        machine.stay_down()
         if self._random.random() < RESTART_ODDS:
             await machine.stop()
         else:
             machine.kill()
-        machine.had_disk_trouble = False
+        machine.has_disk_trouble(False)
         await self._while(0.05, 1.0)
         if machine.process is None:
             machine.start()
 
     async def _clock_skew(self, machine: SimMachine) -> None:
-        machine.skew_ms += self._random.choice((-30_000, -500, 500, 20_000))
+        machine.skew(machine.skew_ms + self._random.choice((-30_000, -500, 500, 20_000)))
         await self._while(0.5, 5.0)

@@ -86,13 +86,28 @@ class SimDisk:
         if not self._owner.alive:
             raise Dead
 
+    def light_fuse(self, changes: int, on_fuse: Callable[[], None]) -> None:
+        """The process dies in the change after so many."""
+        self.fuse, self.on_fuse = changes, on_fuse
+
+    def put_out_fuse(self) -> None:
+        self.fuse = -1
+
+    def leave_handles(self, free: int) -> None:
+        """The process may open only so many files more."""
+        self.handles_max = self.handles + free
+
+    def free_handles(self) -> None:
+        """There is no limit on open files."""
+        self.handles_max = -1
+
     def _change(self, path: str, *, by_thread: bool = False) -> None:
         """Before every change: the dead change nothing, a fuse may burn down, the device may fail or stall."""
         self._look()
         if self.fuse >= 0:
             self.fuse -= 1
             if self.fuse < 0:
-                self._owner.alive = False
+                self._owner.die()
                 self.on_fuse()
                 raise Dead
         storage = self._storage
@@ -191,7 +206,7 @@ class SimDisk:
     def _write(self, handle: int, buffers: Sequence[Buffer], offset: int, *, by_thread: bool = False) -> int:
         file = self._file(handle)
         self._change(self._opened[handle].path, by_thread=by_thread)
-        file.modified_ms = self._wall_ms()
+        file.touch(self._wall_ms())
         return self._storage.write(file, list(buffers), offset)
 
     def write_soon(self, handle: int, data: bytes, offset: int) -> SimWrite:
@@ -216,7 +231,7 @@ class SimDisk:
     def truncate(self, handle: int, size: int) -> None:
         file = self._file(handle)
         self._change(self._opened[handle].path)
-        file.modified_ms = self._wall_ms()
+        file.touch(self._wall_ms())
         self._storage.truncate(file, size)
 
     # ---- names
@@ -261,7 +276,7 @@ class SimDisk:
 
     def _release(self, node: File | Folder | None) -> None:
         if isinstance(node, File):
-            self._storage.used_bytes -= len(node.content)
+            self._storage.forget(node)
 
     def unlink(self, path: str) -> None:
         parent, _, name = path.rpartition("/")

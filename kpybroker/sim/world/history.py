@@ -39,6 +39,10 @@ class Sent:
     """When it was made, where that counts."""
     transaction: Transaction | None = field(default=None, compare=False, repr=False)
 
+    def give_key(self, key: bytes, *, is_tombstone: bool, at_s: float) -> None:
+        """A record of a compacted topic, made at `at_s`."""
+        self.key, self.is_tombstone, self.at_s = key, is_tombstone, at_s
+
     @property
     def stored(self) -> Keyed:
         """As it is in a batch."""
@@ -54,6 +58,14 @@ class Transaction:
     commit_asked: bool = False
     is_committed: bool | None = None
     """What the coordinator has said; None where it said nothing that counts."""
+
+    def ask(self, *, commit: bool) -> None:
+        """Its producer asks for the end."""
+        self.commit_asked = commit
+
+    def decide(self, is_committed: bool | None) -> None:
+        """The coordinator has answered; None where the answer leaves it open."""
+        self.is_committed = is_committed
 
 
 class Reach:
@@ -106,6 +118,18 @@ class Commits:
     unanswered: list[tuple[float, int]] = field(default_factory=list)
     """When, and what: it may still be on its way, and come after what was sent later."""
 
+    def send(self, offset: int) -> int:
+        """A commit of this offset, or of a higher one sent before, is on its way."""
+        self.sent = max(self.sent, offset)
+        return self.sent
+
+    def acknowledge(self, offset: int) -> None:
+        self.acked = max(self.acked, offset)
+
+    def doubt(self) -> None:
+        """The group may have been deleted, with all that was committed."""
+        self.acked = -1
+
     def floor(self, now_s: float) -> int:
         """What is committed is not below this."""
         self.unanswered = [(at, offset) for at, offset in self.unanswered if at > now_s - ON_ITS_WAY_S]
@@ -118,18 +142,23 @@ class Fate:
 
     must_exist: bool | None = None
 
+    def becomes(self, must_exist: bool | None) -> None:
+        self.must_exist = must_exist
+
 
 class History:
     """The notes of one run. Equal digests mean equal runs, down to the bytes on the network."""
 
-    def __init__(self, now: Callable[[], float], *, keeps_trace: bool = False) -> None:
+    def __init__(
+        self, now: Callable[[], float], *, keeps_trace: bool = False, on_breach: Callable[[], None] = lambda: None
+    ) -> None:
         self._now = now
         self._keeps_trace = keeps_trace
         self.began_at = now()
         self.digest = 0
         self.trace: list[str] = []
         self.breaches: list[str] = []
-        self.on_breach: Callable[[], None] = lambda: None
+        self._on_breach = on_breach
         self.ledgers: dict[Place, Ledger] = {}
         self._producers: dict[int, str] = {}
         self._incarnations: set[tuple[int, int]] = set()
@@ -161,7 +190,7 @@ class History:
         self.note("BREACH", text)
         if len(self.breaches) < BREACHES_KEPT:
             self.breaches.append(f"at {self.now_s:.3f} s: {text}")
-        self.on_breach()
+        self._on_breach()
 
     def ledger(self, place: Place) -> Ledger:
         found = self.ledgers.get(place)

@@ -51,6 +51,10 @@ class Owner:
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
+    def die(self) -> None:
+        """No callback of this owner runs any more."""
+        self.alive = False
+
 
 _owner: ContextVar[Owner] = ContextVar("owner")
 
@@ -93,7 +97,7 @@ class _Handle(asyncio.TimerHandle):
 class VirtualLoop(asyncio.AbstractEventLoop):
     """asyncio without a selector: time passes only when nothing is left to do at this instant."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_problem: Callable[[Owner, str, BaseException | None], None] | None = None) -> None:
         self._now = EPOCH_S
         self._ready: deque[_Handle] = deque()
         self._timers: list[tuple[float, int, _Handle]] = []
@@ -106,8 +110,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.turns = 0
         """Callbacks that have run."""
         self.turns_max = TURNS_MAX
-        self.on_problem: Callable[[Owner, str, BaseException | None], None] = _raise
+        self.on_problem = on_problem or _raise
         """Told of what a callback or a forgotten task raised."""
+
+    def end_soon(self) -> None:
+        """The next turn raises Stuck."""
+        self.turns_max = 0
 
     # ---- time and callbacks
 

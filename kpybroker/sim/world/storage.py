@@ -50,6 +50,9 @@ class File:
             self.changes.popleft()
             self.forgotten += 1
 
+    def touch(self, now_ms: int) -> None:
+        self.modified_ms = now_ms
+
     def write(self, data: bytes, at: int) -> None:
         content, size = self.content, len(self.content)
         self.changes.append(Change(at, bytes(content[at : at + len(data)]), len(data), size))
@@ -177,6 +180,36 @@ class Storage:
     def leave_free(self, size_bytes: int) -> None:
         """The disk is full, but for so much."""
         self.total_bytes = self.used_bytes + size_bytes
+
+    def fail(self, odds: float, below: str = "") -> None:
+        """So many writes and syncs fail with EIO, in one directory or in all."""
+        self.error_odds, self.errors_below = odds, below
+
+    def spoil(self, prefix: str, suffix: str, error: int) -> None:
+        """Files whose path begins and ends so cannot be made or changed."""
+        self.bad_files = (prefix, suffix, error)
+
+    def stall(self, until_s: float, below: str | None = None) -> None:
+        """No sync ends before then, in this directory, or where the last stall was."""
+        self.stalled_until_s = until_s
+        if below is not None:
+            self.stalled_below = below
+
+    def slow_writes(self, seconds: float, below: str) -> None:
+        """Every write in this directory takes so long."""
+        self.slow_s, self.slow_below = seconds, below
+
+    def set_pace(self, cold_odds: float, sync_s: tuple[float, float]) -> None:
+        """How often a read waits for the device, and how long a sync takes: from, to."""
+        self.cold_odds, self.sync_s = cold_odds, sync_s
+
+    def warm(self) -> None:
+        """Every read is served from memory."""
+        self.cold_odds = 0.0
+
+    def forget(self, file: File) -> None:
+        """Its bytes are free again."""
+        self.used_bytes -= len(file.content)
 
     def mend(self) -> None:
         """No faults any more."""

@@ -72,6 +72,10 @@ class Wires:
 
     # ---- faults
 
+    def narrow(self, window_bytes: int) -> None:
+        """At most so many bytes are on their way in one direction of a stream."""
+        self.window_bytes = window_bytes
+
     def cut(self, source: str, target: str) -> None:
         """Nothing goes from source to target; the other direction is not touched."""
         self.link(source, target).is_cut = True
