@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from kpybroker.archive.planning import Topic
-from kpybroker.cli import options
+from kpybroker.client import session
 from kpybroker.client.client import EARLIEST, LATEST, Client
 from kpybroker.storage.dirs.formatting import encode_id
 
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
-def describe(bootstrap: str, names: list[str], isolation: str) -> tuple[str, list[Topic]]:
+def describe(bootstrap: str, names: list[str], isolation: str, timeout_ms: int) -> tuple[str, list[Topic]]:
     """The cluster's id and its topics, which must exist and have leaders. Raises CommandFailed, ConfigError."""
     found: list[tuple[str, list[Topic]]] = []
 
     async def ask(client: Client) -> None:
         found.append(await _describe(client, names, isolation))
 
-    options.run(ask, bootstrap)
+    session.run(ask, bootstrap, timeout_ms)
     return found[0]
 
 

@@ -26,12 +26,19 @@ class Copier:
     """Copies of one cluster's topics to one archive, a round at a time. `history` is the archive as it is by now."""
 
     def __init__(
-        self, spark: Callable[[], SparkSession], bootstrap: str, store: Store, history: History, isolation: str
+        self,
+        spark: Callable[[], SparkSession],
+        bootstrap: str,
+        store: Store,
+        history: History,
+        isolation: str,
+        timeout_ms: int,
     ) -> None:
         self._spark = spark
         self._bootstrap = bootstrap
         self._store = store
         self._isolation = isolation
+        self._timeout_ms = timeout_ms
         self.history = history
 
     def copy(self, ranges: Ranges, cluster_id: str, topic_ids: dict[str, str]) -> Manifest:
@@ -60,7 +67,7 @@ class Copier:
 
     def _require_same(self, cluster_id: str, topic_ids: dict[str, str]) -> None:
         """Raises CommandFailed where the topics are not those that were planned for: what was read may be of both."""
-        now, found = describe(self._bootstrap, sorted(topic_ids), self._isolation)
+        now, found = describe(self._bootstrap, sorted(topic_ids), self._isolation, self._timeout_ms)
         changed = [topic.name for topic in found if topic.topic_id != topic_ids[topic.name]]
         if changed or now != cluster_id:
             what = f"{changed[0]} was deleted and made again" if changed else "another cluster answers"

@@ -25,6 +25,7 @@ from kpybroker.archive.manifest import Manifest, Span
 from kpybroker.archive.planning import plan, rounds, without_deleted
 from kpybroker.archive.store import open_store
 from kpybroker.client.client import CommandFailed
+from kpybroker.client.session import TIMEOUT_MS
 from kpybroker.spark import explained
 from kpybroker.spark.prerequisites import require_java
 
@@ -49,12 +50,13 @@ def copy(
     isolation: str = "read_committed",
     round_offsets: int = ROUND,
     advance: Advance = _quiet,
+    timeout_ms: int = TIMEOUT_MS,
 ) -> list[tuple[str, Span]]:
     """Copy what the topics have and the archive has not, in rounds of at most `round_offsets` offsets, each committed.
 
     Gives the new spans, by topic. Raises CommandFailed, ConfigError; what was committed before stays.
     """
-    cluster_id, found = describe(bootstrap, sorted(set(topics)), isolation)
+    cluster_id, found = describe(bootstrap, sorted(set(topics)), isolation, timeout_ms)
     with plain_errors():
         store = open_store(where, spark)
         history = load(store)
@@ -68,11 +70,11 @@ def copy(
             return copied
         require_java()
         store.require_writable()
-        copier = Copier(cache(lambda: own(spark())), bootstrap, store, history, isolation)
+        copier = Copier(cache(lambda: own(spark())), bootstrap, store, history, isolation, timeout_ms)
         done = 0
         advance(done, total)
         for turn in rounds(ranges, round_offsets):
-            _, now = describe(bootstrap, sorted(ids), isolation)
+            _, now = describe(bootstrap, sorted(ids), isolation, timeout_ms)
             manifest = copier.copy(without_deleted(turn, now), cluster_id, ids)
             spans = [(topic.name, span) for topic in manifest.topics for span in topic.spans]
             copied += spans
@@ -81,7 +83,9 @@ def copy(
         return copied
 
 
-def verify(spark: Spark, bootstrap: str, where: str, *, with_topics: bool = True) -> tuple[History, verifying.Verdict]:
+def verify(
+    spark: Spark, bootstrap: str, where: str, *, with_topics: bool = True, timeout_ms: int = TIMEOUT_MS
+) -> tuple[History, verifying.Verdict]:
     """Hold the archive against its manifests, and against the topics. Raises CommandFailed where it cannot be read."""
     with plain_errors():
         store = open_store(where, spark)
@@ -94,7 +98,7 @@ def verify(spark: Spark, bootstrap: str, where: str, *, with_topics: bool = True
         ours = own(spark())
         right = verifying.look_into_files(ours, store, files, verdict)
         if with_topics:
-            cluster_id, topics = describe(bootstrap, sorted(history.topic_ids), origin.isolation)
+            cluster_id, topics = describe(bootstrap, sorted(history.topic_ids), origin.isolation, timeout_ms)
             history.require(cluster_id, {topic.name: topic.topic_id for topic in topics}, origin.isolation, store.uri)
             verifying.look_at_offsets(history, topics, verdict)
             sound = {file.path for file in right}
@@ -112,6 +116,7 @@ def replay(
     *,
     name: str = "",
     advance: Advance = _quiet,
+    timeout_ms: int = TIMEOUT_MS,
 ) -> dict[int, tuple[int, int]]:
     """Write records back to a topic; by partition, how many were sent now and how many the replay has in all.
 
@@ -124,7 +129,7 @@ def replay(
         if wanted.topic not in history.topic_ids:
             known = ", ".join(sorted(history.topic_ids)) or "nothing"
             raise CommandFailed(f"{store.uri} does not hold {wanted.topic}; it holds {known}")
-        _, (topic,) = describe(bootstrap, [target], "read_uncommitted")
+        _, (topic,) = describe(bootstrap, [target], "read_uncommitted", timeout_ms)
         group = replaying.name_of_replay(history, wanted, topic.topic_id, name)
         paths = replaying.files_of(history, wanted)
         if not paths:

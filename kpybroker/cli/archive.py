@@ -147,6 +147,7 @@ def copy(
             isolation=isolation,
             round_offsets=round_offsets,
             advance=advance,
+            timeout_ms=options.timeout_ms(),
         )
     rows = _by_partition(spans)
     if as_json:
@@ -211,7 +212,9 @@ def verify(
     with engine.working():
         from kpybroker.archive import job
 
-        history, verdict = job.verify(engine, options.bootstrap(), where, with_topics=not archive_alone)
+        history, verdict = job.verify(
+            engine, options.bootstrap(), where, with_topics=not archive_alone, timeout_ms=options.timeout_ms()
+        )
     rows = _by_partition(list(history.spans()))
     for row in rows:
         row["compared"] = verdict.compared.get((row["topic"], row["partition"]), 0)
@@ -265,7 +268,16 @@ def replay(
         from kpybroker.archive.replaying import Wanted
 
         wanted = Wanted(topic, from_offset, to_offset, start_ms, end_ms, tuple(sorted(set(partition or ()))))
-        sent = job.replay(engine, options.bootstrap(), where, wanted, into, name=name, advance=advance)
+        sent = job.replay(
+            engine,
+            options.bootstrap(),
+            where,
+            wanted,
+            into,
+            name=name,
+            advance=advance,
+            timeout_ms=options.timeout_ms(),
+        )
     rows = [{"partition": at, "sent": now, "records": of} for at, (now, of) in sent.items()]
     if as_json:
         show_json(rows)

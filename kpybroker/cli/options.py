@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client, CommandFailed, NodeOutOfReach, parse_bootstrap
-from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.world.real import real_world
+from kpybroker.client import session
+from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client
+from kpybroker.errors import ConfigError
 
 TIMEOUT_S_MAX = 3600.0
 BOOTSTRAP_VARIABLE = "KPYBROKER_BOOTSTRAP"
@@ -83,7 +83,7 @@ def parse_pair(text: str, what: str) -> tuple[str, str]:
 
 def timeout_ms() -> int:
     """The patience that was asked for."""
-    return int(1000 * _given.get("timeout", 15.0))
+    return int(1000 * _given["timeout"]) if "timeout" in _given else session.TIMEOUT_MS
 
 
 def bootstrap() -> str:
@@ -99,33 +99,8 @@ def run(
     `where`: another bootstrap than the one that was named. `ends_with_reader`: stop when nobody reads stdout any more,
     with BrokenPipeError, and not only when something is printed next.
     """
-    addresses = parse_bootstrap(where or bootstrap())
-    client = Client(real_world().network, addresses, timeout_ms())
-
-    async def whole() -> None:
-        with _reader_of_stdout() if ends_with_reader else contextlib.nullcontext():
-            await client.start()
-            with contextlib.closing(client):
-                await scenario(client)
-
-    try:
-        asyncio.run(whole())
-    except KafkaError as refusal:
-        raise CommandFailed(told(refusal)) from refusal
-    except TimeoutError as error:
-        raise CommandFailed(
-            f"the broker did not answer within {timeout_ms() / 1000:g} s; give it longer with --timeout"
-        ) from error
-    except BrokenPipeError:
-        raise  # our own stdout: its reader has seen enough
-    except NodeOutOfReach as error:
-        raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the rest of the cluster") from error
-    except ConnectionError as error:
-        raise CommandFailed(f"the connection broke: {error.strerror or error}; is the broker still running?") from error
-    except OSError as error:
-        raise CommandFailed(f"cannot go on: {error.strerror or error}") from error
-    except MalformedFrame as error:
-        raise CommandFailed(f"the broker's answer cannot be read: {error}") from error
+    around = _reader_of_stdout if ends_with_reader else contextlib.nullcontext
+    session.run(scenario, where or bootstrap(), timeout_ms(), around=around)
 
 
 @contextlib.contextmanager
@@ -157,20 +132,3 @@ def _reader_of_stdout() -> Iterator[None]:
     finally:
         if is_pipe:
             loop.remove_reader(stdout)
-
-
-def told(refusal: KafkaError) -> str:
-    """A refusal for people: what the broker said, and what to do where that is known."""
-    said = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
-    if refusal.code is ErrorCode.REQUEST_TIMED_OUT and refusal.message:
-        return said  # it names the cause, which more patience does not mend
-    hint = HINTS.get(refusal.code)
-    return f"{said}; {hint}" if hint is not None else said
-
-
-HINTS = {
-    ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists makes that no error",
-    ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now; try again when its brokers are up",
-    ErrorCode.REQUEST_TIMED_OUT: "give it longer with --timeout",
-    ErrorCode.UNSUPPORTED_VERSION: "this broker is too old or too new for it",
-}

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kpybroker.cli import options
 from kpybroker.cli.json_lines import Outgoing, parse_json_line
 from kpybroker.cli.murmur2 import partition_of
 from kpybroker.client.client import Client, CommandFailed, check
+from kpybroker.client.session import refusal_text
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import Headers, Keyed, Record, encode_batch
 from kpybroker.wire.records.compression import Codec
@@ -244,5 +244,5 @@ def _refusal(row: produce.PartitionProduceResponse, topic: str, size_bytes: int)
         if setting is None:
             return refusal
         way_out = f"`kpybroker topics alter {topic} --set {setting}={size_bytes}` lets it through"
-        return CommandFailed(f"{options.told(refusal)}; {way_out}")
+        return CommandFailed(f"{refusal_text(refusal)}; {way_out}")
     raise AssertionError("asked about a batch that was stored")

@@ -14,6 +14,7 @@ from kpybroker.cli.command_help import Family
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import show_json, show_line, show_size, show_table
 from kpybroker.client.client import Client, CommandFailed, TopicPartition, check
+from kpybroker.client.session import refusal_text
 from kpybroker.errors import KafkaError, MalformedFrame
 from kpybroker.wire.rpc import unregister_broker
 
@@ -45,7 +46,7 @@ class Screen:
         try:
             return await asking
         except KafkaError as refusal:
-            self.unknown[name] = options.told(refusal)
+            self.unknown[name] = refusal_text(refusal)
         except TimeoutError:
             self.unknown[name] = "no answer in time"
         except (OSError, MalformedFrame) as error:

@@ -17,5 +17,4 @@ def with_changes(before: Image, after: Image) -> Image:
         for key in dict.fromkeys([*before.configs, *after.configs])
         if before.configs.get(key) != after.configs.get(key)
     )
-    after.changes = Changes(removed, topics, configs)
-    return after
+    return after.with_changes(Changes(removed, topics, configs))

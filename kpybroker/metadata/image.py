@@ -152,6 +152,11 @@ class Image:
         )
         return all(getattr(self, name) == getattr(other, name) for name in compared)
 
+    def with_changes(self, changes: Changes) -> Image:
+        """This Image, said to differ from the one before it in these."""
+        self.changes = changes
+        return self
+
     __hash__ = None  # type: ignore[assignment]  # compared by content, never a key
 
 

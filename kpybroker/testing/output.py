@@ -17,8 +17,16 @@ class BrokerOutput:
 
     def __init__(self, stderr: IO[bytes]) -> None:
         self._stderr = stderr
-        self.data_dir: Path | None = None
-        """Where the broker keeps its data; known once it is ready."""
+        self._data_dir: Path | None = None
+
+    def read_logs_in(self, data_dir: Path) -> None:
+        """The broker is ready, and has said where it keeps its data."""
+        self._data_dir = data_dir
+
+    @property
+    def data_dir(self) -> Path | None:
+        """Where the broker keeps its data; None until it is ready."""
+        return self._data_dir
 
     def sizes(self) -> dict[str, int]:
         """Bytes written so far, by file."""
@@ -40,7 +48,7 @@ class BrokerOutput:
 
     def _open(self, opened: contextlib.ExitStack) -> list[tuple[str, int]]:
         found = [(STDERR, self._stderr.fileno())]
-        if self.data_dir is not None:
-            for path in sorted(self.data_dir.glob("node-*.log")):
+        if self._data_dir is not None:
+            for path in sorted(self._data_dir.glob("node-*.log")):
                 found.append((path.name, opened.enter_context(path.open("rb")).fileno()))
         return found

@@ -141,7 +141,7 @@ def _bootstrap_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> str
         raise BrokerStartError(f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {said}") from None
     ready = _READY.match(line)
     if ready is not None:
-        output.data_dir = Path(ready[2])
+        output.read_logs_in(Path(ready[2]))
         return ready[1]
     code = process.wait(STOP_TIMEOUT_S)
     said = output.since({}) or "it wrote nothing"

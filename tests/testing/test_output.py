@@ -26,7 +26,7 @@ def test_only_what_is_new_and_of_that_the_end(tmp_path: Path) -> None:
 def test_the_log_of_each_node_is_named(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as stderr:
         output = BrokerOutput(stderr)
-        output.data_dir = tmp_path
+        output.read_logs_in(tmp_path)
         (tmp_path / "node-1.log").write_text("first\n")
         (tmp_path / "node-2.log").write_text("second\n")
         before = output.sizes()

@@ -1,0 +1,70 @@
+"""One session with a cluster, from connecting to closing: what goes wrong in it becomes one line for people."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+
+from kpybroker.client.client import Client, CommandFailed, NodeOutOfReach, parse_bootstrap
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.world.real import real_world
+
+TIMEOUT_MS = 15_000
+"""Patience where nothing else was asked for."""
+HINTS = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists makes that no error",
+    ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader now; try again when its brokers are up",
+    ErrorCode.REQUEST_TIMED_OUT: "give it longer with --timeout",
+    ErrorCode.UNSUPPORTED_VERSION: "this broker is too old or too new for it",
+}
+
+
+def run(
+    scenario: Callable[[Client], Awaitable[None]],
+    bootstrap: str,
+    timeout_ms: int = TIMEOUT_MS,
+    *,
+    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> None:
+    """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within `around`, disconnect.
+
+    Raises CommandFailed for refusals and lost connections, ConfigError for addresses that cannot be read.
+    """
+    addresses = parse_bootstrap(bootstrap)
+    client = Client(real_world().network, addresses, timeout_ms)
+
+    async def whole() -> None:
+        with around():
+            await client.start()
+            with contextlib.closing(client):
+                await scenario(client)
+
+    try:
+        asyncio.run(whole())
+    except KafkaError as refusal:
+        raise CommandFailed(refusal_text(refusal)) from refusal
+    except TimeoutError as error:
+        raise CommandFailed(
+            f"the broker did not answer within {timeout_ms / 1000:g} s; give it longer with --timeout"
+        ) from error
+    except BrokenPipeError:
+        raise  # our own stdout: its reader has seen enough
+    except NodeOutOfReach as error:
+        raise CommandFailed(f"{error}; is it running? `kpybroker status` shows the rest of the cluster") from error
+    except ConnectionError as error:
+        raise CommandFailed(f"the connection broke: {error.strerror or error}; is the broker still running?") from error
+    except OSError as error:
+        raise CommandFailed(f"cannot go on: {error.strerror or error}") from error
+    except MalformedFrame as error:
+        raise CommandFailed(f"the broker's answer cannot be read: {error}") from error
+
+
+def refusal_text(refusal: KafkaError) -> str:
+    """A refusal for people: what the broker said, and what to do where that is known."""
+    said = f"the broker refuses: {refusal.message} ({refusal.code.name})" if refusal.message else str(refusal.code.name)
+    if refusal.code is ErrorCode.REQUEST_TIMED_OUT and refusal.message:
+        return said  # it names the cause, which more patience does not mend
+    hint = HINTS.get(refusal.code)
+    return f"{said}; {hint}" if hint is not None else said
