@@ -16,7 +16,7 @@ CODE = (
     "import resource, sys\n"
     "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))\n"
     "from kpybroker.cli.descriptors import keep_some_back\n"
-    "from kpybroker.config import BrokerConfig\n"
+    "from kpybroker.config import parse_config\n"
     "config = keep_some_back(parse_config(dict(each.split('=') for each in sys.argv[3:])))\n"
     "print(config.max_connections, config.max_open_files, *resource.getrlimit(resource.RLIMIT_NOFILE))\n"
 )
