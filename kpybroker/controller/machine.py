@@ -177,8 +177,10 @@ class ControllerMachine:
         return records, told
 
     def _may_fence(self, node_id: int) -> bool:
-        """It is not fenced yet, and another broker is there to lead: the last one is of more use than none."""
-        others = (other for other in self.state.brokers if other != node_id)
+        """Whether it is not fenced yet, and another broker is there to lead and stays: one with a disk that hangs is of
+        more use than none."""
+        leaving = {each.node_id for each in self._leaving}
+        others = (other for other in self.state.brokers if other != node_id and other not in leaving)
         return not self.state.brokers[node_id].fenced and any(map(self.state.active, others))
 
     def _lose(self, rules: Rules, command: asked.BrokerLost) -> tuple[list[Any], None]:

@@ -15,7 +15,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import record_check as groups_checking
 from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
 from kpybroker.machine.contract import Stored
-from kpybroker.storage.log.admission import batch_time_is_ours, check_header, opening_unstamped
+from kpybroker.storage.log.admission import check_header, opening
 from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
 from kpybroker.transactions import records as transactions_records
@@ -47,7 +47,7 @@ def opening_one(
 ) -> Work[Opened]:
     """The only batch of a request."""
     try:
-        found = yield from opening_unstamped(batch, settings, now_ms)
+        found = yield from opening(batch, settings, now_ms)
         check = CHECKS.get(topic)
         if check is not None:
             work = partial(check_replayed, found, check)
@@ -55,8 +55,6 @@ def opening_one(
                 yield work
             else:
                 work()
-        if batch_time_is_ours(settings):
-            found.stamp(now_ms)  # in place, and so last: a client's batch that is stamped would be refused
         return {id(data): found}
     except KafkaError as refusal:
         return {id(data): refusal}

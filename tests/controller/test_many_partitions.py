@@ -140,3 +140,14 @@ def test_a_fencing_ends_with_the_incarnation() -> None:
     stage.ask(BrokerLost(1, stage.epochs[1], dead=True))
     decided(stage, again(stage, 1))
     assert list(steps(stage)) == [0]
+
+
+def test_a_broker_that_is_being_fenced_is_nobody_to_lead() -> None:
+    """The last broker stays, though its disk hangs: the other one is dead, and has not been fenced everywhere yet."""
+    stage = Stage(brokers=2)
+    topics(stage, 3 * LEFT_AT_ONCE, 2)
+    decided(stage, BrokerLost(1, stage.epochs[1], dead=True))
+    assert not stage.state.brokers[1].fenced
+    decided(stage, BrokerHeartbeat(2, stage.epochs[2], want_fence=True))
+    list(steps(stage))
+    assert [node_id for node_id, broker in stage.state.brokers.items() if broker.fenced] == [1]

@@ -1,9 +1,10 @@
-"""Batches that get the time of their append are stamped in place, once, however often their opening begins anew."""
+"""Batches that get the time of their append are stamped by the append, however often their opening begins anew."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,15 @@ from kpybroker.config import LogSettings
 from kpybroker.handlers.opening_batches import opening_all, opening_one
 from kpybroker.handlers.produce import Opened, handle
 from kpybroker.server.node import Node
+from kpybroker.storage.log.admission import ALL, NOTHING
+from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
 from kpybroker.transactions.records import tombstone
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, split
 from kpybroker.wire.records.compression import Codec
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.rpc import produce
+from kpybroker.world.real import RealWorld
 from tests.asking import NOW_MS, make
 from tests.conftest import WithBroker
 
@@ -104,8 +108,26 @@ def test_what_has_been_opened_is_not_opened_again(configs: dict[str, str], with_
     with_broker(scenario)
 
 
-def test_a_coordinators_batch_is_stamped_after_its_records_have_been_read() -> None:
-    """Which a thread does: the opening may begin anew before."""
+def test_times_of_append_do_not_go_backwards(tmp_path: Path) -> None:
+    """A batch that waited to be opened is stamped when it is appended, behind what was appended meanwhile."""
+    settings = LogSettings(message_timestamp_type="LogAppendTime")
+    log = Log.open(RealWorld(1), str(tmp_path / "t-0"), "t", 0, settings, clean=False)
+    waited, quick = (split(memoryview(bytearray(encode_batch([Record(0, 5, b"k", b"v")])))) for _ in range(2))
+    data = produce.PartitionProduceData()
+    found = at_once(opening_one(data, waited[0], "t", settings, NOW_MS))[id(data)]
+    assert isinstance(found, Batch)
+    for batches, now_ms, known in ((quick, NOW_MS + 1000, NOTHING), ([found], NOW_MS + 2000, ALL)):
+        assert log.append(batches, 0, now_ms, known=known).log_append_time_ms == now_ms
+    log.flush()
+    content = log.read(0, 1 << 20, upper=log.end, min_one=True)
+    assert content is not None
+    stored = split(bytes(content))
+    assert [each.max_timestamp for each in stored] == [NOW_MS + 1000, NOW_MS + 2000]
+    assert all(each.crc_ok() for each in stored)
+
+
+def test_a_coordinators_batch_may_be_opened_again() -> None:
+    """Its records are read by a thread, and the opening may begin anew before: the bytes are as they came."""
     record = tombstone("a", NOW_MS)
     content = encode_batch([Record(0, NOW_MS, record.key, record.value)], codec=Codec.LZ4)
     batch, data = Batch(memoryview(bytearray(content))), produce.PartitionProduceData()
@@ -117,5 +139,5 @@ def test_a_coordinators_batch_is_stamped_after_its_records_have_been_read() -> N
     begun.close()
     found = at_once(begin())[id(data)]
     assert isinstance(found, Batch)
-    assert found.max_timestamp == NOW_MS + 1
     assert found.crc_ok()
+    assert bytes(found.view) == content

@@ -195,7 +195,10 @@ class Quorum:
                 case _:
                     self._ask(node, effect)
         assert node.state.epoch >= before.epoch, "epochs do not go back"
-        assert not self.persist or node.voted == node.state.voted, "what a node goes by is on disk"
+        if self.persist:
+            on_disk, goes_by = node.voted, node.state.voted
+            forgetful = on_disk._replace(leader_id=raft.NOBODY)
+            assert goes_by == on_disk or (goes_by == forgetful and not before.may_stand), "what it goes by is on disk"
         return answer
 
     def _lead(self, node: Node, epoch: int, granting: tuple[int, ...]) -> None:

@@ -156,3 +156,21 @@ def test_only_a_leader_writes(tmp_path: Path) -> None:
         log.append([Stored(b"k", b"v", NOW_MS)])
     assert refused.value.code == ErrorCode.NOT_COORDINATOR
     assert partition.log.end == 0
+
+
+def test_no_turn_of_the_loop_reads_more_than_its_share_of_one_batch(tmp_path: Path) -> None:
+    """A batch is told whole or not at all, and yet others have their turns while it is read."""
+    log = PartitionLog(leading(WORLD, tmp_path), WORLD)
+    count = 100 * RECORDS_A_TURN
+    log.append([Stored(b"k%d" % n, b"v", NOW_MS) for n in range(count)])
+
+    async def turns_before_the_first_run() -> int:
+        turns, replay = 0, log.replay()
+        first = asyncio.ensure_future(anext(replay))
+        while not first.done():
+            turns += 1
+            await asyncio.sleep(0)
+        await replay.aclose()
+        return turns
+
+    assert asyncio.run(turns_before_the_first_run()) >= count // RECORDS_A_TURN

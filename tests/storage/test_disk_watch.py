@@ -150,3 +150,25 @@ def test_a_directory_that_is_offline_is_not_waited_for() -> None:
     watch.look()
     watch.look()
     assert (changes, watch.hung) == ([["/slow"], []], {})
+
+
+def test_a_disk_that_hangs_at_the_sync_of_names_is_noticed() -> None:
+    """The segment is on disk, and the directory that names it never is: whoever waits, waits for the disk."""
+    world = TwoDisks(LogSettings(fsync_always=True))
+    told = Told(world)
+    log = world.slow.log
+
+    async def play() -> None:
+        told.watch.start()
+        world.storage.set_pace(0.0, (0.5, 0.5))
+        world.appended(b"first")
+        await asyncio.sleep(0.2)
+        assert log.device.silent_ms(world.steady_ms()) == 200, "the segment is being synced"
+        world.storage.stall(world.loop.time() + STALL_S, "/slow")
+        await asyncio.sleep(10)
+        assert log.synced_end == 0
+        told.watch.stop()
+        await asyncio.sleep(STALL_S)
+
+    world.loop.run_until_complete(play())
+    assert [hung for _, hung in told.changes] == [["/slow"]]

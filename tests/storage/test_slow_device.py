@@ -11,11 +11,12 @@ import pytest
 
 from kpybroker.config import LogSettings, parse_config
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.sim.world.disk import SimDisk, SimWrite
 from kpybroker.sim.world.storage import File, Storage
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.writing import WRITTEN_AT_ONCE_BYTES
+from kpybroker.storage.log.writing import WRITE_BYTES, WRITTEN_AT_ONCE_BYTES
 from kpybroker.wire.records.batch import split
 from kpybroker.world import Buffer
 from kpybroker.world.devices import (
@@ -360,5 +361,52 @@ def test_a_log_that_a_thread_writes_takes_no_more_than_may_wait() -> None:
         assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
         await partition.log.until_written()
         partition.append(batch(b"one more"), NOW_MS)
+
+    world.loop.run_until_complete(play())
+
+
+def test_one_write_of_a_thread_is_bounded_however_much_one_flush_leaves_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is given up while it works must have been given no more than it can write in time."""
+    world = TwoDisks()
+    world.appended(b"before")
+    world.stall()
+    writes: list[bytes] = []
+    write_soon = SimDisk.write_soon
+
+    def noted(disk: SimDisk, handle: int, data: bytes, offset: int) -> SimWrite:
+        writes.append(data)
+        return write_soon(disk, handle, data, offset)
+
+    monkeypatch.setattr(SimDisk, "write_soon", noted)
+
+    async def play() -> None:
+        for _ in range(25):
+            world.slow.append(batch(bytes(1_000_000)), NOW_MS)
+        world.hosting.flush()
+        await world.slow.log.until_written()
+
+    world.loop.run_until_complete(play())
+    assert max(map(len, writes)) <= WRITE_BYTES
+    assert [one.base_offset for data in writes for one in split(data)] == list(range(1, 26))
+    assert world.slow.log.written_end == world.slow.log.end == 26
+
+
+def test_a_write_that_ends_says_how_far_the_log_is_written() -> None:
+    """Of one flush a thread writes several pieces: each ends where its last batch does."""
+    world = TwoDisks()
+    world.appended(b"before")
+    world.stall()
+
+    async def play() -> None:
+        for _ in range(12):
+            world.slow.append(batch(bytes(1_000_000)), NOW_MS)
+        world.hosting.flush()
+        slow, ends = world.slow.log, set[int]()
+        while slow.behind is not None:
+            await asyncio.sleep(0.01)
+            whole = split(world.content(world.slow)[: slow.segments.active.written_bytes])
+            assert whole[-1].next_offset == slow.written_end
+            ends.add(slow.written_end)
+        assert ends >= {1, 13}
 
     world.loop.run_until_complete(play())

@@ -79,7 +79,9 @@ def _tick(state: State, event: Tick, now_ms: int, chance: Random) -> Stepped:
         if state.is_leader:
             return check_quorum(state, now_ms, chance)
         if not state.may_stand:
-            return _attach(state, state.epoch, now_ms, chance)
+            # No Persist: the epoch and the vote are on disk, and a restart that still finds the leader's name follows
+            # it. The disk may be what does not answer, and the node is to go on meanwhile.
+            return _attach(state, state.epoch, now_ms, chance)[0], []
         if state.role is Role.PROSPECTIVE:
             return _give_up(state, now_ms, chance)
         return _wonder(state, now_ms, chance)

@@ -106,8 +106,11 @@ class Moves:
         target.pool.require_room(self._world.disk)
         try:
             future = open_future(self._world, target, partition.log, partition.log.settings)
-        except Damage as damage:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
+        except (Damage, KafkaError) as failed:
+            self._discard((partition.topic, partition.index), target)
+            if isinstance(failed, KafkaError):
+                raise
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failed)) from failed
         self._moves[partition.topic, partition.index] = Move(partition, future, target)
         log.info("%r moves to %s", partition, target.path)
         self._news.set()
@@ -121,8 +124,7 @@ class Moves:
         try:
             self._begin(partition, target)
         except KafkaError as refusal:
-            log.error("the future replica of %r cannot be opened: %s", partition, refusal)
-            self._discard(key, target)
+            log.error("the future replica of %r cannot be opened, and is given up: %s", partition, refusal)
 
     def call_off(self, partition: Partition) -> None:
         """The replica stays where it is."""

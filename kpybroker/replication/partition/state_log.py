@@ -109,8 +109,12 @@ class PartitionLog:
             run: list[Stored] = []
             for batch in split(memoryview(found)):
                 offset = batch.next_offset
+                told: list[Stored] = []
                 try:
-                    told = list(_told_by(batch, await self._plain(batch)))
+                    for stored in _told_by(batch, await self._plain(batch)):
+                        told.append(stored)
+                        if not len(told) % RECORDS_A_TURN:
+                            await asyncio.sleep(0)
                 except KafkaError as unreadable:
                     passed_over += 1
                     self._tell(batch, unreadable, passed_over)

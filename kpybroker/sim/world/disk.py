@@ -124,8 +124,12 @@ class SimDisk:
         """For how long the device still keeps waiting who writes there, from `now_s` on."""
         storage = self._storage
         slow_s = storage.slow_s if storage.slow_s and path.startswith(storage.slow_below) else 0.0
+        return max(self._hangs_for_s(path, now_s), slow_s)
+
+    def _hangs_for_s(self, path: str, now_s: float | None = None) -> float:
+        storage = self._storage
         left_s = storage.stalled_until_s - (self._loop.time() if now_s is None else now_s)
-        return max(left_s if left_s > 0 and path.startswith(storage.stalled_below) else 0.0, slow_s)
+        return left_s if left_s > 0 and path.startswith(storage.stalled_below) else 0.0
 
     def separate(self, path: str) -> None:
         self._devices.separate(path)
@@ -331,7 +335,10 @@ class SimDisk:
         self._look()
         mark = node.mark
         await asyncio.sleep(self._latency_s(path))
-        self._change(path)
+        while (left_s := self._hangs_for_s(path)) > 0:
+            await asyncio.sleep(left_s)  # a thread waits for a disk that began to hang meanwhile, and nobody else
+            self._look()
+        self._change(path, by_thread=True)
         node.reached_disk(mark)
 
     async def sync(self, handle: int) -> None:

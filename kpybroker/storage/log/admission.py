@@ -137,15 +137,10 @@ def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
 
 
 def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
-    """The batch as the topic wants it: checked, opened, compressed anew, stamped. Raises KafkaError."""
-    batch = yield from opening_unstamped(batch, settings, now_ms)
-    if batch_time_is_ours(settings):
-        batch.stamp(now_ms)
-    return batch
+    """The batch as the topic wants it, but for the time of its append: checked, opened, compressed anew.
 
-
-def opening_unstamped(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
-    """As `opening`, without the time of the append: the same bytes may be opened again. Raises KafkaError."""
+    Raises KafkaError. The bytes it was given stay as they are: they may be opened again.
+    """
     check_header(batch, settings, now_ms)
     codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names none
     if settings.record_validation_full or _must_open(settings) or codec != batch.codec:

@@ -36,7 +36,7 @@ from kpybroker.storage.log.writing import WriteSide, may_grow
 from kpybroker.storage.producers.loading import note_end
 from kpybroker.storage.producers.producers import PRODUCER_EXPIRATION_MS, ProducerStates
 from kpybroker.storage.producers.transactions import Verification
-from kpybroker.wire.records.batch import LOG_APPEND_TIME, Batch
+from kpybroker.wire.records.batch import Batch
 from kpybroker.world import World
 
 
@@ -208,8 +208,8 @@ class Log(WriteSide):
                 return Appended(earlier.first_offset, earlier.last_offset, stamped, duplicate=True)
             if known == NOTHING and self.opens(batch):
                 batches = [batch := at_once(opening(batch, settings, now_ms))]
-            if batch.attributes & LOG_APPEND_TIME:
-                stamped = batch.max_timestamp
+            if not self._simple and batch_time_is_ours(settings):
+                batch.stamp(stamped := now_ms)  # now, not when it was opened: times of append do not go backwards
         if not self.segments.active.is_open:
             open_active(self)
         if len(batches) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -99,12 +99,18 @@ class GroupSync:
                 if segment.deleted:
                     continue  # retention was quicker
                 await _sync_segment(log, segment, is_watched=is_watched)
-                await disk.off_loop(partial(_sync_companions, log, segment.path), log.directory)
+                if is_watched:
+                    await _sync_files(log, _companions(segment.path), is_watched=True)
+                else:
+                    await disk.off_loop(partial(_sync_companions, log, segment.path), log.directory)
             if active.written_bytes and not active.deleted:
                 await _sync_segment(log, active, is_watched=is_watched)
             if self.directory_changed:
                 self.directory_changed = False
-                await disk.off_loop(partial(_sync_names, log), log.directory)
+                if is_watched:
+                    await _sync_names_watched(log)
+                else:
+                    await disk.off_loop(partial(_sync_names, log), log.directory)
         except (OSError, asyncio.CancelledError):
             self._sealed = [segment for segment in sealed if not segment.deleted] + self._sealed
             self.directory_changed = True  # what waits for the disk thread never begins
@@ -146,16 +152,16 @@ class GroupSync:
             await asyncio.shield(self._running)
         self._save_epochs(log)
         if log.segments.any_aborted:
-            await _sync_files(disk, _companions(active.path))
+            await _sync_files(log, _companions(active.path))
             self.directory_changed = True
         while self._sealed:
             await _sync_segment(log, self._sealed[0])
-            await _sync_files(disk, _companions(self._sealed[0].path))
+            await _sync_files(log, _companions(self._sealed[0].path))
             del self._sealed[0]
         if self.synced_end < log.written_end:
             await _sync_segment(log, active)
         if self.directory_changed:
-            await _sync_files(disk, _names(log))
+            await _sync_files(log, _names(log))
             await disk.sync_directory(log.directory)
             self.directory_changed = False
         self.synced_end = log.written_end
@@ -164,10 +170,15 @@ class GroupSync:
 async def _sync_segment(log: Log, segment: Segment, *, is_watched: bool = False) -> None:
     handle = segment.hold()
     try:
-        with log.device.working(log.world.steady_ms) if is_watched else nullcontext():
+        with _working(log, is_watched):
             await log.world.disk.sync(handle)
     finally:
         segment.let_go()
+
+
+def _working(log: Log, is_watched: bool) -> AbstractContextManager[None]:
+    """For one sync: a watched one tells that the disk hangs where it does not end."""
+    return log.device.working(log.world.steady_ms) if is_watched else nullcontext()
 
 
 def _companions(path: str) -> list[str]:
@@ -180,17 +191,27 @@ def _names(log: Log) -> list[str]:
     return [f"{log.directory}/{name}" for name in (PARTITION_METADATA, EPOCHS)]
 
 
-async def _sync_files(disk: Disk, paths: list[str]) -> None:
+async def _sync_files(log: Log, paths: list[str], *, is_watched: bool = False) -> None:
     """Sync those that are there."""
+    disk = log.world.disk
     for path in paths:
         try:
             handle = disk.open(path)
         except FileNotFoundError:
             continue
         try:
-            await disk.sync(handle)
+            with _working(log, is_watched):
+                await disk.sync(handle)
         finally:
             disk.close(handle)
+
+
+async def _sync_names_watched(log: Log) -> None:
+    """As `_sync_names`, one sync at a time."""
+    await _sync_files(log, _names(log), is_watched=True)
+    for path in (log.directory, log.directory.rsplit("/", 1)[0]):
+        with _working(log, True):
+            await log.world.disk.sync_directory(path)
 
 
 def _sync_files_blocking(disk: Disk, paths: list[str]) -> None:

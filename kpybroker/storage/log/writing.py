@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from kpybroker.storage.files.index import TimeIndex
 from kpybroker.storage.files.segment import LOG, MAX_RELATIVE_OFFSET, Segment
 from kpybroker.storage.log.syncing import GroupSync
 from kpybroker.storage.log.watermarks import Marks
-from kpybroker.wire.records.batch import Batch
+from kpybroker.wire.records.batch import Batch, base_offset_of
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.devices import Device
 
@@ -117,13 +117,13 @@ class WriteSide(Marks):
         queue = self._queue
         if queue:
             self._handle(self.segments.active)
-            data = b"".join(queue)  # the views are of buffers that are used again
+            chunks = list(_chunks(queue, self.end))
             queue.clear()
             if self.offline is not None:
                 raise Damage(self.offline)
-            if self.behind is None:
-                self.behind = WriteBehind(self)
-            self.behind.add(data, self.end, waits=wait)
+            behind = self.behind = self.behind or WriteBehind(self)
+            for data, end in chunks:
+                behind.add(data, end, waits=wait)
         if wait and self.behind is not None:
             self.behind.wait()
 
@@ -158,6 +158,19 @@ class WriteSide(Marks):
         except OSError:
             log.warning("%s%s may end in a torn batch; recovery cuts it", segment.path, LOG)
         return damage
+
+
+def _chunks(queue: list[Buffer], end: int) -> Iterator[tuple[bytes, int]]:
+    """Copies of the queued bytes, each at most WRITE_BYTES or one batch, and the offset that each ends at: the views
+    are of buffers that are used again."""
+    taken, size_bytes = list[Buffer](), 0
+    for view in queue:
+        if taken and size_bytes + len(view) > WRITE_BYTES:
+            yield b"".join(taken), base_offset_of(view)
+            taken, size_bytes = [], 0
+        taken.append(view)
+        size_bytes += len(view)
+    yield b"".join(taken), end
 
 
 def _nobody_waits() -> None:

@@ -157,6 +157,12 @@ class Batch:
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
 
 
+def base_offset_of(view: Buffer) -> int:
+    """The first offset of stored or queued batches, from the head of the first of them."""
+    offset: int = _INT64.unpack_from(view, 0)[0]
+    return offset
+
+
 def split(view: Buffer, most: int | None = None) -> list[Batch]:
     """The batches of a records field, at most the first `most`, without a copy where `view` is writable.
 
