@@ -7,6 +7,7 @@ of itself how far its logs are written. Each is compared with the batches in the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ _BASE_AND_LENGTH = Struct(">qi")
 _DELTA = Struct(">i")
 _DELTA_AT = 23
 _LENGTH_FROM = 12
-_SUFFIX = ".log"
+_SUFFIX, _SWAP = ".log", ".swap"
 
 
 class Files:
@@ -35,19 +36,34 @@ class Files:
         """Of a file: where the last batch begins that was looked at, its end offset, and its header, with its CRC."""
 
     def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
-        """The end of the last batch in a log's directory; -1 without a file. `synced`: of what outlives the power."""
+        """The end of the last batch in a log's directory; -1 without a file.
+
+        `synced`: of what outlives a loss of power, which leaves the changes of names up to any of them.
+        """
         folder = storage.find(directory)
         if not isinstance(folder, Folder):
             return -1
-        unsure = {name for change in folder.changes for name, _ in change} if synced else set()
-        names = sorted(name for name in folder.names if name.endswith(_SUFFIX) and name not in unsure)
-        for name in reversed(names):
-            file = folder.names[name]
+        names = dict(folder.names)
+        end = self._end_in(names, synced=synced)
+        for change in reversed(folder.changes) if synced else ():
+            for name, before in change:
+                if before is None:
+                    names.pop(name, None)
+                else:
+                    names[name] = before
+            end = min(end, self._end_in(names, synced=True))
+        return end
+
+    def _end_in(self, names: Mapping[str, File | Folder], *, synced: bool) -> int:
+        """The end of the last batch by these names; a start ends the swaps that it finds."""
+        found = sorted(name for name in names if name.removesuffix(_SWAP).endswith(_SUFFIX))
+        for name in reversed(found):
+            file = names[name]
             assert isinstance(file, File)
-            found = self._end_of(file, synced=synced)
-            if found >= 0:
-                return found
-        return int(names[-1].removesuffix(_SUFFIX)) if names else -1
+            end = self._end_of(file, synced=synced)
+            if end >= 0:
+                return end
+        return int(found[-1].partition(".")[0]) if found else -1
 
     def _end_of(self, file: File, *, synced: bool) -> int:
         content, limit = file.content, len(file.content)

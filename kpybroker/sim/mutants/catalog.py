@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,6 +112,10 @@ ONE_BROKER = (
 ALL = (*ONE_BROKER, *THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS)
 
 
+MISFIT = re.compile(r"TypeError\(.*(unexpected keyword|positional argument|required keyword)")
+"""A patch whose arguments are not those of what it replaces breaks everything, and shows nothing."""
+
+
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
     """The first outcome that shows the mutant; None where it lives."""
     with mutant.alive():
@@ -121,6 +126,8 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> Outcome | None:
             setup = with_actors(setup, mutant.actors, only=True)
             outcome = Simulation(setup, ends_at_breach=True).run()
             if outcome.breaches:
+                fault = MISFIT.search(outcome.breaches[0])
+                assert fault is None, f"{mutant.says!r} no longer fits what it patches: {outcome.breaches[0]}"
                 return outcome
     return None
 

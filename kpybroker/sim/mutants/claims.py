@@ -23,7 +23,7 @@ def _takes_into_memory(take: Callable[..., bool]) -> Callable[..., bool]:
     """What comes from the leader is written by whatever flushes next."""
 
     def careless(*given: Any) -> bool:
-        with patch.object(Log, "flush", lambda log: None):
+        with patch.object(Log, "flush", lambda log, *, wait=True: None):
             return take(*given)
 
     return careless
