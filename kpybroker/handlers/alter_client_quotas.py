@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterClientQuotas, QuotaChange
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import decided
 from kpybroker.metadata.quotas import Entity
+from kpybroker.serving.fair_loop import decided
 from kpybroker.wire.rpc.alter_client_quotas import EntityData, EntryData, EntryDataReply, Request, Response
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kpybroker.controller.commands import (
 )
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_configs import check_this_broker
-from kpybroker.handlers.fair_loop import SLICE, Turns, decided, slices
+from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.alter_configs import AlterConfigsResource, AlterConfigsResourceResponse, Request, Response
 
 if TYPE_CHECKING:

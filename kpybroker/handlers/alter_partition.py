@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterPartition, IsrResult, ProposedIsr
-from kpybroker.handlers.fair_loop import Turns, decided
+from kpybroker.serving.fair_loop import Turns, decided
 from kpybroker.wire.rpc.alter_partition import (
     PartitionData,
     PartitionDataReply,

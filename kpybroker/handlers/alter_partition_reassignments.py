@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterReassignments, Reassignment
-from kpybroker.handlers.fair_loop import Turns, decided
+from kpybroker.serving.fair_loop import Turns, decided
 from kpybroker.wire.rpc.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,

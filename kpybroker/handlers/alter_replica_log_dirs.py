@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirTopicResult,

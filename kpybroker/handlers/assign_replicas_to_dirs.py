@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AssignReplicas
-from kpybroker.handlers.fair_loop import Turns, decided
+from kpybroker.serving.fair_loop import Turns, decided
 from kpybroker.wire.rpc.assign_replicas_to_dirs import (
     DirectoryDataReply,
     PartitionDataReply,

@@ -10,7 +10,7 @@ from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import DescribeConsumerGroup
 from kpybroker.handlers.consumer_group_heartbeat import check_served
 from kpybroker.handlers.describe_groups import GROUP_OPERATIONS
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.consumer_group_describe import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from kpybroker.call import Call
 from kpybroker.controller.assignments import NEW_PARTITIONS_PER_REQUEST_MAX, too_many_partitions
 from kpybroker.controller.commands import CreatePartitions, NewPartitions
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import SLICE, Turns, at_most_twice, decided
-from kpybroker.handlers.metadata_wait import served_everywhere
-from kpybroker.handlers.mutation_quota import mutations
+from kpybroker.serving.fair_loop import SLICE, Turns, at_most_twice, decided
+from kpybroker.serving.metadata_wait import served_everywhere
+from kpybroker.serving.mutation_quota import mutations
 from kpybroker.wire.rpc.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,

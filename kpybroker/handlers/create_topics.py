@@ -10,9 +10,9 @@ from kpybroker.call import Call
 from kpybroker.config.describe import describe_topic
 from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import SLICE, Turns, at_most_twice, decided
-from kpybroker.handlers.metadata_wait import served_everywhere
-from kpybroker.handlers.mutation_quota import mutations
+from kpybroker.serving.fair_loop import SLICE, Turns, at_most_twice, decided
+from kpybroker.serving.metadata_wait import served_everywhere
+from kpybroker.serving.mutation_quota import mutations
 from kpybroker.wire.rpc.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

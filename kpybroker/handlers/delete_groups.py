@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import DeleteGroup
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.delete_groups import DeletableGroupResult, Request, Response
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from kpybroker.config.log_levels import log_levels
 from kpybroker.controller.commands import ResourceType
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

@@ -12,7 +12,7 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.group import State
 from kpybroker.groups.ground.commands import DescribeGroup
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_producers import PartitionResponse, ProducerState, Request, Response, TopicResponse
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_transactions import Request, Response, TopicData, TransactionState
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsResult,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import partitions_in_slices
+from kpybroker.serving.fair_loop import partitions_in_slices
 from kpybroker.wire.rpc.elect_leaders import PartitionResult, ReplicaElectionResult, Request, Response
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fetch_sessions import resolve
-from kpybroker.handlers.fetching_metadata import fetch_metadata, is_of_the_quorum
 from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, Want
+from kpybroker.serving.fetch.metadata_log import fetch_metadata, is_of_the_quorum
+from kpybroker.serving.fetch.session import resolve
 from kpybroker.wire.response_templates import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import (
     AbortedTransaction,
@@ -274,15 +274,15 @@ def handle(
             raise KafkaError(ErrorCode.INVALID_REQUEST, "at a controller's listener replicas fetch the metadata, only")
         return fetch_metadata(broker, call, request, replica_id)
     if replica_id >= 0:
-        from kpybroker.handlers.fetching_replicas import fetch_replica
+        from kpybroker.serving.fetch.replica import fetch_replica
 
         return fetch_replica(broker, call, request, replica_id)
     if call.is_long:
-        from kpybroker.handlers.fetching_many import fetch_in_turns
+        from kpybroker.serving.fetch.many import fetch_in_turns
 
         return fetch_in_turns(broker, call, request, by_id)
     if request.rack_id and broker.config.is_rack_aware:
-        from kpybroker.handlers.fetching_nearby import fetch_nearby
+        from kpybroker.serving.fetch.nearby import fetch_nearby
 
         return fetch_nearby(broker, call, request, by_id)
     if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1:
@@ -291,7 +291,7 @@ def handle(
             return fetched
     session, wants = resolve(broker, request, by_id)
     if len(wants) > WANTS_AT_ONCE:
-        from kpybroker.handlers.fetching_many import ManyFetchReply
+        from kpybroker.serving.fetch.many import ManyFetchReply
 
         return begin(ManyFetchReply(broker, call, request, session, wants))
     return begin(FetchReply(broker, call, request, session, wants))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from kpybroker.controller.commands import (
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.alter_configs import merged, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
-from kpybroker.handlers.fair_loop import SLICE, Turns, decided, slices
+from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,

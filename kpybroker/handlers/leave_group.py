@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import Leave
-from kpybroker.handlers.fair_loop import slices
+from kpybroker.serving.fair_loop import slices
 from kpybroker.wire.rpc.leave_group import MemberIdentity, MemberResponse, Request, Response
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import ListReassignments
-from kpybroker.handlers.fair_loop import partitions_in_slices
+from kpybroker.serving.fair_loop import partitions_in_slices
 from kpybroker.wire.rpc.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,

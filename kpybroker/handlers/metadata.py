@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.codec.message import build, build_in_turns
 from kpybroker.wire.codec.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (

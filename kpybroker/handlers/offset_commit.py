@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, PartitionCommit
-from kpybroker.handlers.fair_loop import SLICE, Turns, slices
+from kpybroker.serving.fair_loop import SLICE, Turns, slices
 from kpybroker.wire.rpc.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitResponsePartition,

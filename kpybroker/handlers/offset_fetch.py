@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import FetchOffsets
-from kpybroker.handlers.fair_loop import Turns, partitions_in_slices
+from kpybroker.serving.fair_loop import Turns, partitions_in_slices
 from kpybroker.wire.rpc.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

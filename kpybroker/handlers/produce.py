@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.handlers.produce_refusals import ACKS_WITH_REPLY, first_error, name_leader, refuse_partition
-from kpybroker.handlers.produce_refusals import refuse as refuse
+from kpybroker.serving.produce.refusals import ACKS_WITH_REPLY, first_error, name_leader, refuse_partition
+from kpybroker.serving.produce.refusals import refuse as refuse
 from kpybroker.storage.log.admission import ALL, NOTHING, RECORDS
 from kpybroker.wire.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.response_templates import MARK, Acknowledged, produce_form
@@ -257,7 +257,7 @@ def _open_one(
     now_ms: int,
 ) -> Batch | Later:
     """What to append, or all the rest of the Produce where the batch takes longer. Raises KafkaError."""
-    from kpybroker.handlers.opening_batches import append_later, first_slices, opening_one
+    from kpybroker.serving.produce.validation import append_later, first_slices, opening_one
 
     begin = partial(opening_one, data, batch, partition.topic, partition.log.settings, now_ms)
     begun = begin()
@@ -278,7 +278,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | L
         if len(partitions) == 1:
             return _handle_one(broker, call, request, topics[0], partitions[0])
     if call.is_long or _size_bytes(topics) > AT_ONCE_BYTES:
-        from kpybroker.handlers.producing_in_slices import produce_in_slices
+        from kpybroker.serving.produce.slices import produce_in_slices
 
         return produce_in_slices(broker, call, request)
     return append_or_ask(broker, call, request)
@@ -292,13 +292,13 @@ def append_or_ask(broker: Broker, call: Call, request: Request) -> Reply | Later
     """Append to all partitions, where transactions begin after the coordinator was asked."""
     if request.acks in ACKS and is_transactional(request):
         return _in_transaction(broker, call, request)
-    from kpybroker.handlers.opening_batches import open_and_append
+    from kpybroker.serving.produce.validation import open_and_append
 
     return open_and_append(broker, call, request, {})
 
 
 def _in_transaction(broker: Broker, call: Call, request: Request) -> Reply | Later:
-    from kpybroker.handlers.producing_transactionally import produce_transactionally
+    from kpybroker.serving.produce.transactional import produce_transactionally
 
     return produce_transactionally(broker, call, request)
 

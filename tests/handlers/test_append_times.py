@@ -11,9 +11,9 @@ import pytest
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.config import LogSettings
-from kpybroker.handlers.opening_batches import opening_all, opening_one
 from kpybroker.handlers.produce import Opened, handle
 from kpybroker.server.node import Node
+from kpybroker.serving.produce.validation import opening_all, opening_one
 from kpybroker.storage.log.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
 from kpybroker.transactions.records import tombstone
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, split

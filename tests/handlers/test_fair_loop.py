@@ -11,8 +11,8 @@ from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
 from kpybroker.handlers.answering import handler_of
-from kpybroker.handlers.fair_loop import ENTRIES_A_TURN, ENTRIES_MAX
 from kpybroker.server.node import Node
+from kpybroker.serving.fair_loop import ENTRIES_A_TURN, ENTRIES_MAX
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import (
     consumer_group_describe,

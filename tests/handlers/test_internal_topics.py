@@ -8,8 +8,8 @@ import pytest
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.opening_batches import REPLAYED_LIMIT_BYTES
 from kpybroker.server.node import Node
+from kpybroker.serving.produce.validation import REPLAYED_LIMIT_BYTES
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_request
 from kpybroker.wire.records.batch import encode_batch, split

@@ -9,10 +9,10 @@ from kpybroker.controller import configs, leadership, reassignment
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.groups.consumer.transitions import ModernSteps
 from kpybroker.handlers import produce
-from kpybroker.handlers.fetching_nearby import NearbyFetchReply
 from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.node.lifecycle import Lifecycle
+from kpybroker.serving.fetch.nearby import NearbyFetchReply
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.log import admission, timestamps
 from kpybroker.storage.log.log import Log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.handlers import fetching_replicas, produce
+from kpybroker.handlers import produce
 from kpybroker.raft import quorum
 from kpybroker.raft.core.core import step
 from kpybroker.raft.core.state import NOBODY, State, VoteAsked, Voted
@@ -14,6 +14,7 @@ from kpybroker.raft.log.quorum_state import write_quorum_state
 from kpybroker.raft.log.replay import Pending, Replay
 from kpybroker.replication.partition.followers import Followers
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.serving.fetch import replica
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.world import World
@@ -102,7 +103,7 @@ THREE_BROKERS = (
         NODES,
         brokers=3,
     ),
-    Mutant("followers do not truncate", (Patch(fetching_replicas, "parted", _parts_nowhere),), NODES, brokers=3),
+    Mutant("followers do not truncate", (Patch(replica, "parted", _parts_nowhere),), NODES, brokers=3),
     Mutant(
         "leader epochs are forgotten",
         (Patch(LeaderEpochs, "assign", _forgets_odd_epochs(LeaderEpochs.assign)),),

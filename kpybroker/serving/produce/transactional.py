@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.opening_batches import append_later, open_and_append, opening_all
+from kpybroker.serving.produce.validation import append_later, open_and_append, opening_all
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Verification
 from kpybroker.wire.records.batch import Batch, split
 from kpybroker.wire.rpc.produce import Request, Response

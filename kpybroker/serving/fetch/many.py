@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.handlers.fair_loop import SLICE, Turns, slices
 from kpybroker.handlers.fetch import FetchReply, begin
-from kpybroker.handlers.fetch_sessions import name_wants, resume_with
 from kpybroker.replication.partition.sessions import Session, Want, Wanted
+from kpybroker.serving.fair_loop import SLICE, Turns, slices
+from kpybroker.serving.fetch.session import name_wants, resume_with
 from kpybroker.wire.api import by_key
 from kpybroker.wire.codec.message import Buffer, build_chunks_in_turns
 from kpybroker.wire.response_templates import FetchedMany

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers.fetch import FetchReply
-from kpybroker.handlers.fetch_sessions import resume
 from kpybroker.replication.follower.fetch_session import NAMED_MAX
 from kpybroker.replication.partition.followers import UNKNOWN, Follower
 from kpybroker.replication.partition.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
+from kpybroker.serving.fetch.session import resume
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
-from kpybroker.handlers.fair_loop import SLICE
 from kpybroker.handlers.produce import AT_ONCE_BYTES, append_or_ask
+from kpybroker.serving.fair_loop import SLICE
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.fair_loop import SLICE
-from kpybroker.handlers.opening_batches import opening_all
 from kpybroker.server.node import Node
+from kpybroker.serving.fair_loop import SLICE
+from kpybroker.serving.produce.validation import opening_all
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.records.compression import Codec, compress

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Reply
 from kpybroker.errors import KafkaError
 from kpybroker.handlers.fetch import FetchReply, begin
-from kpybroker.handlers.fetch_sessions import resolve
 from kpybroker.metadata.whereabouts import endpoints
+from kpybroker.serving.fetch.session import resolve
 from kpybroker.wire.rpc.fetch import PartitionData, Request, Response
 
 if TYPE_CHECKING:
