@@ -11,9 +11,10 @@ import pytest
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.config import LogSettings
-from kpybroker.handlers.produce import Opened, handle
+from kpybroker.handlers.produce import handle
 from kpybroker.server.node import Node
-from kpybroker.serving.produce.validation import opening_all, opening_one
+from kpybroker.serving.produce.append import Validated
+from kpybroker.serving.produce.validation import validating_all, validating_one
 from kpybroker.storage.log.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
 from kpybroker.transactions.records import tombstone
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, split
@@ -90,14 +91,14 @@ def test_what_has_been_opened_is_not_opened_again(configs: dict[str, str], with_
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", COUNT, configs)
         request = to_all("t")
-        found: Opened = {}
-        slices = sum(1 for _ in opening_all(node.broker, CALL, to_all("t"), {}))
+        found: Validated = {}
+        slices = sum(1 for _ in validating_all(node.broker, CALL, to_all("t"), {}))
         assert slices >= COUNT
-        begun = opening_all(node.broker, CALL, request, found)
+        begun = validating_all(node.broker, CALL, request, found)
         for _ in range(slices - 3):
             next(begun)
         begun.close()
-        assert sum(1 for _ in opening_all(node.broker, CALL, request, found)) <= 4
+        assert sum(1 for _ in validating_all(node.broker, CALL, request, found)) <= 4
         assert len(found) == COUNT
         assert all(isinstance(each, Batch) for each in found.values())
 
@@ -110,7 +111,7 @@ def test_a_coordinators_batch_is_stamped_after_its_records_have_been_read() -> N
     content = encode_batch([Record(0, NOW_MS, record.key, record.value)], codec=Codec.LZ4)
     batch, data = Batch(memoryview(bytearray(content))), produce.PartitionProduceData()
     settings = LogSettings(message_timestamp_type="LogAppendTime")
-    begin = partial(opening_one, data, batch, "__transaction_state", settings, NOW_MS + 1)
+    begin = partial(validating_one, data, batch, "__transaction_state", settings, NOW_MS + 1)
     begun = begin()
     while next(begun) is None:
         pass

@@ -12,7 +12,7 @@ from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.serving.fair_loop import SLICE
-from kpybroker.serving.produce.validation import opening_all
+from kpybroker.serving.produce.validation import validating_all
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.records.compression import Codec, compress
@@ -294,7 +294,7 @@ def test_others_have_their_turns_between_batches_that_are_refused(codec: Codec, 
         data = [produce.PartitionProduceData(index=index, records=broken) for index in range(60)]
         told = produce.TopicProduceData(name="t", partition_data=data)
         request = produce.Request(acks=1, timeout_ms=5000, topic_data=[told])
-        assert sum(1 for _ in opening_all(node.broker, CALL, request, {})) >= 60
+        assert sum(1 for _ in validating_all(node.broker, CALL, request, {})) >= 60
         answers = (await peer.ask("Produce", request, version=9)).responses[0].partition_responses
         assert {each.error_code for each in answers} <= {ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR}
 
@@ -310,7 +310,7 @@ def test_others_have_their_turns_between_large_batches_of_one_record(with_broker
         data = [produce.PartitionProduceData(index=index, records=one) for index in range(20)]
         told = produce.TopicProduceData(name="t", partition_data=data)
         request = produce.Request(acks=1, timeout_ms=5000, topic_data=[told])
-        assert sum(1 for _ in opening_all(node.broker, CALL, request, {})) >= 19
+        assert sum(1 for _ in validating_all(node.broker, CALL, request, {})) >= 19
 
     with_broker(scenario)
 

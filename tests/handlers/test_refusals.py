@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.handlers.test_opening_batches import large
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
@@ -22,6 +21,7 @@ from kpybroker.wire.frame import encode_response
 from kpybroker.wire.rpc import api_versions
 from tests.asking import make, produced
 from tests.conftest import WithBroker
+from tests.handlers.test_produce_validation import large
 from tests.server.many_elements import arrays_of, request_with_many
 
 REFUSAL = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no time")

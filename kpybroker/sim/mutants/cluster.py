@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.handlers import produce
 from kpybroker.raft import quorum
 from kpybroker.raft.core.core import step
 from kpybroker.raft.core.state import NOBODY, State, VoteAsked, Voted
@@ -15,6 +14,7 @@ from kpybroker.raft.log.replay import Pending, Replay
 from kpybroker.replication.partition.followers import Followers
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.serving.fetch import replica
+from kpybroker.serving.produce import append, reply
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.world import World
@@ -93,7 +93,7 @@ def _without_two(voters: VoterSet, node_id: int) -> VoterSet:
 THREE_BROKERS = (
     Mutant(
         "acks=all is answered before others have the records",
-        (Patch(produce, "ACKS_ALL", -99), Patch(produce, "ACKS_LEADER", -1)),
+        (Patch(append, "ACKS_ALL", -99), Patch(reply, "ACKS_ALL", -99)),
         NODES,
         brokers=3,
     ),
