@@ -97,7 +97,7 @@ class Partition:
         self._produces_here: deque[tuple[int, Waiter]] = deque()
         """Those with acks=1 that wait for this log alone; used where there are other replicas."""
         self._dirty = False
-        self.produce_templates: dict[int, tuple[int, ProduceForm | None]] = {}
+        self.produce_templates: dict[int, tuple[int, ProduceForm]] = {}
         """Log start and template of the response to a Produce, by version; see `serving.produce.reply`."""
         self.fetch_templates: dict[int, FetchForm | None] = {}
         """Templates of the response to a Fetch by version and isolation; see `serving.fetch.single`."""

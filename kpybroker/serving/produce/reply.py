@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,11 @@ from kpybroker.wire.rpc.produce import (
 
 if TYPE_CHECKING:
     from kpybroker.replication.partition.partition import Partition
+    from kpybroker.storage.log.admission import Appended
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 Row = tuple["Partition", int, PartitionProduceResponse | None]
-"""A partition that was appended to, the end of its log after that, and its part of the response; None if there is none
-yet."""
-Acknowledgement = tuple["Partition", int, int]
-"""A partition, the version of the response, and the base offset."""
+"""A partition that was appended to, the end of its log after that, and its part of the response (None: a template)."""
 _acknowledged = partial(tuple.__new__, Acknowledged)
 """A NamedTuple's own constructor costs three times as much."""
 
@@ -34,33 +33,22 @@ _acknowledged = partial(tuple.__new__, Acknowledged)
 class ProduceReply(Reply):
     """Waits for the flush, and with acks=all for the high watermark, of every partition in `rows`.
 
-    result: the response if all goes well; None if none is wanted. A Produce to one partition gives `one` instead: then
-    the response comes from the partition's template, unless it has to say more than success.
+    result: the response if all goes well; None if none is wanted.
     """
 
-    __slots__ = ("_one", "_result", "_rows", "_timer", "request")
+    __slots__ = ("_result", "_rows", "_timer", "request")
 
     parallel = True
 
-    def __init__(
-        self, request: Request, result: Response | None, rows: list[Row], one: Acknowledgement | None = None
-    ) -> None:
+    def __init__(self, request: Request, result: Response | None, rows: Sequence[Row]) -> None:
         super().__init__()
         self.request = request
         self._result = result
         self._rows = rows
-        self._one = one
         self._timer: asyncio.TimerHandle | None = None
 
     def settle(self) -> None:
         """After a flush: complete, or wait for the partitions whose records are not safe yet."""
-        for partition, end, _ in self._rows:
-            if partition.log.high_watermark < end or partition.offline is not None:
-                self._settle_slowly()
-                return
-        self._finish()
-
-    def _settle_slowly(self) -> None:
         if self.done:
             return
         left = []
@@ -89,13 +77,9 @@ class ProduceReply(Reply):
             answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader_id, leader_epoch=partition.leader_epoch)
 
     def _answer_in(self, row: Row) -> PartitionProduceResponse:
-        """The partition's part of the response: a template only says success."""
+        """The partition's part of the response."""
         answer = row[2]
-        if answer is None:
-            assert self._one is not None
-            partition, _, base_offset = self._one
-            self._one, self._result = None, response_to_one(partition, base_offset)
-            answer = self._result.responses[0].partition_responses[0]
+        assert answer is not None, "a response that is not a template has all its parts"
         return answer
 
     def _wait_at(self, partition: Partition, end: int) -> None:
@@ -117,12 +101,54 @@ class ProduceReply(Reply):
     def _finish(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.complete(self._result if self._one is None else acknowledged(*self._one))
+        self.complete(self._result)
 
     def abandon(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.done = True
+
+
+class OneReply(ProduceReply):
+    """The reply to a Produce to one partition: from the partition's template, as long as it only says success."""
+
+    __slots__ = ("_appended", "_partition", "_version")
+
+    def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
+        self.done = self.holds_frame = (
+            False  # the constructors above are not called: that is a tenth of a small Produce
+        )
+        self._ready = None
+        self.request = request
+        self._result = None
+        self._rows = ()
+        self._timer = None
+        self._version = version
+        self._partition = partition
+        self._appended = appended
+
+    def settle(self) -> None:
+        partition, appended = self._partition, self._appended
+        if partition.log.high_watermark > appended[1] and self._result is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.complete(acknowledged(partition, self._version, appended[0]))
+            return
+        if not self._rows:
+            self._rows = ((partition, appended.last_offset + 1, None),)
+        super().settle()
+
+    def _answer_in(self, row: Row) -> PartitionProduceResponse:
+        self._result = response_to_one(self._partition, self._appended.base_offset)
+        return self._result.responses[0].partition_responses[0]
+
+    def _finish(self) -> None:
+        if self._result is not None:
+            super()._finish()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.complete(acknowledged(self._partition, self._version, self._appended.base_offset))
 
 
 def response_to_one(partition: Partition, base_offset: int, log_append_time_ms: int = -1) -> Response:
@@ -139,8 +165,8 @@ def response_to_one(partition: Partition, base_offset: int, log_append_time_ms: 
 
 def acknowledged(partition: Partition, version: int, base_offset: int) -> Acknowledged:
     """As `response_to_one`, from the partition's template, which serves as long as the log start does not move."""
-    start, form = partition.produce_templates.get(version, (-1, None))
-    if start != partition.log.start:
-        form = produce_form(response_to_one(partition, MARK), version)
-        partition.produce_templates[version] = partition.log.start, form
-    return _acknowledged((form, base_offset))
+    template = partition.produce_templates.get(version)
+    if template is None or template[0] != partition.log.start:
+        template = partition.log.start, produce_form(response_to_one(partition, MARK), version)
+        partition.produce_templates[version] = template
+    return _acknowledged((template[1], base_offset))

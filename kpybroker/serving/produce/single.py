@@ -10,7 +10,7 @@ from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.produce.append import admit
 from kpybroker.serving.produce.refusals import name_leader, refuse_partition
-from kpybroker.serving.produce.reply import ProduceReply, response_to_one
+from kpybroker.serving.produce.reply import OneReply, ProduceReply, response_to_one
 from kpybroker.storage.log.admission import ALL, RECORDS
 from kpybroker.wire.records.batch import TRANSACTIONAL, Batch
 from kpybroker.wire.rpc.produce import (
@@ -60,11 +60,8 @@ def append_one(
         appended = partition.append(batches, now_ms, known=known)
     except KafkaError as error:
         return _refused(broker, call, topic, data, partition, error)
-    base_offset, last_offset, log_append_time_ms, _ = appended
-    if log_append_time_ms < 0:
-        reply = ProduceReply(
-            request, None, [(partition, last_offset + 1, None)], (partition, call.version, base_offset)
-        )
+    if appended[2] < 0:
+        reply: ProduceReply = OneReply(request, call.version, partition, appended)
     else:
         reply = _with_append_time(request, partition, appended)
     broker.hosting.woken.append(reply)
