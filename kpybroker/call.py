@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from kpybroker.wire.codec.message import Part
+    from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
 
 BROKER, CONTROLLER = "broker", "controller"
 """The two sides of a node, by the words of `Listens`: clients come in at one, nodes of the quorum at the other."""
@@ -94,6 +98,12 @@ class Reply:
             self.holds_frame = False
             if self._ready is not None:
                 self._ready()
+
+
+Answer: TypeAlias = "Part | Encoded | Acknowledged | Fetched | FetchedMany | None"
+"""What can be sent at once: a response, encoded or not, or a filled template; None where no response is wanted."""
+Result: TypeAlias = "Answer | Reply | Coroutine[Any, Any, Answer | Reply]"
+"""What a handler may return: an answer, a reply that is completed later, or a coroutine that ends with either."""
 
 
 class TaskReply(Reply):

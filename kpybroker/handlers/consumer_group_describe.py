@@ -9,7 +9,7 @@ from kpybroker.call import Call
 from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import DescribeConsumerGroup
 from kpybroker.handlers.consumer_group_heartbeat import check_served
-from kpybroker.handlers.describe_groups import GROUP_OPERATIONS
+from kpybroker.serving.authorized_operations import GROUP_OPERATIONS
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.consumer_group_describe import DescribedGroup, Request, Response
 

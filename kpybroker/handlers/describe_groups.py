@@ -12,6 +12,7 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.group import State
 from kpybroker.groups.ground.commands import DescribeGroup
+from kpybroker.serving.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 GROUP_ID_NOT_FOUND_SINCE = 6
-NOT_ASKED = -(2**31)
-GROUP_OPERATIONS = 3400
-"""Read, describe, delete, describe configs, alter configs: all, without an authorizer."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

@@ -7,11 +7,11 @@ node that sent it; what the request inside is refused with is for the client.
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.answering import answer
+from kpybroker.handlers import answer
 from kpybroker.wire.api import Api, Listens, RunsOn, by_key
 from kpybroker.wire.codec.message import build_in_turns, parse_in_turns
 from kpybroker.wire.frame import parse_request_header, response_head
@@ -36,8 +36,8 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     host = _host(request.client_host_address)
     asker = Call(api.key, version, header.client_id, host, call.connection, forwarded=True)
     told = await answer(broker, api, asker, inner)
-    if says_not_controller(told):
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # lost on the way: the sender asks the next one
+    if api.has_error(told, ErrorCode.NOT_CONTROLLER):
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # it moved meanwhile: the sender asks the next one
     assert not isinstance(told, Encoded)
     body = await work.through(build_in_turns(told, version))
     return Response(response_data=response_head(header.correlation_id, api, version) + body)
@@ -46,14 +46,6 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 def forwardable(api: Api) -> bool:
     """Whether any node takes the request, and the active controller does the work."""
     return api.runs_on is RunsOn.CONTROLLER and api.listens is Listens.BOTH
-
-
-def says_not_controller(told: Any) -> bool:
-    """Whether an answer, or the first rows of one, refuses because its sender is no longer the active controller."""
-    codes = [getattr(told, "error_code", 0)]
-    for name in ("topics", "results", "responses", "entries"):
-        codes += [getattr(each, "error_code", 0) for each in getattr(told, name, None) or ()]
-    return ErrorCode.NOT_CONTROLLER in codes
 
 
 def _host(address: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
+from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.codec.message import build, build_in_turns
 from kpybroker.wire.codec.primitives import ZERO_UUID
@@ -35,11 +36,6 @@ TOPICS_AT_ONCE = 100
 """An answer about so many topics is made and encoded without a turn for others, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
 """Answers to requests that name more topics than this are not kept."""
-NOT_ASKED = -(2**31)
-TOPIC_OPERATIONS = 3576
-"""Read, write, create, delete, alter, describe, describe configs, alter configs: all, without an authorizer."""
-CLUSTER_OPERATIONS = 8096
-"""Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:

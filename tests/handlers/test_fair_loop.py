@@ -10,7 +10,7 @@ import pytest
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
-from kpybroker.handlers.answering import handler_of
+from kpybroker.handlers import handler_of
 from kpybroker.server.node import Node
 from kpybroker.serving.fair_loop import ENTRIES_A_TURN, ENTRIES_MAX
 from kpybroker.wire import api as api_table

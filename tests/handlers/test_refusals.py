@@ -11,7 +11,7 @@ import pytest
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.handlers.answering import refused
+from kpybroker.handlers import refused
 from kpybroker.server.node import Node
 from kpybroker.storage.log.slices import AT_ONCE, Work
 from kpybroker.wire.api import API, Api, by_name

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, response_of
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.answering import refused
+from kpybroker.handlers import refused
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
 from kpybroker.server.connections.muting import Pause, Pauses
