@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +16,9 @@ from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.serving.fair_loop import SLICE
+from kpybroker.serving.produce.reply import ProduceReply
 from kpybroker.serving.produce.validation import validating_all
+from kpybroker.storage.log.slices import AT_ONCE, Work
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.records.compression import Codec, compress
@@ -122,17 +128,33 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: Wit
     with_broker(scenario)
 
 
-async def without_places(node: Node, request: produce.Request, peer: Peer) -> list[int]:
-    """The error codes of a Produce while others open batches in all places."""
-    places = node.broker.log_dirs.sliced_work._short
-    taken = 0
-    while places.is_free:
-        await places.enter(None)
-        taken += 1
-    told = await asyncio.wait_for(peer.ask("Produce", request, version=9), 20)
-    for _ in range(taken):
-        places.leave()
+@asynccontextmanager
+async def without_places(node: Node) -> AsyncIterator[None]:
+    """Others validate batches in all places meanwhile."""
+    over = threading.Event()
+
+    def waits() -> Work[None]:
+        yield over.wait
+
+    works = [asyncio.ensure_future(node.broker.log_dirs.sliced_work.run(waits)) for _ in range(AT_ONCE)]
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*works)
+
+
+async def codes_without_places(node: Node, request: produce.Request, peer: Peer) -> list[int]:
+    """The error codes of a Produce while there are no places."""
+    async with without_places(node):
+        told = await asyncio.wait_for(peer.ask("Produce", request, version=9), 20)
     return [each.error_code for each in told.responses[0].partition_responses]
+
+
+def waiting_replies() -> list[ProduceReply]:
+    """All replies to a Produce in this process that are not complete."""
+    return [each for each in gc.get_objects() if isinstance(each, ProduceReply) and not each.done]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -142,7 +164,7 @@ def test_a_batch_that_is_not_opened_in_time_is_refused_by_name(with_broker: With
         data = [produce.PartitionProduceData(index=index, records=large()) for index in range(count)]
         told = produce.TopicProduceData(name="t", partition_data=data)
         request = produce.Request(acks=-1, timeout_ms=20, topic_data=[told])
-        assert await without_places(node, request, peer) == [ErrorCode.REQUEST_TIMED_OUT] * count
+        assert await codes_without_places(node, request, peer) == [ErrorCode.REQUEST_TIMED_OUT] * count
         assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [0] * count
 
     with_broker(scenario)
@@ -159,7 +181,7 @@ def test_a_slice_that_is_not_opened_in_time_costs_no_other(with_broker: WithBrok
         request = produce.Request(
             acks=1, timeout_ms=500, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
         )
-        codes = await without_places(node, request, peer)
+        codes = await codes_without_places(node, request, peer)
         late = [index for index, code in enumerate(codes) if code]
         assert late == list(range(SLICE, 2 * SLICE))
         assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [not code for code in codes]
@@ -176,25 +198,23 @@ def test_nobody_waits_for_slices_of_a_lost_connection(with_broker: WithBroker) -
         image = node.broker.image.topics["t"].partitions[0]
         both = (node.broker.node_id, 99)
         partition.become(image._replace(replicas=both, isr=both, partition_epoch=99, leader_epoch=99))
-        places = node.broker.log_dirs.sliced_work._short
-        while places.is_free:
-            await places.enter(None)
         data = [produce.PartitionProduceData(index=index, records=batch_of(b"v")) for index in range(count)]
         data[-1] = produce.PartitionProduceData(index=count - 1, records=large())
         request = produce.Request(
             acks=-1, timeout_ms=2**31 - 1, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
         )
-        asked = asyncio.ensure_future(peer.ask("Produce", request, version=9))
-        while node.broker.hosting.find("t", 4 * SLICE - 1).log.end < 1:
-            await asyncio.sleep(0)
-        (waiter,) = [waiter for _, waiter in partition._produces]
-        (reply,) = [each.last_reply for each in node.server.connections() if each.last_reply is not None]
-        reply.abandon()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert waiter.done
-        peer.close()
-        await asyncio.gather(asked, return_exceptions=True)
+        async with without_places(node):
+            asked = asyncio.ensure_future(peer.ask("Produce", request, version=9))
+            while node.broker.hosting.find("t", 4 * SLICE - 1).log.end < 1:
+                await asyncio.sleep(0)
+            assert len(waiting_replies()) == 1, "the first slice waits for a replica that is not there"
+            (reply,) = [each.last_reply for each in node.server.connections() if each.last_reply is not None]
+            reply.abandon()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert waiting_replies() == []
+            peer.close()
+            await asyncio.gather(asked, return_exceptions=True)
 
     with_broker(scenario)
 
