@@ -1,4 +1,7 @@
-"""AlterClientQuotas (49): set and remove quotas of users, client ids and addresses, each entity by itself (KIP-546)."""
+"""AlterClientQuotas (49): set and remove quotas of users, client ids and IPs (KIP-546).
+
+Each entity succeeds or fails alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeCluster (60): the brokers, their addresses on the caller's listener, and who to ask as the controller."""
+"""DescribeCluster (60): the brokers, their addresses on the caller's listener, and the controller to ask."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def _controllers(broker: Broker, listener: str) -> list[DescribeClusterBroker]:
-    """The voters: who may lead, and is asked what only a controller does (KIP-919)."""
+    """The voters of the quorum, any of which may become the active controller (KIP-919)."""
     quorum = broker.quorum
     return [
         DescribeClusterBroker(broker_id=voter.node_id, host=host, port=port)

@@ -67,5 +67,5 @@ def handle(
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """The whole fetch is refused: its session is not as the client thinks."""
+    """Refuse the whole fetch: the client is wrong about its session."""
     return Response(error_code=refusal.code, responses=[])

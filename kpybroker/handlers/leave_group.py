@@ -1,5 +1,5 @@
-"""LeaveGroup (13): members go, or are removed. v3 many at once, with codes of their own (KIP-345); v4 flexible; v5 a
-reason (KIP-800), which is not kept. Below v3 the one member's code is the response's.
+"""LeaveGroup (13): members leave, or are removed. v3 many at once, each with an error code (KIP-345); v4 flexible; v5 a
+reason (KIP-800), which is ignored. Below v3 the code of the only member is that of the response.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MANY_SINCE = 3
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answered at once."""
+    """Never waits for a rebalance."""
     many = call.version >= MANY_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
     try:
