@@ -1,4 +1,4 @@
-"""Batches that get the time of their append are stamped in place, once, however often their opening begins anew."""
+"""Batches with LogAppendTime are stamped in place, once, even if their validation starts again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.conftest import WithBroker
 
 CALL = Call(0, 9, "a", "127.0.0.1", 1)
 COUNT = SHORT_SLICES + 16
-"""Partitions, each with a batch that takes a slice: more than a work has in a place for short ones."""
+"""Partitions whose batches take one slice each: more slices than a work has in a place for short ones."""
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def to_all(topic: str, acks: int = 1) -> produce.Request:
-    """A batch for each partition, in bytes that may be written to, as those that a connection has received."""
+    """A batch for each partition, in writable bytes like those that a connection received."""
     records = [Record(0, NOW_MS, b"k", b"v")] * SLICE_RECORDS
     batch = encode_batch([record._replace(offset=at) for at, record in enumerate(records)])
     data = [produce.PartitionProduceData(index=index, records=memoryview(bytearray(batch))) for index in range(COUNT)]
@@ -46,7 +46,7 @@ def stored(node: Node) -> list[Batch]:
 
 
 def busy(told: list[None]) -> Work[None]:
-    """More slices than a place for short works gives."""
+    """More slices than a work has in a place for short ones."""
     for _ in range(SHORT_SLICES + 1):
         told.append(None)
         yield None
@@ -73,7 +73,7 @@ def test_a_produce_that_has_begun_and_must_wait_is_taken_whole(with_broker: With
         told: list[None] = []
         run = node.broker.log_dirs.sliced_work.run
         others = [asyncio.ensure_future(run(partial(busy, told))) for _ in range(SHORT_AT_ONCE)]
-        await asyncio.sleep(0)  # they have all places for short works
+        await asyncio.sleep(0)  # they occupy all places for short works
         later: Any = handle(node.broker, CALL, to_all("t"))
         waiting = asyncio.ensure_future(later)
         await asyncio.sleep(0)
@@ -87,7 +87,7 @@ def test_a_produce_that_has_begun_and_must_wait_is_taken_whole(with_broker: With
 
 
 @pytest.mark.parametrize("configs", [{}, LOG_APPEND_TIME], ids=["CreateTime", "LogAppendTime"])
-def test_what_has_been_opened_is_not_opened_again(configs: dict[str, str], with_broker: WithBroker) -> None:
+def test_a_validated_batch_is_not_validated_again(configs: dict[str, str], with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", COUNT, configs)
         request = to_all("t")
@@ -106,7 +106,7 @@ def test_what_has_been_opened_is_not_opened_again(configs: dict[str, str], with_
 
 
 def test_a_coordinators_batch_is_stamped_after_its_records_have_been_read() -> None:
-    """Which a thread does: the opening may begin anew before."""
+    """A thread reads them, and validation may start again before that."""
     record = tombstone("a", NOW_MS)
     content = encode_batch([Record(0, NOW_MS, record.key, record.value)], codec=Codec.LZ4)
     batch, data = Batch(memoryview(bytearray(content))), produce.PartitionProduceData()

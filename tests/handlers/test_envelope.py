@@ -1,4 +1,4 @@
-"""Envelope over a socket: what is inside is answered as if it had come by itself."""
+"""Envelope over a socket: the request inside is answered as if it had come directly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.handlers.test_create_topics import topic
 from tests.server.many_elements import arrays_of, request_with_many
 
 ON_CONTROLLER = [api for api in API if api.runs_on is RunsOn.CONTROLLER]
-"""Those that are forwarded, and those that brokers ask the controller for themselves."""
+"""APIs that are forwarded, and those that brokers call at the controller themselves."""
 
 
 def enveloped(name: str, version: int, request: Any, address: bytes = bytes([127, 0, 0, 1])) -> envelope.Request:
@@ -83,7 +83,7 @@ def test_what_is_forwarded() -> None:
 
 @pytest.mark.parametrize("api", ON_CONTROLLER, ids=lambda api: api.name)
 def test_a_refusal_because_the_controller_moved_is_recognised(api: Api) -> None:
-    """So that the request is sent again: whatever it asks for, and also after its response was encoded."""
+    """Then the request is sent again. Holds for every kind of request, and for an encoded response, too."""
     for path in [*arrays_of(layout(api.request, api.max)), ()]:
         request = parse(api.request, api.max, request_with_many(api, path, 2), 0)
         for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):

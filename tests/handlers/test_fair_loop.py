@@ -1,4 +1,4 @@
-"""Requests that ask for many things leave others their turns, and have a limit."""
+"""Requests with many entries leave turns for others, and have a limit."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ AMPLE: dict[str, Callable[[range], Any]] = {
         ]
     ),
 }
-"""Each answers a name with much more than the name."""
+"""In each, the response to a name is much larger than the name."""
 
 
 @pytest.mark.parametrize("name", AMPLE)

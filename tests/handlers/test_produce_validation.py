@@ -1,4 +1,4 @@
-"""Batches that take long to open: others are served meanwhile, and on their own connection nothing overtakes them."""
+"""Batches whose validation takes long: others are served meanwhile, and nothing overtakes on the same connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.serving import dialled
 
 CALL = Call(0, 9, "a", "127.0.0.1", 1)
 MANY = 8000
-"""Records of a batch that is opened in several slices."""
+"""Records of a batch that is validated in several slices."""
 
 
 def large(codec: int = Codec.ZSTD, count: int = MANY, **facts: Any) -> bytes:
@@ -46,7 +46,7 @@ def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_brok
             first = asyncio.ensure_future(put(peer, "t", records=large(codec, 2 * MANY)))
             await asyncio.sleep(0)
             answer = await put(other, "t", b"x")
-            assert (answer.error_code, answer.base_offset) == (0, 0), "it was there before the large one"
+            assert (answer.error_code, answer.base_offset) == (0, 0), "it was appended before the large one"
             answer = await first
         assert (answer.error_code, answer.base_offset) == (0, 1)
         assert node.broker.hosting.leads("t", 0).log.end == 2 * MANY + 1
@@ -55,7 +55,7 @@ def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_brok
 
 
 def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) -> None:
-    """Sequences of an idempotent producer, and the bytes of what is being opened, stay what they are."""
+    """The sequences of an idempotent producer stay in order, and the batch's bytes stay unchanged."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -78,7 +78,7 @@ def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) ->
 
 
 def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBroker) -> None:
-    """Nor one of another connection that came while it was: each producer's batches keep their order."""
+    """Another connection's batch may come meanwhile; each producer's batches keep their order."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", configs={"compression.type": "zstd", "compression.zstd.level": "19"})
@@ -105,7 +105,7 @@ def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBrok
 
 
 def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: WithBroker) -> None:
-    """Only until the batch is appended: with acks=all its followers take their time."""
+    """It waits only for the append; with acks=all, followers take longer."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node):
@@ -207,7 +207,7 @@ def test_nobody_waits_for_slices_of_a_lost_connection(with_broker: WithBroker) -
             asked = asyncio.ensure_future(peer.ask("Produce", request, version=9))
             while node.broker.hosting.find("t", 4 * SLICE - 1).log.end < 1:
                 await asyncio.sleep(0)
-            assert len(waiting_replies()) == 1, "the first slice waits for a replica that is not there"
+            assert len(waiting_replies()) == 1, "the first slice waits for a replica that does not exist"
             (reply,) = [each.last_reply for each in node.server.connections() if each.last_reply is not None]
             reply.abandon()
             for _ in range(5):
@@ -238,8 +238,8 @@ def test_large_and_small_and_broken_ones_in_one_request(with_broker: WithBroker)
     with_broker(scenario)
 
 
-def test_no_more_batches_are_looked_at_than_may_come(with_broker: WithBroker) -> None:
-    """One for each partition; what is behind the second does not matter."""
+def test_surplus_batches_are_not_parsed(with_broker: WithBroker) -> None:
+    """One per partition is allowed; bytes after the second do not matter."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -305,7 +305,7 @@ def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_others_have_their_turns_between_batches_that_are_refused(codec: Codec, with_broker: WithBroker) -> None:
-    """However few records they say they have."""
+    """Whatever record count their headers claim."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=60)
@@ -336,8 +336,10 @@ def test_others_have_their_turns_between_large_batches_of_one_record(with_broker
 
 
 @pytest.mark.parametrize(("acks", "end"), [(1, 0), (0, 4 * MANY)])
-def test_opening_ends_with_its_connection(acks: int, end: int, with_broker: WithBroker) -> None:
-    """Reading is paused meanwhile: the sweep notices the close. With acks=0 a producer may close once it has sent."""
+def test_validation_ends_with_its_connection(acks: int, end: int, with_broker: WithBroker) -> None:
+    """Reading is paused meanwhile, so that only the sweep notices the close. With acks=0 a producer may
+    close once it has sent.
+    """
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=10)
