@@ -115,9 +115,8 @@ class OneReply(ProduceReply):
     __slots__ = ("_appended", "_partition", "_version")
 
     def __init__(self, request: Request, version: int, partition: Partition, appended: Appended) -> None:
-        self.done = self.holds_frame = (
-            False  # the constructors above are not called: that is a tenth of a small Produce
-        )
+        # as the constructors above, which are not called: every small Produce makes one of these
+        self.done = self.holds_frame = False
         self._ready = None
         self.request = request
         self._result = None
