@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from kpybroker.wire.codec.message import Part
     from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
 
 BROKER, CONTROLLER = "broker", "controller"
@@ -99,7 +98,9 @@ class Reply:
                 self._ready()
 
 
-Answer: TypeAlias = "Part | Encoded | Acknowledged | Fetched | FetchedMany | None"
+Message: TypeAlias = Any
+"""A message of the API, as `wire/rpc` declares it; to a type checker these classes have no base in common."""
+Answer: TypeAlias = "Message | Encoded | Acknowledged | Fetched | FetchedMany | None"
 """What can be sent at once: a response, encoded or not, or a filled template; None if no response is wanted."""
 Result: TypeAlias = "Answer | Reply | Coroutine[Any, Any, Answer | Reply]"
 """What a handler may return: an answer, a reply that is completed later, or a coroutine that ends with either."""

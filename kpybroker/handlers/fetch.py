@@ -6,10 +6,9 @@ v7 incremental sessions (KIP-227); v9 leader epochs (KIP-320); v12 flexible; v13
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kpybroker.call import CONTROLLER, Call, Reply
+from kpybroker.call import CONTROLLER, Call, Result
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.partition.sessions import FINAL_EPOCH
 from kpybroker.serving.fetch.consumer import ConsumerView
@@ -17,7 +16,6 @@ from kpybroker.serving.fetch.metadata_log import fetch_metadata, is_of_the_quoru
 from kpybroker.serving.fetch.reply import begin
 from kpybroker.serving.fetch.session import resolve
 from kpybroker.serving.fetch.single import fetch_one
-from kpybroker.wire.response_templates import Fetched
 from kpybroker.wire.rpc.fetch import Request, Response
 
 if TYPE_CHECKING:
@@ -27,9 +25,7 @@ WANTS_AT_ONCE = 1000
 """Partitions that one Fetch looks at in one go, which takes some five milliseconds; it looks at more in turns."""
 
 
-def handle(
-    broker: Broker, call: Call, request: Request
-) -> Response | Fetched | Reply | Coroutine[Any, Any, Reply | Response]:
+def handle(broker: Broker, call: Call, request: Request) -> Result:
     """Answer at once where possible, else return a reply that waits."""
     by_id = call.version >= 13
     replica_id = request.replica_id  # -1 for a consumer

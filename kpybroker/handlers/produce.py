@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call, Reply
+from kpybroker.call import Call, Result
 from kpybroker.serving.produce.refusals import ACKS_WITH_REPLY
 from kpybroker.serving.produce.refusals import refuse as refuse
-from kpybroker.serving.produce.single import Later, append_one
-from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
+from kpybroker.serving.produce.single import append_one
+from kpybroker.wire.rpc.produce import Request, TopicProduceData
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
@@ -21,7 +21,7 @@ AT_ONCE_BYTES = 8 * 1024 * 1024
 """Batches of several partitions are checked and written in one go up to this size, which takes some 15 ms."""
 
 
-def handle(broker: Broker, call: Call, request: Request) -> Reply | Response | Later:
+def handle(broker: Broker, call: Call, request: Request) -> Result:
     """Append to the partitions that accept their batches; refusals are per partition."""
     topics = request.topic_data
     if len(topics) == 1 and request.acks in ACKS_WITH_REPLY:

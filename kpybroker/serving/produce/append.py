@@ -5,7 +5,6 @@ The batches stay views of the receive buffer: they are queued here, and written 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.codec.message import Buffer
 
-Verdicts = Mapping[tuple[str, int], "Verification | KafkaError"]
+Verdicts = dict[tuple[str, int], "Verification | KafkaError"]
 """By topic and partition: the coordinator's permission to begin a transaction there, or why not."""
 Validated = dict[int, Batch | KafkaError]
 """By the id() of a PartitionProduceData: the validated batch to append in its place, or why it is refused."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.serving.produce.append import ACKS
+from kpybroker.serving.produce.append import ACKS, Verdicts
 from kpybroker.serving.produce.validation import append_later, validate_and_append, validating_all
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Verification
 from kpybroker.wire.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
@@ -28,7 +28,6 @@ ABORTABLE_SINCE = 11
 ADDS_SINCE = 12
 Place = tuple[str, int]
 """A topic and the index of a partition."""
-Verdicts = dict[Place, Verification | KafkaError]
 
 COORDINATOR_IS_AWAY = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
