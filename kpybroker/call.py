@@ -1,11 +1,14 @@
-"""What a handler gets beside the request (`Call`) and what it may give back before the answer exists (`Reply`)."""
+"""What a handler gets besides the request (`Call`), and what it may return (`Result`)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
 
 BROKER, CONTROLLER = "broker", "controller"
 """The two sides of a node, by the words of `Listens`: clients come in at one, nodes of the quorum at the other."""
@@ -13,7 +16,7 @@ BROKER, CONTROLLER = "broker", "controller"
 
 @dataclass(slots=True, frozen=True)
 class Call:
-    """Who asks, and in which version. One object serves all requests of a connection that share these facts."""
+    """The caller and the version of a request. Requests of a connection that agree in this share one object."""
 
     api_key: int
     version: int
@@ -24,9 +27,9 @@ class Call:
     """A number that is unique among the connections of this process."""
     listener: str = "PLAINTEXT"
     side: str = BROKER
-    """Which kind of listener it came in at: of the broker, or of the controller."""
+    """The kind of listener that received the request: the broker's or the controller's."""
     forwarded: bool = False
-    """Another broker has sent it on, and has answered what a broker decides by itself."""
+    """Another broker forwarded the request, after it took out what a broker decides itself."""
     is_long: bool = False
     """The request has more elements than are handled in one go."""
 
@@ -41,7 +44,7 @@ ANSWERS_LIMIT = 512
 
 
 class Answers(dict[Any, Any]):
-    """Encoded answers that depend on the Image alone; emptied when one is published, and when there are too many."""
+    """A cache of encoded responses that depend only on the Image; cleared when it is full, or an Image is published."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if len(self) >= ANSWERS_LIMIT:
@@ -50,10 +53,9 @@ class Answers(dict[Any, Any]):
 
 
 class Reply:
-    """An answer on its way. The handler completes it later, the connection sends it in its turn.
+    """An answer that comes later. The handler completes it, and the connection sends answers in request order.
 
-    `parallel` is true where the next request of the connection may start meanwhile: only an appended Produce (DESIGN:
-    "Answer in order").
+    `parallel`: the next request of the connection may start meanwhile. Only an appended Produce allows that.
     """
 
     __slots__ = ("_ready", "address", "done", "holds_frame", "response")
@@ -62,19 +64,19 @@ class Reply:
 
     def __init__(self) -> None:
         self.address: Any = None
-        """Whatever the connection needs to encode the response; the handler does not touch it."""
+        """What the connection needs to encode the response; not for handlers."""
         self.response: Any = None
         self.done = False
         self.holds_frame = False
-        """What comes next on the connection must leave the bytes of this request where they are."""
+        """The bytes of this request must stay in the receive buffer while it is processed."""
         self._ready: Callable[[], None] | None = None
 
     def on_ready(self, ready: Callable[[], None] | None) -> None:
-        """Call `ready` once when the answer is complete; the connection's side."""
+        """Call `ready` once when the answer is complete; for the connection."""
         self._ready = ready
 
     def complete(self, response: Any) -> None:
-        """Give the answer, once; None says that none will be sent (acks=0)."""
+        """Give the answer; only the first call counts. None: no response is sent (acks=0)."""
         if self.done:
             return
         self.done = True
@@ -83,21 +85,29 @@ class Reply:
             self._ready()
 
     def give_way(self) -> None:
-        """Another request waits behind this one: answer at once if that is legal. Default: it is not."""
+        """Another request waits behind this one: answer at once if the protocol allows it. By default it does not."""
 
     def abandon(self) -> None:
-        """The peer is gone: release what waits for the answer."""
+        """The connection is closed: release everything that waits for the answer."""
 
     def release_frame(self) -> None:
-        """The bytes of the request are no longer needed: the connection may read on."""
+        """The bytes of the request are no longer needed: the connection may reuse its buffer."""
         if self.holds_frame:
             self.holds_frame = False
             if self._ready is not None:
                 self._ready()
 
 
+Message: TypeAlias = Any
+"""A message of the API, as `wire/rpc` declares it; to a type checker these classes have no base in common."""
+Answer: TypeAlias = "Message | Encoded | Acknowledged | Fetched | FetchedMany | None"
+"""What can be sent at once: a response, encoded or not, or a filled template; None if no response is wanted."""
+Result: TypeAlias = "Answer | Reply | Coroutine[Any, Any, Answer | Reply]"
+"""What a handler may return: an answer, a reply that is completed later, or a coroutine that ends with either."""
+
+
 class TaskReply(Reply):
-    """What a task works for. The task may end with another reply that is not complete yet: this one follows it then."""
+    """The reply of a task. If the task ends with another reply that is not complete yet, this one follows that."""
 
     __slots__ = ("followed", "parallel", "task")
 
@@ -106,10 +116,10 @@ class TaskReply(Reply):
         self.parallel = False
         self.followed: Reply | None = None
         self.task: asyncio.Task[Any] | None = None
-        """What to cancel when the peer is gone; None where the work is to be done for nobody, too."""
+        """The task to cancel when the connection is closed; None if the work has to be finished anyway."""
 
     def follow(self, other: Reply) -> None:
-        """Answer what `other` will be completed with, and be `parallel` as it is."""
+        """Complete with the answer of `other`, and be `parallel` if that is."""
         if self.done:
             other.abandon()
             return
@@ -135,7 +145,7 @@ class TaskReply(Reply):
 
 
 async def response_of(reply: Reply) -> Any:
-    """What a reply is completed with; one that is waited for no longer is abandoned."""
+    """Wait for the answer of a reply. If the wait is cancelled, the reply is abandoned."""
     if not reply.done:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         reply.on_ready(lambda: None if ready.done() else ready.set_result(None))

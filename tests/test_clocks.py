@@ -14,9 +14,9 @@ from kpybroker.world.real import RealWorld
 PACKAGE = Path(__file__).parent.parent / "kpybroker"
 READS_WALL_TIME = {
     "cli/checking.py": "the name of a directory that is set aside",
-    "handlers/opening_batches.py": "log append time, and how far a record's timestamp may be from it",
+    "serving/produce/validation.py": "log append time, and how far a record's timestamp may be from it",
     "handlers/produce.py": "log append time, and how far a record's timestamp may be from it",
-    "handlers/producing_transactionally.py": "the age of a verification, which expires as producer ids do",
+    "serving/produce/transactional.py": "the age of a verification, which expires as producer ids do",
     "handlers/txn_offset_commit.py": "the age of a verification, which expires as producer ids do",
     "raft/log/metadata_log.py": "timestamps of batches, retention",
     "raft/log/snapshots.py": "timestamps of snapshots, their retention, and how old what a replay finds is",

@@ -1,6 +1,6 @@
-"""AddOffsetsToTxn (25): a transaction will commit offsets of a group. v2 PRODUCER_FENCED; v3 flexible.
+"""AddOffsetsToTxn (25): the transaction will commit offsets of a group. v2 PRODUCER_FENCED; v3 flexible.
 
-Clients of `transaction.version` 2 do without: TxnOffsetCommit 5 adds the partition that keeps the group.
+Not needed from `transaction.version` 2 on: TxnOffsetCommit v5 adds the partition that stores the group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FENCED_SINCE = 2
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answered once the transaction has the partition of `__consumer_offsets` that keeps the group."""
+    """Answer once the group's partition of `__consumer_offsets` belongs to the transaction."""
     place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
     command = AddPartitions(request.transactional_id, request.producer_id, request.producer_epoch, [place], V1)
     try:

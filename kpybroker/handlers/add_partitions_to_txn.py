@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn (24): a transaction will write to these partitions.
+"""AddPartitionsToTxn (24): the transaction will write to these partitions.
 
-v2 PRODUCER_FENCED; v3 flexible; from v4 on for brokers: several transactions, each to be added to or looked at
-(KIP-890); v5 TRANSACTION_ABORTABLE.
+v2 PRODUCER_FENCED; v3 flexible; from v4 on for brokers: several transactions, to verify or to add to (KIP-890);
+v5 TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import slices
 from kpybroker.metadata.whereabouts import has_partition
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
+from kpybroker.serving.fair_loop import slices
 from kpybroker.transactions.commands import AddPartitions
 from kpybroker.transactions.transaction import V1, Place
 from kpybroker.wire.rpc.add_partitions_to_txn import (
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 FENCED_SINCE = 2
 MANY_SINCE = 4
 ASKED_AT_ONCE = 100
-"""So many transactions of a broker's request are looked at together."""
+"""How many transactions of a broker's request are processed concurrently."""
 
 Codes = dict[Place, ErrorCode]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A code for each partition; an unknown one fails its whole transaction."""
+    """An error code for each partition; an unknown partition fails its whole transaction."""
     if call.version >= MANY_SINCE:
         asked = request.transactions
         if len(asked) == 1:
@@ -93,8 +93,10 @@ def _places(topics: Sequence[AddPartitionsToTxnTopic]) -> list[Place]:
 
 
 def _unfit(broker: Broker, places: list[Place], *, may_be_internal: bool) -> Codes:
-    """The codes where there is a partition that cannot be added; nothing where all can. No client adds a coordinator's
-    own: that is what AddOffsetsToTxn is for."""
+    """The error codes if any partition cannot be added; empty if all can.
+
+    Clients do not add partitions of internal topics: AddOffsetsToTxn is for that.
+    """
     codes = {}
     for place in places:
         if place[0] in INTERNAL_TOPICS and not may_be_internal:

@@ -1,4 +1,7 @@
-"""AddRaftVoter (80): an observer of the metadata quorum becomes a voter (KIP-853; v1 may not wait for that)."""
+"""AddRaftVoter (80): an observer of the metadata quorum becomes a voter (KIP-853).
+
+v1 need not wait for the commit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AlterClientQuotas (49): set and remove quotas of users, client ids and addresses, each entity by itself (KIP-546)."""
+"""AlterClientQuotas (49): set and remove quotas of users, client ids and IPs (KIP-546).
+
+Each entity succeeds or fails alone.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterClientQuotas, QuotaChange
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import decided
 from kpybroker.metadata.quotas import Entity
+from kpybroker.serving.fair_loop import decided
 from kpybroker.wire.rpc.alter_client_quotas import EntityData, EntryData, EntryDataReply, Request, Response
 
 if TYPE_CHECKING:

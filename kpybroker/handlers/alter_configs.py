@@ -1,4 +1,4 @@
-"""AlterConfigs (33): the settings named become the only ones of a resource, all others are reset."""
+"""AlterConfigs (33): replace all settings of a resource; settings that are not named are reset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kpybroker.controller.commands import (
 )
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.describe_configs import check_this_broker
-from kpybroker.handlers.fair_loop import SLICE, Turns, decided, slices
+from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.alter_configs import AlterConfigsResource, AlterConfigsResourceResponse, Request, Response
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
-    """What the broker that is asked answers by itself, by the place of the resource."""
+    """The rows that this broker answers without the controller, by the index of the resource."""
     settled = ((at, _refused(broker, resource)) for at, resource in enumerate(request.resources))
     return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
 
@@ -54,18 +54,18 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 
 def merged(settled: Sequence[ConfigResult | None], answers: Iterable[ConfigResult]) -> list[ConfigResult]:
-    """One result per resource: what this broker settled by itself, in between what the controller answers."""
+    """One result for each resource, in order: this broker's own, and the controller's `answers` for the others."""
     rest = iter(answers)
     return [result or next(rest) for result in settled]
 
 
 def refused_alike(resources: Sequence[Any], refusal: KafkaError) -> list[ConfigResult]:
-    """Every resource of a request refused for one reason."""
+    """The same error for every resource of a request."""
     return [ConfigResult(one.resource_type, one.resource_name, refusal.code, refusal.message) for one in resources]
 
 
 def told(answer: type[T], results: Sequence[ConfigResult]) -> list[T]:
-    """The results as the response of an API has them, whose declaration `answer` is."""
+    """The results as rows of class `answer`, which an API declares for its response."""
     return [answer(**result._asdict()) for result in results]
 
 

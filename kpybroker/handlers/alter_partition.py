@@ -1,6 +1,6 @@
-"""AlterPartition (56): the leader of partitions proposes other in-sync sets (KIP-497).
+"""AlterPartition (56): a leader proposes in-sync sets for its partitions (KIP-497).
 
-v3 carries the broker epoch of each member (KIP-903); in v2 the controller takes them to be the present ones.
+v3 carries the broker epoch of each member (KIP-903); in v2 the controller assumes the current ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterPartition, IsrResult, ProposedIsr
-from kpybroker.handlers.fair_loop import Turns, decided
+from kpybroker.serving.fair_loop import Turns, decided
 from kpybroker.wire.rpc.alter_partition import (
     PartitionData,
     PartitionDataReply,
@@ -26,7 +26,7 @@ ANY_EPOCH = -1
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Each partition as it now is, or why its proposal was refused. Raises STALE_BROKER_EPOCH."""
+    """The new state of each partition, or why its proposal was refused. Raises STALE_BROKER_EPOCH."""
     turns = Turns(broker.long_work)
     proposals = [
         _proposal(topic.topic_id, partition, call.version)

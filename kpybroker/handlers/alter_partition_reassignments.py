@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments (45): begin to move partitions, or call a move off (KIP-455).
+"""AlterPartitionReassignments (45): start or cancel reassignments of partitions (KIP-455).
 
-v1 may forbid that the number of replicas changes (KIP-860).
+v1 can forbid a change of the replication factor (KIP-860).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AlterReassignments, Reassignment
-from kpybroker.handlers.fair_loop import Turns, decided
+from kpybroker.serving.fair_loop import Turns, decided
 from kpybroker.wire.rpc.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """What became of each partition's wish; the moves themselves go on afterwards."""
+    """Whether each reassignment was started or cancelled; replicas are copied afterwards."""
     turns = Turns(broker.long_work)
     wanted = [
         Reassignment(topic.name, each.partition_index, None if each.replicas is None else tuple(each.replicas))

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (34): replicas of this broker shall be in other directories of it (KIP-113)."""
+"""AlterReplicaLogDirs (34): move replicas to other log directories of this broker (KIP-113)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirTopicResult,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """The moves begin; DescribeLogDirs tells how far they are."""
+    """Start the moves; DescribeLogDirs shows their progress."""
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     turns = Turns(broker.long_work)
     async for directory in turns.through(request.dirs):
@@ -32,7 +32,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused."""
+    """Refuse every partition."""
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:

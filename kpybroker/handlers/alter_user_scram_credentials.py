@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials (51): set and remove SCRAM credentials, each user by itself (KIP-554)."""
+"""AlterUserScramCredentials (51): set and remove SCRAM credentials; each user succeeds or fails alone (KIP-554)."""
 
 from __future__ import annotations
 

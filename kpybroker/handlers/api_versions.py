@@ -1,7 +1,7 @@
-"""ApiVersions (18): what this broker serves, and the features of its cluster.
+"""ApiVersions (18): the versions that this broker serves, and the features of its cluster.
 
-The reply's header is v0 in every version. v3 flexible, with the client's software (KIP-511) and features (KIP-584);
-below v4, features whose minimum is 0 are left out, since older clients cannot read them (KAFKA-17492).
+The response header is v0 in every version. v3 flexible, with the client's software (KIP-511) and features (KIP-584);
+below v4, features whose minimum is 0 are left out because older clients cannot read them (KAFKA-17492).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The table's rows, the features' ranges and their finalized levels."""
+    """The rows of the Api table, the supported range of each feature, and its finalized level."""
     if call.version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
@@ -47,6 +47,6 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in levels.items()
-            if level and name in features  # a directory that Kafka formatted has features that are not served here
+            if level and name in features  # a directory formatted by Kafka has features that this broker lacks
         ],
     )

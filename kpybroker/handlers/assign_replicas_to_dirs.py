@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import AssignReplicas
-from kpybroker.handlers.fair_loop import Turns, decided
+from kpybroker.serving.fair_loop import Turns, decided
 from kpybroker.wire.rpc.assign_replicas_to_dirs import (
     DirectoryDataReply,
     PartitionDataReply,
@@ -22,7 +22,7 @@ TIMEOUT_MS = 10_000
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """What became of each assignment, as Kafka groups them: by directory and topic. Raises STALE_BROKER_EPOCH."""
+    """The result of each assignment, by directory and topic as in Kafka. Raises STALE_BROKER_EPOCH."""
     turns = Turns(broker.long_work)
     asked = [
         (directory.id, topic.topic_id, partition.partition_index)

@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch (53): the leader of the quorum tells of itself (KIP-595)."""
+"""BeginQuorumEpoch (53): the new leader of the quorum announces itself (KIP-595)."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Follow it, or say who leads."""
+    """Follow the sender, or tell it who leads."""
     return broker.quorum.answering.epoch_begun(request)

@@ -1,6 +1,6 @@
-"""BrokerHeartbeat (63): a registered broker is alive, and says what it wants (KIP-631).
+"""BrokerHeartbeat (63): a registered broker is alive, and may ask to be fenced or to shut down (KIP-631).
 
-v1 names directories that are offline (KIP-858); those that are cordoned (v2) change nothing.
+v1 names offline directories (KIP-858); cordoned directories (v2) are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMEOUT_MS = 5000
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """How the controller sees the broker now. Raises STALE_BROKER_EPOCH."""
+    """The state of the broker as the controller sees it. Raises STALE_BROKER_EPOCH."""
     command = BrokerHeartbeat(
         request.broker_id,
         request.broker_epoch,

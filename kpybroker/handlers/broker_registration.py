@@ -1,6 +1,6 @@
-"""BrokerRegistration (62): a broker introduces itself to the active controller (KIP-631).
+"""BrokerRegistration (62): a broker registers with the active controller (KIP-631).
 
-v2 directories (KIP-858); v3 the epoch of the broker's last clean stop (KIP-966); v4 features whose minimum is 0.
+v2 directories (KIP-858); v3 the broker epoch before the last clean shutdown (KIP-966); v4 features whose minimum is 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 10_000
 NO_CONNECTION = 0
-"""What a node asks of itself comes over none."""
+"""Stands for the connection of a node that asks itself."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

@@ -1,5 +1,7 @@
-"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848). v1 which protocol a member
-speaks (KIP-1099)."""
+"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848).
+
+v1 the protocol of each member (KIP-1099).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from kpybroker.call import Call
 from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import DescribeConsumerGroup
 from kpybroker.handlers.consumer_group_heartbeat import check_served
-from kpybroker.handlers.describe_groups import GROUP_OPERATIONS
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.authorized_operations import GROUP_OPERATIONS
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.consumer_group_describe import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """One answer per group."""
+    """Describe each group, or say why not."""
     turns = Turns(broker.long_work)
     groups = []
     async for group_id in turns.over(request.group_ids, str):
@@ -31,7 +33,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every group is refused."""
+    """Refuse every group."""
     return Response(groups=[_refused(each, refusal) for each in request.group_ids])
 
 

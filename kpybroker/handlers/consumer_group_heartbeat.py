@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group (KIP-848).
 
-v1 subscriptions by regular expression, and members that make up their ids themselves (KIP-1082).
+v1 subscriptions by regular expression, and members that generate their own ids (KIP-1082).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROTOCOL = "consumer"
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answered when what it brought about has committed."""
+    """Answer once the changes that it caused have committed."""
     try:
         check_served(broker)
         if not request.member_id and request.member_epoch == 0 and call.version < OWN_IDS_SINCE:
@@ -37,7 +37,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def check_served(broker: Broker) -> None:
-    """Raises UNSUPPORTED_VERSION where the cluster or this broker does not serve the consumer protocol."""
+    """Raises UNSUPPORTED_VERSION if the cluster or this broker does not serve the consumer protocol."""
     if not broker.image.features.get(GROUP_FEATURE, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The feature {GROUP_FEATURE} is 0 in this cluster.")
     if PROTOCOL not in broker.config.group_coordinator_rebalance_protocols:

@@ -1,4 +1,4 @@
-"""CreateAcls (30): refused, for there is no authorizer."""
+"""CreateAcls (30): refused, because there is no authorizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): grow topics, each by itself."""
+"""CreatePartitions (37): add partitions to topics; each topic succeeds or fails alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kpybroker.call import Call
 from kpybroker.controller.assignments import NEW_PARTITIONS_PER_REQUEST_MAX, too_many_partitions
 from kpybroker.controller.commands import CreatePartitions, NewPartitions
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import SLICE, Turns, at_most_twice, decided
-from kpybroker.handlers.metadata_wait import served_everywhere
-from kpybroker.handlers.mutation_quota import mutations
+from kpybroker.serving.fair_loop import SLICE, Turns, at_most_twice, decided
+from kpybroker.serving.metadata_wait import served_everywhere
+from kpybroker.serving.mutation_quota import mutations
 from kpybroker.wire.rpc.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
@@ -53,7 +53,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def _check_number(broker: Broker, asked: Sequence[CreatePartitionsTopic]) -> None:
-    """The controller sees a part of them at a time. Raises POLICY_VIOLATION."""
+    """Check all topics together: the controller sees one slice at a time. Raises POLICY_VIOLATION."""
     there = broker.image.topics
     wanted = sum(max(each.count - len(there[each.name].partitions), 0) for each in asked if each.name in there)
     if wanted > NEW_PARTITIONS_PER_REQUEST_MAX:

@@ -1,4 +1,4 @@
-"""CreateTopics (19): each topic by itself; v5+ tells the settings it got."""
+"""CreateTopics (19): each topic succeeds or fails alone. v5 returns the settings of the new topics."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kpybroker.call import Call
 from kpybroker.config.describe import describe_topic
 from kpybroker.controller.commands import CreateTopics, NewTopic, TopicResult
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import SLICE, Turns, at_most_twice, decided
-from kpybroker.handlers.metadata_wait import served_everywhere
-from kpybroker.handlers.mutation_quota import mutations
+from kpybroker.serving.fair_loop import SLICE, Turns, at_most_twice, decided
+from kpybroker.serving.metadata_wait import served_everywhere
+from kpybroker.serving.mutation_quota import mutations
 from kpybroker.wire.rpc.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -66,7 +66,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 class _Settings(dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]]):
-    """By a topic's overrides, what is said of its settings: the same for most topics of a request."""
+    """Response rows for settings, by the overrides of a topic: most topics of a request share them."""
 
     def __init__(self, config: BrokerConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""DeleteAcls (31): refused, for there is no authorizer."""
+"""DeleteAcls (31): refused, because there is no authorizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): forget groups without members, and their offsets (KIP-229). v2 flexible."""
+"""DeleteGroups (42): delete groups without members, and their offsets (KIP-229). v2 flexible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import DeleteGroup
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.delete_groups import DeletableGroupResult, Request, Response
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A code per group; one named twice is deleted, and answered, once."""
+    """An error code for each group; a group that is named twice is deleted and answered once."""
     results = []
     async for group_id in Turns(broker.long_work).over(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE
         try:
             runner = broker.groups.runner(group_id, may_be_empty=True)
             while await runner.ask(DeleteGroup(group_id), broker.config.offsets_commit_timeout_ms):
-                pass  # a group with many offsets goes in steps
+                pass  # the offsets of a large group are deleted in steps
         except KafkaError as refusal:
             code = refusal.code
         results.append(DeletableGroupResult(group_id=group_id, error_code=code))
@@ -30,6 +30,6 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every group is refused."""
+    """Refuse every group."""
     names = dict.fromkeys(request.groups_names)
     return Response(results=[DeletableGroupResult(group_id=each, error_code=refusal.code) for each in names])

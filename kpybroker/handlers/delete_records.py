@@ -1,4 +1,4 @@
-"""DeleteRecords (21): move a partition's start up to an offset (KIP-107). v2 flexible. -1 means the high watermark."""
+"""DeleteRecords (21): raise the log start offset of partitions (KIP-107). v2 flexible. -1 means the high watermark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -22,7 +22,7 @@ TO_HIGH_WATERMARK = -1
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The new start of each partition, or why it stayed."""
+    """The new log start offset of each partition, or why it did not change."""
     turns = Turns(broker.long_work)
     topics = [
         DeleteRecordsTopicResult(
@@ -35,7 +35,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused."""
+    """Refuse every partition."""
     return Response(
         topics=[
             DeleteRecordsTopicResult(

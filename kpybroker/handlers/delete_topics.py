@@ -1,4 +1,4 @@
-"""DeleteTopics (20): by name, or from v6 also by id."""
+"""DeleteTopics (20): delete topics by name, and from v6 on also by id."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller.commands import ZERO_UUID, DeleteTopics
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import SLICE, Turns, at_most_twice, decided
-from kpybroker.handlers.mutation_quota import mutations
+from kpybroker.serving.fair_loop import SLICE, Turns, at_most_twice, decided
+from kpybroker.serving.mutation_quota import mutations
 from kpybroker.wire.rpc.delete_topics import DeletableTopicResult, Request, Response
 
 if TYPE_CHECKING:

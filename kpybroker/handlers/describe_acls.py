@@ -1,4 +1,4 @@
-"""DescribeAcls (29): refused, for there is no authorizer."""
+"""DescribeAcls (29): refused, because there is no authorizer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""DescribeClientQuotas (48): the quotas that are set, of the entities that a filter lets through (KIP-546).
+"""DescribeClientQuotas (48): the quotas of the entities that match a filter (KIP-546).
 
-Strictly, an entity has exactly the types that the filter names. No filter lets all of them through, strictly none.
+With `strict`, an entity must have exactly the types that the filter names. An empty filter matches every entity; with
+`strict` it matches none.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def refuse(_request: Request, refusal: KafkaError) -> Response:
 
 
 def _filter(request: Request) -> Mapping[str, ComponentData]:
-    """What is asked of each type of entity. Raises INVALID_REQUEST, UNSUPPORTED_VERSION."""
+    """The filter by entity type. Raises INVALID_REQUEST, UNSUPPORTED_VERSION."""
     wanted: dict[str, ComponentData] = {}
     for component in request.components:
         kind, how = component.entity_type, component.match_type

@@ -1,4 +1,4 @@
-"""DescribeCluster (60): the brokers, their addresses on the caller's listener, and who to ask as the controller."""
+"""DescribeCluster (60): the brokers, their addresses on the caller's listener, and the controller to ask."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import CONTROLLER, Call
 from kpybroker.errors import ErrorCode
+from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from kpybroker.wire.rpc.describe_cluster import DescribeClusterBroker, Request, Response
 
 if TYPE_CHECKING:
@@ -13,15 +14,10 @@ if TYPE_CHECKING:
 
 BROKERS = 1
 CONTROLLERS = 2
-NOT_ASKED = -(1 << 31)
-CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 5, 7, 8, 9, 10, 11, 12
-EVERY_OPERATION = sum(
-    1 << code for code in (CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE)
-)
-"""What may be done to a cluster, as bits of Kafka's operation codes; without an authorizer all of it is allowed."""
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
     here = CONTROLLERS if call.side == CONTROLLER else BROKERS
     if request.endpoint_type in (BROKERS, CONTROLLERS) and request.endpoint_type != here:
         return Response(
@@ -35,9 +31,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
             cluster_id=broker.cluster_id,
             controller_id=broker.quorum.leader_id,
             brokers=_controllers(broker, call.listener),
-            cluster_authorized_operations=EVERY_OPERATION
-            if request.include_cluster_authorized_operations
-            else NOT_ASKED,
+            cluster_authorized_operations=operations,
         )
     if request.endpoint_type != BROKERS:
         return Response(
@@ -50,12 +44,12 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
         cluster_id=broker.cluster_id,
         controller_id=broker.any_live_broker(),
         brokers=_brokers(broker, call.listener, request.include_fenced_brokers),
-        cluster_authorized_operations=EVERY_OPERATION if request.include_cluster_authorized_operations else NOT_ASKED,
+        cluster_authorized_operations=operations,
     )
 
 
 def _controllers(broker: Broker, listener: str) -> list[DescribeClusterBroker]:
-    """The voters: who may lead, and is asked what only a controller does (KIP-919)."""
+    """The voters of the quorum, any of which may become the active controller (KIP-919)."""
     quorum = broker.quorum
     return [
         DescribeClusterBroker(broker_id=voter.node_id, host=host, port=port)

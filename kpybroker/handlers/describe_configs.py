@@ -1,7 +1,7 @@
-"""DescribeConfigs (32): every setting of a resource, where its value comes from and what it falls back to.
+"""DescribeConfigs (32): the settings of resources, with the source and the synonyms of their values.
 
-Synonyms and remarks only where asked for. BROKER "" is what was set for the whole cluster. Settings of a broker or of
-its loggers are told by that broker.
+Synonyms and documentation only if asked for. BROKER "" has the cluster-wide defaults. Only a broker itself answers for
+its settings and its loggers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kpybroker.config.log_levels import log_levels
 from kpybroker.controller.commands import ResourceType
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -48,7 +48,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every resource is refused."""
+    """Refuse every resource."""
     return Response(results=[_refused(resource, refusal) for resource in request.resources])
 
 
@@ -62,7 +62,7 @@ def _refused(resource: DescribeConfigsResource, refusal: KafkaError) -> Describe
 
 
 def layers(broker: Broker) -> BrokerLayers:
-    """The settings of this broker by layers."""
+    """The sources of this broker's settings."""
     image = broker.image
     return BrokerLayers(
         broker.config,

@@ -1,4 +1,4 @@
-"""DescribeDelegationToken (41): refused as on any PLAINTEXT listener, where nobody has logged in (KIP-48)."""
+"""DescribeDelegationToken (41): refused as on any PLAINTEXT listener, whose clients are not authenticated (KIP-48)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state, protocol and members of groups.
 
-v3 what the asker may do; v4 static members; v5 flexible; v6 GROUP_ID_NOT_FOUND with a message (KIP-1043): below that an
-unknown group is Dead, without error.
+v3 authorized operations; v4 static members; v5 flexible; v6 GROUP_ID_NOT_FOUND with a message (KIP-1043): below that an
+unknown group is Dead, without an error.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.group import State
 from kpybroker.groups.ground.commands import DescribeGroup
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 GROUP_ID_NOT_FOUND_SINCE = 6
-NOT_ASKED = -(2**31)
-GROUP_OPERATIONS = 3400
-"""Read, describe, delete, describe configs, alter configs: all, without an authorizer."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """One answer per group."""
+    """Describe each group, or say why not."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     turns = Turns(broker.long_work)
     groups = []
@@ -38,7 +36,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every group is refused."""
+    """Refuse every group."""
     return Response(groups=[DescribedGroup(group_id=each, error_code=refusal.code) for each in request.groups])
 
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): the directories of this broker, and how much each partition takes in them."""
+"""DescribeLogDirs (35): the log directories of this broker, and the size of each partition in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.rpc.describe_log_dirs import (
     DescribeLogDirsPartition,

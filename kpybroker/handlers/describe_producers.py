@@ -1,4 +1,4 @@
-"""DescribeProducers (61): the producers a partition remembers (KIP-664). v0, flexible."""
+"""DescribeProducers (61): the active producers of partitions (KIP-664). v0, flexible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_producers import PartitionResponse, ProducerState, Request, Response, TopicResponse
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """One answer per partition asked; refusals are per partition."""
+    """The producers of each partition; refusals are per partition."""
     turns = Turns(broker.long_work)
     topics = []
     async for topic in turns.over(request.topics):
@@ -28,7 +28,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused."""
+    """Refuse every partition."""
     return Response(
         topics=[
             TopicResponse(name=topic.name, partitions=[_refused(index, refusal) for index in topic.partition_indexes])

@@ -1,6 +1,6 @@
 """DescribeTopicPartitions (75): topics in pages, with their eligible leader replicas (KIP-966). v0, flexible.
 
-Topics come sorted by name; `cursor` says where the page starts, `next_cursor` where the next one does.
+Topics are sorted by name. `cursor` is the start of the page, `next_cursor` the start of the next one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
-from kpybroker.handlers.metadata import TOPIC_OPERATIONS
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
+from kpybroker.serving.authorized_operations import TOPIC_OPERATIONS
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponsePartition,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kpybroker.metadata.image import PartitionImage
 
 SORTED_A_TURN = 5000
-"""So many names are sorted before others have their turn."""
+"""How many names are sorted before others have their turn."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -60,7 +60,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator[str]:
-    """Names from `begin` on, each once; sorted in parts, for others wait while one is sorted."""
+    """The names from `begin` on, without duplicates; sorted in parts, because a sort blocks everybody else."""
     turns = Turns(broker.long_work)
     parts = []
     for at in range(0, len(names), SORTED_A_TURN):
@@ -75,7 +75,7 @@ async def _sorted(broker: Broker, names: list[str], begin: str) -> AsyncIterator
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """The response has no code of its own: each topic asked for gets it."""
+    """The response has no error code of its own: every topic gets it."""
     return Response(
         topics=[
             DescribeTopicPartitionsResponseTopic(error_code=refusal.code, name=topic.name, partitions=[])

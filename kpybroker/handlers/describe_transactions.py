@@ -1,4 +1,4 @@
-"""DescribeTransactions (65): what the coordinator knows of transactional ids (KIP-664)."""
+"""DescribeTransactions (65): the state of transactional ids that this broker coordinates (KIP-664)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_transactions import Request, Response, TopicData, TransactionState
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """One state, or one refusal, for each id."""
+    """The state of each transactional id; refusals are per id."""
     turns = Turns(broker.long_work)
     states = []
     async for each in turns.over(request.transactional_ids, str):
@@ -25,7 +25,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every id is refused."""
+    """Refuse every transactional id."""
     return Response(transaction_states=[_refused(each, refusal) for each in request.transactional_ids])
 
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): which SCRAM credentials users have, without their secrets (KIP-554)."""
+"""DescribeUserScramCredentials (50): the SCRAM mechanisms of users, without secrets (KIP-554)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsResult,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """One row for each user that is asked for, or for all that have a credential where nobody is named."""
+    """One row for each user in the request; if it names none, for each user with a credential."""
     credentials = broker.image.scram_credentials
     asked = [each.name for each in request.users or ()]
     named = dict.fromkeys(asked or credentials, 0)

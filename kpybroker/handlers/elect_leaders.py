@@ -1,4 +1,4 @@
-"""ElectLeaders (43): preferred leaders, or any leader at all (KIP-460). v0 knows preferred ones only; v2 flexible."""
+"""ElectLeaders (43): elect preferred leaders, or unclean leaders (KIP-460). v0 preferred only; v2 flexible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import partitions_in_slices
+from kpybroker.serving.fair_loop import partitions_in_slices
 from kpybroker.wire.rpc.elect_leaders import PartitionResult, ReplicaElectionResult, Request, Response
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """What became of each partition; asked for all, of those that needed an election."""
+    """The result for each partition; if all were asked for, only for those that needed an election."""
     there = ((topic.name, range(len(topic.partitions))) for topic in broker.image.topics.values())
     named = request.topic_partitions
     asked = there if named is None else ((each.topic, each.partitions) for each in named)
@@ -36,7 +36,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """v0 has the code with each partition only."""
+    """In v0 only the partitions have an error code."""
     response = _response(
         [
             commands.PartitionResult(topic, index, refusal.code, refusal.message)
@@ -56,7 +56,7 @@ def _asked(request: Request) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
 
 
 def _response(results: list[commands.PartitionResult], *, shows_all: bool) -> Response:
-    """Of all partitions there are, those that needed no election are left out."""
+    """Without `shows_all`, partitions that needed no election are left out."""
     return Response(
         replica_election_results=[
             ReplicaElectionResult(

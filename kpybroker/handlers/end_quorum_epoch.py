@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Stand for election, in the order the leader wishes."""
+    """Become a candidate, after a delay by the leader's list of preferred successors."""
     return broker.quorum.answering.epoch_ended(request)

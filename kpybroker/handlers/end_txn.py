@@ -1,4 +1,4 @@
-"""EndTxn (26): commit or abort a transaction. v2 PRODUCER_FENCED; v3 flexible; v5 the epoch of the next (KIP-890)."""
+"""EndTxn (26): commit or abort a transaction. v2 PRODUCER_FENCED; v3 flexible; v5 the next epoch (KIP-890)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUMPS_SINCE = 5
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answered once the outcome is decided for good; the markers follow."""
+    """Answer once the outcome has committed; the markers follow."""
     command = End(
         request.transactional_id,
         request.producer_id,

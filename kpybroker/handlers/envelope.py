@@ -1,17 +1,17 @@
-"""Envelope (58): a client's request that another node forwards to the active controller (KIP-590).
+"""Envelope (58): a client's request that another node forwarded to the active controller (KIP-590).
 
-The request inside is a whole frame without its size, the response too. What the envelope itself refuses is for the
-node that sent it; what the request inside is refused with is for the client.
+The request inside is a frame without its size, and so is the response. Errors of the envelope are for the node that
+sent it, errors of the response inside are for the client.
 """
 
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.answering import answer
+from kpybroker.handlers import answer
 from kpybroker.wire.api import Api, Listens, RunsOn, by_key
 from kpybroker.wire.codec.message import build_in_turns, parse_in_turns
 from kpybroker.wire.frame import parse_request_header, response_head
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The answer to the request inside. Raises NOT_CONTROLLER, and INVALID_REQUEST for what is not forwarded."""
+    """Answer the request inside. Raises NOT_CONTROLLER, and INVALID_REQUEST if its API is not forwarded."""
     if not broker.controller.is_active:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)
     header, body_at = parse_request_header(request.request_data)
@@ -36,24 +36,16 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     host = _host(request.client_host_address)
     asker = Call(api.key, version, header.client_id, host, call.connection, forwarded=True)
     told = await answer(broker, api, asker, inner)
-    if says_not_controller(told):
-        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # lost on the way: the sender asks the next one
+    if api.has_error(told, ErrorCode.NOT_CONTROLLER):
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)  # it has moved meanwhile: the sender asks the new one
     assert not isinstance(told, Encoded)
     body = await work.through(build_in_turns(told, version))
     return Response(response_data=response_head(header.correlation_id, api, version) + body)
 
 
 def forwardable(api: Api) -> bool:
-    """Whether any node takes the request, and the active controller does the work."""
+    """Whether every node accepts the request and forwards it to the active controller."""
     return api.runs_on is RunsOn.CONTROLLER and api.listens is Listens.BOTH
-
-
-def says_not_controller(told: Any) -> bool:
-    """Whether an answer, or the first rows of one, refuses because its sender is no longer the active controller."""
-    codes = [getattr(told, "error_code", 0)]
-    for name in ("topics", "results", "responses", "entries"):
-        codes += [getattr(each, "error_code", 0) for each in getattr(told, name, None) or ()]
-    return ErrorCode.NOT_CONTROLLER in codes
 
 
 def _host(address: bytes) -> str:

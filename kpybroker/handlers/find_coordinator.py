@@ -1,7 +1,7 @@
-"""FindCoordinator (10): which broker answers for a group or a transactional id.
+"""FindCoordinator (10): the broker that coordinates a group or a transactional id.
 
-v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share groups (KIP-932). A first question makes the topic that
-groups or transactions are kept in. Keys of share groups: see `_refusal`.
+v1 key types; v3 flexible; v4 many keys (KIP-699); v6 share groups (KIP-932). The first request creates the topic that
+stores groups or transactions. Keys of share groups: see `_refusal`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ KEPT_IN = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """One answer per key."""
+    """The coordinator of each key, or why there is none."""
     if call.version >= MANY_KEYS_SINCE:
         keys = Turns(broker.long_work).over(request.coordinator_keys)
         return Response(coordinators=[await _find(broker, call, request.key_type, key) async for key in keys])
     found = await _find(broker, call, request.key_type, request.key)
     return Response(
         error_code=found.error_code,
-        error_message=found.error_message or ErrorCode.NONE.name,  # so Kafka says in these versions
+        error_message=found.error_message or ErrorCode.NONE.name,  # as Kafka does in these versions
         node_id=found.node_id,
         host=found.host,
         port=found.port,
@@ -54,7 +54,7 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
 
 
 def _refusal(key_type: int) -> KafkaError | None:
-    """A code that clients take for final: with a retriable one they would ask for ever."""
+    """An error that clients do not retry: with a retriable one they would ask for ever."""
     if key_type in KEPT_IN:
         return None
     return KafkaError(ErrorCode.INVALID_REQUEST, f"this broker does not serve coordinators of type {key_type}")
@@ -70,7 +70,7 @@ async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -
         except KafkaError as refusal:
             log.warning("%s cannot be created: %s", kept_in, refusal)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message) from refusal
-        await coordinator.loaded()  # else what follows is told to come again
+        await coordinator.loaded()  # otherwise the client's next requests would be refused until then
         topic = broker.image.topic(kept_in)
     if topic is not None:
         leader = topic.partitions[coordinator.partition_for(key)].leader

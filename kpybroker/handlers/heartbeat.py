@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member is alive, and hears whether to join again. v3 static members (KIP-345); v4 flexible."""
+"""Heartbeat (12): a member is alive, and learns whether it has to rejoin. v3 static members (KIP-345); v4 flexible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answered at once."""
+    """Never waits for a rebalance."""
     command = Heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
     try:
         code = await broker.groups.runner(request.group_id).ask(command, broker.config.request_timeout_ms)

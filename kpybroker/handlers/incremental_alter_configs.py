@@ -1,6 +1,6 @@
-"""IncrementalAlterConfigs (44): set, delete, append to, subtract from single settings (KIP-339).
+"""IncrementalAlterConfigs (44): set, delete, append to or subtract from single settings (KIP-339).
 
-Log levels (BROKER_LOGGER) belong to this process and are not kept.
+Log levels (BROKER_LOGGER) belong to this process and are not stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kpybroker.controller.commands import (
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers.alter_configs import merged, refused_alike, told
 from kpybroker.handlers.describe_configs import check_this_broker
-from kpybroker.handlers.fair_loop import SLICE, Turns, decided, slices
+from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -55,7 +55,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def here(broker: Broker, request: Request) -> dict[int, AlterConfigsResourceResponse]:
-    """What the broker that is asked answers by itself, by the place of the resource."""
+    """The rows that this broker answers without the controller, by the index of the resource."""
     settled = ((at, _settled(broker, resource, request)) for at, resource in enumerate(request.resources))
     return {at: told(AlterConfigsResourceResponse, [result])[0] for at, result in settled if result is not None}
 
@@ -65,7 +65,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 
 def _settled(broker: Broker, resource: AlterConfigsResource, request: Request) -> ConfigResult | None:
-    """What this broker decides by itself; None leaves it to the controller."""
+    """The result that this broker decides; None if the controller has to."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         if kind == ResourceType.BROKER and name:

@@ -1,7 +1,7 @@
 """InitProducerId (22): a producer id and epoch for an idempotent or transactional producer (KIP-98).
 
-v2 flexible; v3 and above carry the producer's present id and epoch (KIP-360); v4 PRODUCER_FENCED; v5 nothing new on the
-wire (KIP-890).
+v2 flexible; v3 and above carry the producer's current id and epoch (KIP-360); v4 PRODUCER_FENCED; v5 has the
+same fields (KIP-890).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FENCED_SINCE = 4
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Without a transactional id a fresh id with epoch 0; with one, the next epoch of its producer."""
+    """A new id with epoch 0; for a transactional id, the next epoch of its producer."""
     try:
         if request.transactional_id is None:
             return Response(producer_id=await broker.next_producer_id(), producer_epoch=0)

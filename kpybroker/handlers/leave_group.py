@@ -1,5 +1,5 @@
-"""LeaveGroup (13): members go, or are removed. v3 many at once, with codes of their own (KIP-345); v4 flexible; v5 a
-reason (KIP-800), which is not kept. Below v3 the one member's code is the response's.
+"""LeaveGroup (13): members leave, or are removed. v3 many at once, each with an error code (KIP-345); v4 flexible; v5 a
+reason (KIP-800), which is ignored. Below v3 the code of the only member is that of the response.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import Leave
-from kpybroker.handlers.fair_loop import slices
+from kpybroker.serving.fair_loop import slices
 from kpybroker.wire.rpc.leave_group import MemberIdentity, MemberResponse, Request, Response
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MANY_SINCE = 3
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answered at once."""
+    """Never waits for a rebalance."""
     many = call.version >= MANY_SINCE
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
     try:

@@ -1,4 +1,7 @@
-"""ListGroups (16): the groups this broker coordinates. v3 flexible; v4 by state (KIP-518); v5 by type (KIP-848)."""
+"""ListGroups (16): the groups that this broker coordinates.
+
+v3 flexible; v4 filters by state (KIP-518); v5 by type (KIP-848).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Empty filters let everything through."""
+    """An empty filter matches every group."""
     command = ListGroups(
         frozenset(state.lower() for state in request.states_filter),
         frozenset(each.lower() for each in request.types_filter),

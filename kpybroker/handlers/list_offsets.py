@@ -1,4 +1,4 @@
-"""ListOffsets (2): offsets by time, and the two ends of a partition.
+"""ListOffsets (2): offsets by timestamp, and the two ends of a log.
 
 v1 one offset; v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v7 max timestamp (KIP-734); v8 earliest
 local and v9 latest tiered (KIP-405); v10 a timeout; v11 earliest pending upload (KIP-1023).
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -30,7 +30,7 @@ READ_COMMITTED = 1
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """One answer per partition asked; refusals are per partition."""
+    """The offset for each partition; refusals are per partition."""
     turns = Turns(broker.long_work)
     return Response(
         topics=[
@@ -46,7 +46,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused."""
+    """Refuse every partition."""
     return Response(
         topics=[
             ListOffsetsTopicResponse(
@@ -81,18 +81,18 @@ async def _answer(
 async def _look_up(
     broker: Broker, partition: Partition, call: Call, request: Request, timestamp: int
 ) -> tuple[int, int, int]:
-    """Timestamp, offset and leader epoch; -1 each where nothing matches."""
+    """Timestamp, offset and leader epoch; each is -1 if nothing matches."""
     storage = partition.log
     if timestamp < 0 and call.version < _SINCE.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    if request.replica_id >= 0 and timestamp == LATEST:  # a follower that lost its way
+    if request.replica_id >= 0 and timestamp == LATEST:  # a follower whose offset is out of range
         return -1, partition.committable_end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, storage.start, storage.epoch_at(storage.start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     if storage.high_watermark < partition.epoch_start:
-        # what was told before may lie above (KIP-207)
+        # an earlier answer may have been higher (KIP-207)
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
     committed = request.isolation_level == READ_COMMITTED
     if timestamp == LATEST:
@@ -103,6 +103,6 @@ async def _look_up(
     if found is None:
         return -1, -1, -1
     offset, found_timestamp, epoch = found
-    if offset >= end:  # not committed yet: to a consumer it is not there
+    if offset >= end:  # not committed yet, so consumers cannot see it
         return -1, -1, -1
     return found_timestamp, offset, epoch

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): which partitions are being moved (KIP-455)?"""
+"""ListPartitionReassignments (46): the reassignments in progress (KIP-455)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.controller.commands import ListReassignments
-from kpybroker.handlers.fair_loop import partitions_in_slices
+from kpybroker.serving.fair_loop import partitions_in_slices
 from kpybroker.wire.rpc.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """Those among the asked ones, or all; what is not there or does not move is left out."""
+    """The requested ones, or all; partitions that do not exist or are not being reassigned are left out."""
     asked = request.topics
     if asked is None:
         found = await broker.controller.ask(ListReassignments(None), request.timeout_ms)

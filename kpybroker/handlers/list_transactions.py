@@ -1,6 +1,6 @@
 """ListTransactions (66): the transactional ids that this broker coordinates (KIP-664).
 
-v1 by how long they run (KIP-994); v2 by a regular expression over the id (KIP-1152).
+v1 filters by duration (KIP-994); v2 by a regular expression for the id (KIP-1152).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATES = {state.word: state for state in State}
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
-    """Empty filters let everything through; states are told apart by case, and unknown ones are named."""
+    """An empty filter matches everything. States are case-sensitive; the response names unknown ones."""
     unknown = [word for word in request.state_filters if word not in STATES]
     states = frozenset(STATES[word] for word in request.state_filters if word in STATES)
     if request.state_filters and not states:

@@ -1,8 +1,8 @@
-"""Metadata (3): brokers, topics and who leads each partition.
+"""Metadata (3): brokers, topics, and the leader of each partition.
 
-v0 an empty list means all topics, v1+ null does; v4 says whether topics may be created; v8 to v10 what the asker may
-do with the cluster; v9 flexible; v10 topic ids (KIP-516); v12 topics asked by id; v13 a top-level error.
-Answers depend on the Image and on who has just left, so they are kept, encoded, until the next Image is published.
+v0 an empty list means all topics, v1+ null does; v4 says whether topics may be created; v8 to v10 authorized operations
+on the cluster; v9 flexible; v10 topic ids (KIP-516); v12 requests by topic id; v13 a top-level error. Responses depend
+on the Image and on brokers that have just left, so they are cached, encoded, until the next Image is published.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fair_loop import Turns
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS
+from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.codec.message import build, build_in_turns
 from kpybroker.wire.codec.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (
@@ -29,28 +30,23 @@ if TYPE_CHECKING:
     from kpybroker.metadata.image import Image, TopicImage
 
 Asked = tuple[str | None, bytes]
-"""A topic's name, or None and its id."""
+"""The name of a topic, or None, and its id."""
 Departed = tuple[int, ...]
 TOPICS_AT_ONCE = 100
-"""An answer about so many topics is made and encoded without a turn for others, unless they have many partitions."""
+"""Up to so many topics, a response is built and encoded in one go, unless they have many partitions."""
 KEPT_TOPICS_MAX = 1000
-"""Answers to requests that name more topics than this are not kept."""
-NOT_ASKED = -(2**31)
-TOPIC_OPERATIONS = 3576
-"""Read, write, create, delete, alter, describe, describe configs, alter configs: all, without an authorizer."""
-CLUSTER_OPERATIONS = 8096
-"""Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
+"""Responses to requests that name more topics than this are not cached."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
-    """Topics that are not there are created first, where both sides allow it."""
+    """Topics that do not exist are created first, if the client and this broker allow it."""
     turns = Turns(broker.long_work)
     wants_all = _wants_all(request, call.version)
     asked = [] if wants_all else request.topics or []
     if not wants_all:
         for topic in asked:
             if topic.topic_id != ZERO_UUID:
-                topic.name = None  # Java asks by id with an empty name
+                topic.name = None  # the Java client sends an id with an empty name
         if request.allow_auto_topic_creation:
             missing = [t.name for t in asked if t.name is not None and t.name not in broker.image.topics]
             if missing:
@@ -68,7 +64,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             found = Encoded(build(await work, call.version))
         elif not keeps:
             return await _described(broker, image, call, request, names, departed)
-        else:  # all who ask for the same meanwhile wait for the one answer
+        else:  # equal requests that come meanwhile wait for the same response
             found = asyncio.ensure_future(_described(broker, image, call, request, names, departed))
         broker.answers[key] = found
     return found if isinstance(found, Encoded) else await asyncio.shield(found)
@@ -77,7 +73,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
 async def _described(
     broker: Broker, image: Image, call: Call, request: Request, names: tuple[Asked, ...] | None, departed: Departed
 ) -> Encoded:
-    """Made and encoded in turns."""
+    """Build and encode the response in turns."""
     work = broker.long_work
     response = await _describe(broker, image, call, request, names, departed, Turns(work))
     return Encoded(await work.through(build_in_turns(response, call.version)))
@@ -107,7 +103,7 @@ async def _describe(
         async for name, topic_id in turns.through(names):
             topics.append(_asked(broker, image, name, topic_id, operations, call.version))
             turns.add(len(topics[-1].partitions))
-    # never without any: librdkafka forgets the brokers that are not named, and from none it may never come back
+    # never empty: librdkafka forgets brokers that are not named, and may never recover from an empty list
     brokers = broker.endpoints(call.listener, departed) or broker.endpoints(call.listener, (broker.node_id,))
     return Response(
         brokers=[

@@ -1,7 +1,7 @@
-"""OffsetCommit (8): keep how far a group has read.
+"""OffsetCommit (8): store the offsets that a group has consumed.
 
 v2 to v4 a retention time; v6 leader epochs; v7 static members (KIP-345); v8 flexible; v9 GROUP_ID_NOT_FOUND and the
-codes of KIP-848; v10 topic ids instead of names.
+errors of KIP-848; v10 topic ids instead of names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, PartitionCommit
-from kpybroker.handlers.fair_loop import SLICE, Turns, slices
+from kpybroker.serving.fair_loop import SLICE, Turns, slices
 from kpybroker.wire.rpc.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitResponsePartition,
@@ -33,7 +33,7 @@ Known = tuple[str, bytes, list[PartitionCommit]]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A code per partition; what concerns the whole group is said at each partition that is known."""
+    """An error code for each partition; an error of the whole group is repeated for each known partition."""
     by_id = call.version >= TOPIC_IDS_SINCE
     known: list[Known] = []
     answers: list[OffsetCommitResponsePartition] = []
@@ -61,7 +61,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused."""
+    """Refuse every partition."""
     return Response(
         topics=[
             OffsetCommitResponseTopic(
@@ -101,7 +101,7 @@ async def _commit(
 def _sort(
     asked: Sequence[OffsetCommitRequestPartition], image: TopicImage | None, by_id: bool
 ) -> tuple[list[OffsetCommitResponsePartition], list[PartitionCommit], list[OffsetCommitResponsePartition]]:
-    """All answers to partitions of a topic; commits to those that exist; and the answers these will fill in."""
+    """The rows of a topic's partitions; the commits for those that exist; and the rows that await their results."""
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if image is None and by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partitions = 0 if image is None else len(image.partitions)
     answered, commits, accepted = [], [], []

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget offsets of topics that a group has stopped reading (KIP-496)."""
+"""OffsetDelete (47): delete offsets for topics to which a group is not subscribed (KIP-496)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import DeleteOffsets
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A code per partition; offsets that are not there are forgotten without error."""
+    """An error code for each partition; offsets that do not exist are no error."""
     known: dict[str, set[int]] = {}
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):

@@ -1,9 +1,9 @@
-"""OffsetFetch (9): how far groups have read.
+"""OffsetFetch (9): the committed offsets of groups.
 
-v2 a null list of topics means all, and a code for the whole; v5 leader epochs; v6 flexible; v7 require_stable
+v2 a null list of topics means all, and a top-level error code; v5 leader epochs; v6 flexible; v7 require_stable
 (KIP-447); v8 many groups (KIP-709); v9 member ids and epochs (KIP-848); v10 topic ids instead of names.
-An unknown group, and a partition without a commit, have offset -1 and no error. What was committed for a topic that
-has been deleted is not shown, also where one of the same name was made again.
+An unknown group, or a partition without a commit, has offset -1 and no error. Offsets of a deleted topic are not shown,
+not even if a new topic has the same name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import FetchOffsets
-from kpybroker.handlers.fair_loop import Turns, partitions_in_slices
+from kpybroker.serving.fair_loop import Turns, partitions_in_slices
 from kpybroker.wire.rpc.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -40,7 +40,7 @@ NO_TOPIC_ID = bytes(16)
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """One answer per group."""
+    """The offsets of each group; refusals are per group."""
     turns = Turns(broker.long_work)
     if call.version >= MANY_GROUPS_SINCE:
         by_id = call.version >= TOPIC_IDS_SINCE
@@ -100,7 +100,7 @@ def _told(
     pieces: Iterator[tuple[str, list[tuple[int, Shown]]]],
     by_id: bool,
 ) -> OffsetFetchResponseTopics:
-    """One topic's answer, from as many pieces as its partitions were asked in."""
+    """The row of one topic, whose partitions are looked up in slices."""
     if name is None:
         return _refused(asked, ErrorCode.UNKNOWN_TOPIC_ID)
     offsets = next(pieces)[1]
@@ -115,7 +115,7 @@ def _told(
 
 
 async def _name_once(topics: Iterable[OffsetFetchRequestTopics], turns: Turns) -> None:
-    """Leave out partitions that stood there before: a commit has up to 4 KB of metadata (see `in_turns.py`)."""
+    """Drop repeated partitions: a commit has up to 4 KB of metadata (see `serving/fair_loop.py`)."""
     named: defaultdict[tuple[str, bytes], set[int]] = defaultdict(set)
     async for topic in turns.through(topics):
         before = named[topic.name, topic.topic_id]
@@ -133,7 +133,7 @@ def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str |
 def _topic(
     broker: Broker, name: str, offsets: list[tuple[int, Shown]], *, all_asked: bool = False
 ) -> OffsetFetchResponseTopics:
-    """Offsets of one topic as it is now; those that are not there are left out unless each was asked for."""
+    """Offsets of the topic that has this name now; without a list of partitions, missing ones are left out."""
     image = broker.image.topic(name)
     topic_id = NO_TOPIC_ID if image is None else image.id
     partitions = []
@@ -173,7 +173,7 @@ def _refused(asked: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchRes
 
 
 def _as_one(group: OffsetFetchResponseGroup, call: Call) -> Response:
-    """The answer for a single group; v1 has no code for the whole, so each partition says it."""
+    """The response for a single group; v1 has no top-level error code, so each partition repeats it."""
     return Response(
         error_code=group.error_code,
         topics=[]

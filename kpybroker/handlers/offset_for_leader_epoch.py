@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (23): where did this leader epoch end?
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch.
 
-v3 a replica id; v4 flexible (KIP-320). An epoch of the future is answered with (-1, -1).
+v3 a replica id; v4 flexible (KIP-320). The answer for a future epoch is (-1, -1).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fair_loop import Turns
+from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderPartition,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """One answer per partition asked; refusals are per partition."""
+    """The end of the epoch in each partition; refusals are per partition."""
     turns = Turns(broker.long_work)
     return Response(
         topics=[
@@ -39,7 +39,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused."""
+    """Refuse every partition."""
     return Response(
         topics=[
             OffsetForLeaderTopicResult(

@@ -1,6 +1,6 @@
-"""TxnOffsetCommit (28): keep how far a group has read, once the transaction is committed.
+"""TxnOffsetCommit (28): store the offsets that a group has consumed, once the transaction commits.
 
-v2 leader epochs; v3 flexible, and tells member and generation (KIP-447); v4 TRANSACTION_ABORTABLE; v5 adds the group to
+v2 leader epochs; v3 flexible, with member and generation (KIP-447); v4 TRANSACTION_ABORTABLE; v5 adds the group to
 the transaction (KIP-890).
 """
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, PartitionCommit
-from kpybroker.handlers.fair_loop import SLICE, Turns, slices
 from kpybroker.replication.partition.txn_markers import OFFSETS_TOPIC
+from kpybroker.serving.fair_loop import SLICE, Turns, slices
 from kpybroker.storage.producers.transactions import NOT_NEEDED
 from kpybroker.wire.rpc.txn_offset_commit import (
     Request,
@@ -35,7 +35,7 @@ Known = tuple[str, bytes, list[PartitionCommit]]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A code per partition; what concerns the whole group is said at each partition that is known."""
+    """An error code for each partition; an error of the whole group is repeated for each known partition."""
     known: list[Known] = []
     answers: list[TxnOffsetCommitResponsePartition] = []
     response = Response()
@@ -70,7 +70,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused."""
+    """Refuse every partition."""
     return Response(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -87,7 +87,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 async def _commit(broker: Broker, call: Call, request: Request, known: list[Known]) -> list[ErrorCode]:
     """Raises KafkaError."""
-    broker.groups.runner(request.group_id)  # whoever does not coordinate the group need not ask
+    broker.groups.runner(request.group_id)  # not the coordinator of the group: do not ask that of the transaction
     place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
     who = request.producer_id, request.producer_epoch
     producers = broker.hosting.leads(*place).log.producers
@@ -97,7 +97,7 @@ async def _commit(broker: Broker, call: Call, request: Request, known: list[Know
         verified = NOT_NEEDED
     elif verified is not None:
         await _ask(broker, request, place, adds=adds)
-        if adds and producers.is_void(verified):  # see producing_transactionally
+        if adds and producers.is_void(verified):  # see `serving/produce/transactional.py`
             verified = producers.verify(*who, 0, broker.world.wall_ms(), bumps=adds)
             await _ask(broker, request, place, adds=adds)
     runner = broker.groups.runner(request.group_id)
@@ -121,7 +121,7 @@ async def _commit(broker: Broker, call: Call, request: Request, known: list[Know
 
 
 def _in_slices(known: list[Known]) -> Iterator[list[Known]]:
-    """Pieces of few more than SLICE partitions."""
+    """Slices of slightly more than SLICE partitions."""
     piece: list[Known] = []
     room = SLICE
     for topic, topic_id, commits in known:

@@ -1,7 +1,7 @@
-"""UpdateFeatures (57): finalize other levels (KIP-584, KIP-778).
+"""UpdateFeatures (57): change the finalized levels of features (KIP-584, KIP-778).
 
-v1 says what kind of downgrade is allowed, where v0 says only whether one is; v2 has no results of
-each feature, which say nothing anyway: all change, or none.
+v1 names the kind of downgrade that is allowed, v0 only whether one is; v2 drops the results of single features, which
+are redundant: either all change or none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """All updates together, or none; kraft.version is the quorum's, which checks it first and makes it last.
+    """Apply all updates or none. The quorum owns kraft.version: it checks that first and changes it last.
 
     Raises INVALID_UPDATE_VERSION, INVALID_REQUEST.
     """

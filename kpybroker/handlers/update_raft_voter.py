@@ -1,4 +1,4 @@
-"""UpdateRaftVoter (82): a voter tells the leader where it listens and what it knows (KIP-853)."""
+"""UpdateRaftVoter (82): a voter tells the leader its endpoints and supported versions (KIP-853)."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Every answer says who leads."""
+    """Every response names the leader."""
     return broker.quorum.changes.update(request)

@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """The vote is on disk when it is told."""
+    """The vote is on disk before it is sent."""
     return broker.quorum.answering.vote_asked(request)

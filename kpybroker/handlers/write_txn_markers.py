@@ -1,6 +1,6 @@
-"""WriteTxnMarkers (27): end transactions in the partitions that this broker leads.
+"""WriteTxnMarkers (27): write the end of transactions to partitions that this broker leads.
 
-v1 flexible; v2 says which protocol of transactions the marker is of (KIP-1228).
+v1 flexible; v2 the transaction version of each marker (KIP-1228).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """A code for every partition of every marker."""
+    """An error code for each partition of each marker."""
     return await broker.write_markers(request)
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition of every marker is refused."""
+    """Refuse every partition of every marker."""
     return Response(
         markers=[
             WritableTxnMarkerResult(

@@ -61,6 +61,9 @@ class Api(NamedTuple):
     elements: int = FEW
     """A request has at most so many, in all its arrays together; whoever sends more is closed. Above FEW the handler
     takes turns (`long_work.py`), or does the work in slices (tests/handlers/test_long_requests.py)."""
+    error_rows: str = ""
+    """The list of its responses whose elements have the error codes, where the response has none of its own. Given for
+    the APIs that run on the controller, whose requests are repeated when it moves."""
     advertise_from: int | None = None
     note: str = ""
 
@@ -78,6 +81,11 @@ class Api(NamedTuple):
     def response(self) -> Any:
         """The class of its responses; imported when first asked for."""
         return _messages(self).Response
+
+    def has_error(self, response: Any, code: int) -> bool:
+        """Whether a response has this error code: it itself, or any element of its `error_rows`."""
+        rows = getattr(response, self.error_rows) if self.error_rows else (response,)
+        return any(row.error_code == code for row in rows)
 
     @property
     def advertised(self) -> tuple[int, int]:
@@ -114,8 +122,10 @@ API = [
     Api(  16, "ListGroups",               0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,        ON_BOTH,
           note="the response header stays v0, and an unknown version is answered in v0 (KIP-511)"),
-    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
-    Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  19, "CreateTopics",             2,  7,    5,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
+          error_rows="topics"),
+    Api(  20, "DeleteTopics",             1,  6,    4,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
+          error_rows="responses"),
     Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  22, "InitProducerId",           0,  5,    2,    CLIENT,   ANY,        ON_BROKER,
           note="v6 (KIP-939) is unstable in Kafka 4.3 and not advertised there either"),
@@ -130,24 +140,29 @@ API = [
     Api(  30, "CreateAcls",               1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  31, "DeleteAcls",               1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  32, "DescribeConfigs",          1,  4,    4,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
-    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  33, "AlterConfigs",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
+          error_rows="responses"),
     Api(  34, "AlterReplicaLogDirs",      1,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  35, "DescribeLogDirs",          1,  5,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  37, "CreatePartitions",         0,  3,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
+          error_rows="results"),
     Api(  38, "CreateDelegationToken",    1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  39, "RenewDelegationToken",     1,  2,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  40, "ExpireDelegationToken",    1,  2,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  41, "DescribeDelegationToken",  1,  3,    2,    CLIENT,   ANY,        ON_BOTH),
     Api(  42, "DeleteGroups",             0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  43, "ElectLeaders",             0,  2,    2,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
-    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
+    Api(  44, "IncrementalAlterConfigs",  0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS,
+          error_rows="responses"),
     Api(  45, "AlterPartitionReassignments", 0, 1,  0,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  46, "ListPartitionReassignments", 0, 0,   0,    CLIENT,   CONTROLLER, ON_BOTH, elements=PARTITIONS),
     Api(  47, "OffsetDelete",             0,  0, NEVER,   CLIENT,   ANY,        ON_BROKER, elements=MANY),
     Api(  48, "DescribeClientQuotas",     0,  1,    1,    CLIENT,   ANY,        ON_BROKER),
-    Api(  49, "AlterClientQuotas",        0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=MANY),
+    Api(  49, "AlterClientQuotas",        0,  1,    1,    CLIENT,   CONTROLLER, ON_BOTH, elements=MANY,
+          error_rows="entries"),
     Api(  50, "DescribeUserScramCredentials", 0, 0, 0,    CLIENT,   ANY,        ON_BOTH),
-    Api(  51, "AlterUserScramCredentials", 0, 0,    0,    CLIENT,   CONTROLLER, ON_BOTH),
+    Api(  51, "AlterUserScramCredentials", 0, 0,    0,    CLIENT,   CONTROLLER, ON_BOTH,
+          error_rows="results"),
     Api(  52, "Vote",                     0,  2,    0,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  53, "BeginQuorumEpoch",         0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),
     Api(  54, "EndQuorumEpoch",           0,  1,    1,    BROKER,   ANY,        ON_CONTROLLER),

@@ -20,7 +20,7 @@ Who = tuple[int, int]
 
 
 async def coordinator(peer: Peer, name: str = "x") -> None:
-    """Ask for it, which makes the topic that keeps it."""
+    """Find the coordinator, which creates the topic that stores its state."""
     told = await peer.ask("FindCoordinator", find_coordinator.Request(key_type=TRANSACTION, coordinator_keys=[name]))
     assert told.coordinators[0].error_code == 0, told
 
@@ -34,7 +34,7 @@ async def init(peer: Peer, name: str = "x", *, version: int = 5, timeout_ms: int
 
 
 async def begin(peer: Peer, name: str = "x", timeout_ms: int = 60_000) -> Who:
-    """A producer, once the transaction before has ended."""
+    """A producer's id and epoch, once its previous transaction has ended."""
     while True:
         told = await init(peer, name, timeout_ms=timeout_ms)
         if told.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -43,7 +43,7 @@ async def begin(peer: Peer, name: str = "x", timeout_ms: int = 60_000) -> Who:
 
 
 async def add(peer: Peer, who: Who, *indexes: int, name: str = "x", topic: str = "t", version: int = 3) -> list[int]:
-    """Add partitions as a client of the first generation does; the codes."""
+    """Add partitions as a client of transaction version 1 does; the error codes."""
     wanted = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=topic, partitions=list(indexes))]
     request = add_partitions_to_txn.Request(
         v3_and_below_transactional_id=name,
@@ -64,13 +64,13 @@ async def end(peer: Peer, who: Who, commit: bool, *, name: str = "x", version: i
 
 
 async def described(peer: Peer, name: str = "x") -> Any:
-    """Its state."""
+    """The state of the transaction."""
     told = await peer.ask("DescribeTransactions", describe_transactions.Request(transactional_ids=[name]))
     return told.transaction_states[0]
 
 
 async def settled(peer: Peer, name: str = "x") -> Any:
-    """Its state, once every partition has its marker."""
+    """The state of the transaction, once every partition has its marker."""
     while (found := await described(peer, name)).transaction_state.startswith("Prepare"):
         pass
     return found

@@ -20,7 +20,7 @@ def want(index: int, offset: int, *, max_bytes: int = PLENTY, epoch: int = -1) -
 
 
 def asking(topic: str, topic_id: bytes, *wants: fetch.FetchPartition, **facts: Any) -> fetch.Request:
-    """A Fetch at any version; without `session_epoch` it is of no session."""
+    """A Fetch at any version; without `session_epoch` it has no session."""
     topics = [fetch.FetchTopic(topic=topic, topic_id=topic_id, partitions=list(wants))] if wants else []
     return fetch.Request(**{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": PLENTY, "topics": topics, **facts})
 
@@ -31,7 +31,7 @@ def rows(response: Any) -> dict[int, Any]:
 
 
 def values(row: Any, since: int = 0) -> list[tuple[int, bytes]]:
-    """Offset and value of the records of a row that the consumer has not had."""
+    """Offset and value of the records of a row from `since` on."""
     batches = split(bytearray(row.records)) if row.records else []
     return [
         (record.offset, record.value or b"")
@@ -42,7 +42,7 @@ def values(row: Any, since: int = 0) -> list[tuple[int, bytes]]:
 
 
 class Consumer:
-    """Positions, a session, and what was delivered, of the partitions of one topic."""
+    """Positions in the partitions of one topic, a fetch session, and the records received."""
 
     def __init__(self, peer: Peer, topic: str, topic_id: bytes, version: int) -> None:
         self.peer, self.topic, self.topic_id, self.version = peer, topic, topic_id, version
@@ -51,7 +51,7 @@ class Consumer:
         self.session_id = 0
         self.epoch = 0
         self._told: dict[int, int] = {}
-        """What the broker knows of our positions."""
+        """Our positions as the broker knows them."""
         self.lost = 0
 
     def subscribe(self, index: int) -> None:
@@ -61,7 +61,7 @@ class Consumer:
         self.position.pop(index, None)
 
     async def fetch(self, max_bytes: int) -> int:
-        """Fetch once; how many records that were new."""
+        """Fetch once; the number of new records."""
         changed = {i: at for i, at in self.position.items() if self.epoch == 0 or self._told.get(i) != at}
         gone = [i for i in self._told if i not in self.position] if self.epoch else []
         request = asking(
@@ -89,7 +89,7 @@ class Consumer:
 
     def _take(self, index: int, row: Any) -> int:
         assert row.error_code == 0
-        assert index in self.position, "a partition that was forgotten is not told of"
+        assert index in self.position, "a forgotten partition is not in the response"
         found = values(row, self.position[index])
         assert [offset for offset, _ in found] == list(range(self.position[index], self.position[index] + len(found)))
         self.delivered[index] += [value for _, value in found]

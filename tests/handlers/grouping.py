@@ -1,4 +1,4 @@
-"""What tests of the group handlers begin with: topics, a coordinator, members."""
+"""Topics, a coordinator and members, for tests of the group handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUBSCRIBED_TO_T = pack(">hih", 0, 1, 1) + b"t" + pack(">i", -1)
 
 
 async def coordinator(peer: Peer, *topics: str) -> None:
-    """Let there be the topics, with two partitions each, and a coordinator for groups."""
+    """Create the topics, with two partitions each, and a coordinator for groups."""
     wanted = [create_topics.CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in topics]
     if wanted:
         await peer.ask("CreateTopics", create_topics.Request(topics=wanted))
@@ -56,7 +56,7 @@ async def member(peer: Peer, group: str) -> str:
 
 
 async def commit(peer: Peer, group: str, topic: str = "t", offset: int = 5, *, version: int = 9, **more: Any) -> int:
-    """Commit for partition 0; the code."""
+    """Commit for partition 0; the error code."""
     partition = offset_commit.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_leader_epoch=3, committed_metadata="note"
     )

@@ -1,4 +1,4 @@
-"""One voter of three whose fellows do not run: the test speaks for them."""
+"""One voter of three; the other two do not run, and the test speaks for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENT = {
     "controller.quorum.fetch.timeout.ms": "600000",
     "process.roles": "controller",
 }
-"""Nothing happens by time alone."""
+"""Time-outs so long that nothing happens by time alone."""
 
 
 class Voter:
@@ -35,7 +35,7 @@ class Voter:
 
     @property
     def stored(self) -> Any:
-        """What quorum-state says on the disk."""
+        """The content of quorum-state on the disk."""
         return json.loads((self.directory / METADATA_DIRECTORY / "quorum-state").read_text())
 
     async def vote(self, epoch: int, candidate: int = 2, version: int = 2, **facts: Any) -> vote.PartitionDataReply:
@@ -50,7 +50,7 @@ class Voter:
     async def begin(
         self, epoch: int, leader: int = 2, version: int = 1, listens: tuple[tuple[str, str, int], ...] = ()
     ) -> begin_quorum_epoch.PartitionDataReply:
-        """The answer to a leader that tells of itself, and of its listeners."""
+        """The answer to a leader that announces itself and its listeners."""
         row = begin_quorum_epoch.PartitionData(leader_id=leader, leader_epoch=epoch)
         topics = [begin_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
         endpoints = [begin_quorum_epoch.LeaderEndpoint(name=name, host=host, port=port) for name, host, port in listens]
@@ -76,7 +76,7 @@ class Voter:
 
 
 def with_voter(directory: Path, play: Callable[[Voter], Awaitable[None]]) -> None:
-    """Play with a voter that has just started for the first time, or again."""
+    """Run `play` with a voter that has just started or restarted."""
 
     async def whole() -> None:
         ports = free_ports(3)

@@ -1,4 +1,4 @@
-"""What APIs that refuse everything have in common: every version, on both listeners, and nothing is written."""
+"""APIs that refuse everything: in every version, on both listeners, and without a metadata record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conftest import WithBroker
 
 
 def told_in_every_version(with_broker: WithBroker, api: Api, request: Any) -> list[Any]:
-    """The answers on a broker's listener and on a controller's; the metadata log has not grown by it."""
+    """The responses on a broker's listener and on a controller's; asserts that no metadata record was written."""
     told: list[Any] = []
 
     async def scenario(peer: Peer, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Brokers that exist for the controller only: they register and send heartbeats at its listener, and serve nothing."""
+"""Brokers that only the controller knows: they register and send heartbeats, and serve nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stranger:
         return rpc.Request(**{**wanted, **facts})
 
     async def register(self) -> int:
-        """The error code; the epoch is kept."""
+        """Register; the error code. The epoch is remembered."""
         told = await self.peer.ask("BrokerRegistration", self.registration())
         self.epoch = told.broker_epoch
         code: int = told.error_code

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn over a socket; that the codes are Kafka's is held by the golden vectors."""
+"""AddOffsetsToTxn over a socket; the golden vectors prove that the error codes are Kafka's."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""AddPartitionsToTxn over a socket; that the codes are Kafka's is held by the golden vectors."""
+"""AddPartitionsToTxn over a socket; the golden vectors prove that the error codes are Kafka's."""
 
 from __future__ import annotations
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.handlers.add_partitions_to_txn import _of_brokers
-from kpybroker.handlers.fair_loop import ENTRIES_A_TURN
 from kpybroker.server.node import Node
+from kpybroker.serving.fair_loop import ENTRIES_A_TURN
 from kpybroker.wire.rpc import add_partitions_to_txn as rpc
 from tests.asking import make, turns_while
 from tests.conftest import WithBroker

@@ -1,8 +1,8 @@
-"""Asked the same in the same order, this broker answers as Apache Kafka did.
+"""This broker answers the same requests, in the same order, as Apache Kafka did.
 
 The scenes that recorded tests/golden (oracle/record.py) are played once against a live broker, and every answer is
-compared with the recorded one, field by field. What depends on chance, on the machine or on the cluster is named in
-`CHANCE`; what differs on purpose has its line, with the reason, in `OURS`.
+compared with the recorded one, field by field. Fields that depend on chance, on the machine or on the cluster are in
+`CHANCE`; intended differences are in `OURS`, with the reason.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ CHANCE = {
     "transaction_start_time_ms",
     "usable_bytes",
 }
-"""Fields that no two recordings share."""
+"""Fields that differ between any two recordings."""
 
 PROSE = {"batch_index_error_message", "documentation", "error_message"}
-"""Sentences for people: ours are our own, codes are what clients act on."""
+"""Texts for people: ours differ, and clients act on the codes."""
 
 OURS = {
     ("AlterReplicaLogDirs", "path"): "where the broker keeps its files",
@@ -105,7 +105,7 @@ UNORDERED = {
     "OffsetCommit",
     "WriteTxnMarkers",
 }
-"""APIs whose answers Kafka gives in the order of a hash table, or with refusals first; ours is the order asked."""
+"""APIs whose rows Kafka returns in the order of a hash table, or errors first; ours have the order of the request."""
 
 
 class Exchange(NamedTuple):
@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
 
 
 def comparable(api: Api, value: Any, name: str = "") -> Any:
-    """What both brokers must agree on: without chance, prose and what differs on purpose, lists in one order."""
+    """The part on which both brokers must agree: without chance, texts and intended differences, with sorted lists."""
     if name in CHANCE or name in PROSE or (api.name, name) in OURS:
         return None
     if name == "records" and value:
@@ -145,7 +145,7 @@ def comparable(api: Api, value: Any, name: str = "") -> Any:
 
 
 def told_of(batch: Any) -> dict[str, Any]:
-    """A batch but for the id of its producer, which the CRC covers."""
+    """A batch without its producer id, and so without its CRC."""
     return {
         "base_offset": batch.base_offset,
         "leader_epoch": batch.leader_epoch,
@@ -168,7 +168,7 @@ def differences(kafkas: Any, ours: Any, path: str = "") -> Iterator[str]:
 
 
 def asking(at: Peer, said: dict[str, list[Exchange]]) -> Callable[..., Any]:
-    """The scenes' way to ask, from their own thread; what has a note is kept in `said`."""
+    """How scenes ask, from their own thread; exchanges with a note are collected in `said`."""
     loop = asyncio.get_running_loop()
 
     def ask(name: str, version: int, request: Any, note: str = "") -> Any:
@@ -189,7 +189,7 @@ async def dialled(node: Node, port: int) -> Peer:
 
 
 async def play(directory: Path) -> dict[str, list[Exchange]]:
-    """Play all scenes; what was said, by API. Those of the cluster have a node to themselves."""
+    """Play all scenes; the exchanges by API. Scenes of a cluster have a node to themselves."""
     said: dict[str, list[Exchange]] = defaultdict(list)
     async with serving(directory / "clients", AS_RECORDED) as node:
         peer = await dialled(node, int(node.bootstrap.rpartition(":")[2]))
@@ -245,7 +245,7 @@ def recorded(api: Api) -> list[Exchange]:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Exchange]]:
-    """What this broker answered."""
+    """The exchanges with this broker."""
 
     return asyncio.run(asyncio.wait_for(play(tmp_path_factory.mktemp("golden")), 2 * SCENES_TIMEOUT_S))
 

@@ -56,6 +56,8 @@ def test_validating_changes_nothing(with_broker: WithBroker) -> None:
         assert node.broker.image.configs == before
         part = rpc.Request(resources=[replace(ResourceType.BROKER, "", log_retention_ms="5")])
         (told,) = (await peer.ask("AlterConfigs", part)).responses
-        assert told.error_code == ErrorCode.INVALID_CONFIG, "it would reset what elections go by, as in Kafka"
+        assert told.error_code == ErrorCode.INVALID_CONFIG, (
+            "it would reset min.insync.replicas, which elections need; as in Kafka"
+        )
 
     with_broker(scenario)

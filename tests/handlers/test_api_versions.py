@@ -1,4 +1,4 @@
-"""ApiVersions: what is shown is what is served, row by row as Kafka shows it."""
+"""ApiVersions: exactly the served APIs are advertised, row by row as in Kafka."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_rows_are_the_tables_and_kafkas(with_broker: WithBroker) -> None:
             assert shown == {row.key: row.advertised for row in api_table.API if "broker" in row.listens.value}
             theirs = ranges(kafkas(4))
             assert shown == {key: theirs[key] for key in shown}
-            assert not shown.keys() & {*TELEMETRY}, "what is not served is not shown"
+            assert not shown.keys() & {*TELEMETRY}, "only served APIs are advertised"
             assert (response.error_code, response.throttle_time_ms) == (0, 0)
 
     with_broker(scenario)
@@ -72,7 +72,7 @@ def test_finalized_features_are_among_the_supported(with_broker: WithBroker) -> 
         kafkas_levels = {f.name: f.max_version_level for f in kafkas(4).finalized_features}
         assert all(kafkas_levels[name] == level for name, level in levels.items())
         assert response.finalized_features_epoch >= 0
-        # A directory that another broker formatted may have features that this one does not know.
+        # A directory formatted by another broker may have features that this one lacks.
         node.broker.supported_features = {"kraft.version": (0, 1)}
         response = await peer.ask("ApiVersions", NAMED, version=4)
         assert "metadata.version" not in {f.name for f in response.finalized_features}
@@ -97,7 +97,7 @@ def test_a_client_whose_software_has_no_name(with_broker: WithBroker) -> None:
 def test_a_version_of_the_future_is_answered_in_v0_with_its_own_range(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with raw(node) as socket:
-            # Header v2 of a version nobody knows, and a body nobody can parse (KIP-511).
+            # Header v2 of an unknown version, and a body that cannot be parsed (KIP-511).
             socket.send_frame(bytes.fromhex("0012 0063 00000007 ffff 00") + b"whatever")
             frame = await socket.frame()
             assert frame[:4] == bytes.fromhex("00000007")

@@ -1,4 +1,4 @@
-"""Batches that get the time of their append are stamped by the append, however often their opening begins anew."""
+"""Batches with LogAppendTime are stamped by the append, even if their validation starts again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.config import LogSettings
-from kpybroker.handlers.opening_batches import opening_all, opening_one
-from kpybroker.handlers.produce import Opened, handle
+from kpybroker.handlers.produce import handle
 from kpybroker.server.node import Node
+from kpybroker.serving.produce.append import Validated
+from kpybroker.serving.produce.validation import validating_all, validating_one
 from kpybroker.storage.log.admission import ALL, NOTHING
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.slices import SHORT_AT_ONCE, SHORT_SLICES, Work, at_once
@@ -29,12 +30,12 @@ from tests.conftest import WithBroker
 
 CALL = Call(0, 9, "a", "127.0.0.1", 1)
 COUNT = SHORT_SLICES + 16
-"""Partitions, each with a batch that takes a slice: more than a work has in a place for short ones."""
+"""Partitions whose batches take one slice each: more slices than a work has in a place for short ones."""
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def to_all(topic: str, acks: int = 1) -> produce.Request:
-    """A batch for each partition, in bytes that may be written to, as those that a connection has received."""
+    """A batch for each partition, in writable bytes like those that a connection received."""
     records = [Record(0, NOW_MS, b"k", b"v")] * SLICE_RECORDS
     batch = encode_batch([record._replace(offset=at) for at, record in enumerate(records)])
     data = [produce.PartitionProduceData(index=index, records=memoryview(bytearray(batch))) for index in range(COUNT)]
@@ -49,7 +50,7 @@ def stored(node: Node) -> list[Batch]:
 
 
 def busy(told: list[None]) -> Work[None]:
-    """More slices than a place for short works gives."""
+    """More slices than a work has in a place for short ones."""
     for _ in range(SHORT_SLICES + 1):
         told.append(None)
         yield None
@@ -76,7 +77,7 @@ def test_a_produce_that_has_begun_and_must_wait_is_taken_whole(with_broker: With
         told: list[None] = []
         run = node.broker.log_dirs.sliced_work.run
         others = [asyncio.ensure_future(run(partial(busy, told))) for _ in range(SHORT_AT_ONCE)]
-        await asyncio.sleep(0)  # they have all places for short works
+        await asyncio.sleep(0)  # they occupy all places for short works
         later: Any = handle(node.broker, CALL, to_all("t"))
         waiting = asyncio.ensure_future(later)
         await asyncio.sleep(0)
@@ -90,18 +91,18 @@ def test_a_produce_that_has_begun_and_must_wait_is_taken_whole(with_broker: With
 
 
 @pytest.mark.parametrize("configs", [{}, LOG_APPEND_TIME], ids=["CreateTime", "LogAppendTime"])
-def test_what_has_been_opened_is_not_opened_again(configs: dict[str, str], with_broker: WithBroker) -> None:
+def test_a_validated_batch_is_not_validated_again(configs: dict[str, str], with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", COUNT, configs)
         request = to_all("t")
-        found: Opened = {}
-        slices = sum(1 for _ in opening_all(node.broker, CALL, to_all("t"), {}))
+        found: Validated = {}
+        slices = sum(1 for _ in validating_all(node.broker, CALL, to_all("t"), {}))
         assert slices >= COUNT
-        begun = opening_all(node.broker, CALL, request, found)
+        begun = validating_all(node.broker, CALL, request, found)
         for _ in range(slices - 3):
             next(begun)
         begun.close()
-        assert sum(1 for _ in opening_all(node.broker, CALL, request, found)) <= 4
+        assert sum(1 for _ in validating_all(node.broker, CALL, request, found)) <= 4
         assert len(found) == COUNT
         assert all(isinstance(each, Batch) for each in found.values())
 
@@ -109,12 +110,12 @@ def test_what_has_been_opened_is_not_opened_again(configs: dict[str, str], with_
 
 
 def test_times_of_append_do_not_go_backwards(tmp_path: Path) -> None:
-    """A batch that waited to be opened is stamped when it is appended, behind what was appended meanwhile."""
+    """A batch that waited to be validated is stamped when it is appended, behind what was appended meanwhile."""
     settings = LogSettings(message_timestamp_type="LogAppendTime")
     log = Log.open(RealWorld(1), str(tmp_path / "t-0"), "t", 0, settings, clean=False)
     waited, quick = (split(memoryview(bytearray(encode_batch([Record(0, 5, b"k", b"v")])))) for _ in range(2))
     data = produce.PartitionProduceData()
-    found = at_once(opening_one(data, waited[0], "t", settings, NOW_MS))[id(data)]
+    found = at_once(validating_one(data, waited[0], "t", settings, NOW_MS))[id(data)]
     assert isinstance(found, Batch)
     for batches, now_ms, known in ((quick, NOW_MS + 1000, NOTHING), ([found], NOW_MS + 2000, ALL)):
         assert log.append(batches, 0, now_ms, known=known).log_append_time_ms == now_ms
@@ -126,13 +127,13 @@ def test_times_of_append_do_not_go_backwards(tmp_path: Path) -> None:
     assert all(each.crc_ok() for each in stored)
 
 
-def test_a_coordinators_batch_may_be_opened_again() -> None:
-    """Its records are read by a thread, and the opening may begin anew before: the bytes are as they came."""
+def test_a_coordinators_batch_may_be_validated_again() -> None:
+    """Its records are read by a thread, and validation may begin anew before: the bytes are as they came."""
     record = tombstone("a", NOW_MS)
     content = encode_batch([Record(0, NOW_MS, record.key, record.value)], codec=Codec.LZ4)
     batch, data = Batch(memoryview(bytearray(content))), produce.PartitionProduceData()
     settings = LogSettings(message_timestamp_type="LogAppendTime")
-    begin = partial(opening_one, data, batch, "__transaction_state", settings, NOW_MS + 1)
+    begin = partial(validating_one, data, batch, "__transaction_state", settings, NOW_MS + 1)
     begun = begin()
     while next(begun) is None:
         pass

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs over a socket: what the controller does about where a broker says its replicas are."""
+"""AssignReplicasToDirs over a socket, and how the controller reacts to it."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def test_a_lost_log_is_not_in_sync_and_an_offline_one_comes_back(with_broker: Wi
             await stranger.beat(offline_log_dirs=[A])
             assert node.broker.image.brokers[2].log_dirs == (B,)
             assert now()[0] == -1
-            await stranger.beat(offline_log_dirs=[A])  # again and again, and nothing comes of it
+            await stranger.beat(offline_log_dirs=[A])  # repeated without effect
             assert node.broker.image.brokers[2].log_dirs == (B,)
-            assert await assign(node, stranger, B) == 0  # it was moved there whole
+            assert await assign(node, stranger, B) == 0  # the whole replica was moved there
             assert now() == (2, (2,))
             assert await assign(node, stranger, LOST) == 0
             assert now() == (-1, ())

@@ -1,4 +1,4 @@
-"""CreateDelegationToken over a socket: nobody has logged in. Kafka's own answers are in tests/golden."""
+"""CreateDelegationToken over a socket: clients are not authenticated. Kafka's own answers are in tests/golden."""
 
 from __future__ import annotations
 

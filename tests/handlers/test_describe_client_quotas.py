@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: which entities a filter lets through. Kafka's own answers are in tests/golden."""
+"""DescribeClientQuotas: which entities match a filter. Kafka's own answers are in tests/golden."""
 
 from __future__ import annotations
 

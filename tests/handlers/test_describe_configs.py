@@ -34,7 +34,9 @@ def test_every_version_tells_every_setting(with_broker: WithBroker) -> None:
             assert not any(result.error_code for result in reply.results)
             assert {c.name for c in of_topic.configs} == {k.name for k in TOPIC_KEYS.values() if not k.internal}
             assert {c.name for c in of_broker.configs} == {k.name for k in BROKER_KEYS.values() if not k.internal}
-            assert [c.name for c in of_all.configs] == ["min.insync.replicas"], "what elections go by is the cluster's"
+            assert [c.name for c in of_all.configs] == ["min.insync.replicas"], (
+                "a setting that elections depend on belongs to the cluster"
+            )
             (retention,) = (c for c in of_topic.configs if c.name == "retention.ms")
             assert (retention.value, retention.read_only, retention.is_sensitive) == ("5", False, False)
             assert retention.config_source == Source.DYNAMIC_TOPIC_CONFIG

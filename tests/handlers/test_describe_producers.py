@@ -1,4 +1,4 @@
-"""DescribeProducers: what a partition remembers of idempotent producers."""
+"""DescribeProducers: the state of idempotent producers in a partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving import dialled, serving
 
 
 async def producers(peer: Peer, index: int = 0, topic: str = "t") -> tuple[int, list[tuple[int, ...]]]:
-    """The code, and of each producer: id, epoch, last sequence, last timestamp, transaction's start."""
+    """The error code, and for each producer: id, epoch, last sequence, last timestamp, start of its transaction."""
     request = rpc.Request(topics=[rpc.TopicRequest(name=topic, partition_indexes=[index])])
     (told,) = (await peer.ask("DescribeProducers", request)).topics[0].partitions
     assert told.partition_index == index

@@ -1,4 +1,4 @@
-"""DescribeQuorum over a socket: from the leader itself, and by any broker."""
+"""DescribeQuorum over a socket: from the leader itself and through any broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: who follows the cursors sees every partition once."""
+"""DescribeTopicPartitions: a client that follows the cursors sees every partition once."""
 
 from __future__ import annotations
 

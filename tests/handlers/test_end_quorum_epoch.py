@@ -20,7 +20,9 @@ def test_who_follows_a_leader_that_resigns_does_not_wait_for_its_silence(tmp_pat
         assert quorum.state.deadline_ms is not None
         assert before is not None
         assert quorum.state.deadline_ms < before
-        assert (await voter.vote(4, candidate=3, pre_vote=True)).vote_granted, "the leader is not counted on any more"
+        assert (await voter.vote(4, candidate=3, pre_vote=True)).vote_granted, (
+            "it no longer expects the old leader to be alive"
+        )
 
     with_voter(tmp_path / "data", play)
 

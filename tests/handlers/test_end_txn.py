@@ -1,4 +1,4 @@
-"""EndTxn over a socket: all of a transaction is seen, or nothing, whatever happens to the broker in between."""
+"""EndTxn over a socket: readers see all of a transaction or nothing, whatever happens to the broker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_partitions_are_added_by_the_produce_of_the_second_generation(with_broke
         await make(peer, "t")
         await coordinator(peer)
         who = await begin(peer)
-        for number in range(5):  # at once after one another: a produce waits for the end of the transaction before
+        for number in range(5):  # in quick succession: a produce waits for the end of the previous transaction
             value = b"%d" % number
             told = await write(peer, who[0], 0, value, epoch=who[1], transactional_id="x", version=12)
             assert told.error_code == 0
@@ -86,7 +86,7 @@ def test_a_zombie_changes_nothing(with_broker: WithBroker) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_was_decided_before_a_crash_is_done_after_it(tmp_path: Path, commit: bool) -> None:
+def test_an_outcome_decided_before_a_crash_is_completed_after_it(tmp_path: Path, commit: bool) -> None:
     """The directory is copied between the decision and its markers, as a kill -9 would leave it."""
 
     async def whole() -> None:

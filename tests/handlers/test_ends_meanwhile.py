@@ -1,4 +1,4 @@
-"""A transaction ends while its coordinator is asked about the next: the answer is void, and what comes of it."""
+"""A transaction ends while its coordinator is asked about the next one, which voids the verification."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.handlers.transacting import committed, write
 from tests.serving import dialled
 
 PATIENT = {"add.partitions.to.txn.retry.backoff.max.ms": "60000"}
-"""The question waits for the end of the transaction before, however long that takes."""
+"""So long that the request waits for the end of the previous transaction in any case."""
 
 
 def zero(who: tuple[int, int]) -> tuple[int, int]:
-    """The producer's id, and the sequence that each epoch begins with."""
+    """The producer id, and the first sequence of an epoch."""
     return who[0], 0
 
 
 def hold_markers(node: Node) -> Callable[[], None]:
-    """Markers wait from now on, until what is returned is called."""
+    """Hold back markers from now on, until the returned function is called."""
     markers, held = node.broker.transactions.markers, []
     send = markers.send
     markers.send = lambda *sent: held.append(sent)  # type: ignore[method-assign]  # as if they took long to arrive
@@ -41,7 +41,7 @@ def hold_markers(node: Node) -> Callable[[], None]:
 
 
 async def is_asking(node: Node, place: tuple[str, int], producer_id: int) -> None:
-    """Return once the partition's question is under way."""
+    """Wait until the coordinator is asked about the partition."""
     while node.broker.hosting.leads(*place).log.producers.verifications.get(producer_id) is None:
         await asyncio.sleep(0)
 
@@ -87,7 +87,7 @@ def test_an_offset_of_the_next_transaction_is_asked_for_again(with_broker: WithB
 
 
 def test_a_late_record_of_the_first_protocol_is_none_of_the_next_transaction(with_broker: WithBroker) -> None:
-    """Both have one epoch: the void answer is not asked for again, though the partition is of the next one too."""
+    """Both have the same epoch: the verification is not repeated, although the next one has the partition, too."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")

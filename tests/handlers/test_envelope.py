@@ -1,19 +1,28 @@
-"""Envelope over a socket: what is inside is answered as if it had come by itself."""
+"""Envelope over a socket: the request inside is answered as if it had come directly."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kpybroker.client.peer import Peer
-from kpybroker.errors import ErrorCode
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.handlers import refused
+from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.node import Node
-from kpybroker.wire.api import by_name
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.api import API, Api, RunsOn, by_name
+from kpybroker.wire.codec.layout import layout
+from kpybroker.wire.codec.message import build, parse
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.wire.rpc import create_topics, envelope, metadata, unregister_broker
 from tests.conftest import WithBroker
 from tests.handlers.strangers import inner
 from tests.handlers.test_create_topics import topic
+from tests.server.many_elements import arrays_of, request_with_many
+
+ON_CONTROLLER = [api for api in API if api.runs_on is RunsOn.CONTROLLER]
+"""APIs that are forwarded, and those that brokers call at the controller themselves."""
 
 
 def enveloped(name: str, version: int, request: Any, address: bytes = bytes([127, 0, 0, 1])) -> envelope.Request:
@@ -66,3 +75,30 @@ def test_what_is_not_forwarded_is_refused(with_broker: WithBroker) -> None:
                 assert (told.error_code, told.response_data) == (ErrorCode.INVALID_REQUEST, None)
 
     with_broker(scenario)
+
+
+def test_what_is_forwarded() -> None:
+    assert {api.name for api in ON_CONTROLLER if forwardable(api)} >= {"CreateTopics", "DescribeQuorum", "AddRaftVoter"}
+
+
+@pytest.mark.parametrize("api", ON_CONTROLLER, ids=lambda api: api.name)
+def test_a_refusal_because_the_controller_moved_is_recognised(api: Api) -> None:
+    """Then the request is sent again. Holds for every kind of request, and for an encoded response, too."""
+    for path in [*arrays_of(layout(api.request, api.max)), ()]:
+        request = parse(api.request, api.max, request_with_many(api, path, 2), 0)
+        for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+            response = refused(api, request, KafkaError(code))
+            received = parse(api.response, api.max, build(response, api.max), 0)
+            for each in (response, received):
+                rows = getattr(each, api.error_rows) if api.error_rows else [each]
+                assert api.has_error(each, ErrorCode.NOT_CONTROLLER) == (
+                    bool(rows) and code is ErrorCode.NOT_CONTROLLER
+                )
+    assert not api.has_error(api.response(), ErrorCode.NOT_CONTROLLER)
+
+
+@pytest.mark.parametrize("api", [api for api in ON_CONTROLLER if api.error_rows], ids=lambda api: api.name)
+def test_responses_with_error_rows_have_no_code_of_their_own(api: Api) -> None:
+    assert "error_code" not in dict(layout(api.response, api.max).members)
+    row = dict(layout(api.response, api.max).members)[api.error_rows].element  # type: ignore[union-attr]
+    assert "error_code" in dict(row.members)  # type: ignore[union-attr]

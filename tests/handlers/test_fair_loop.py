@@ -1,4 +1,4 @@
-"""Requests that ask for many things leave others their turns, and have a limit."""
+"""Requests with many entries leave turns for others, and have a limit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
-from kpybroker.handlers.answering import handler_of
-from kpybroker.handlers.fair_loop import ENTRIES_A_TURN, ENTRIES_MAX
+from kpybroker.handlers import handler_of
 from kpybroker.server.node import Node
+from kpybroker.serving.fair_loop import ENTRIES_A_TURN, ENTRIES_MAX
 from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc import (
     consumer_group_describe,
@@ -107,7 +107,7 @@ AMPLE: dict[str, Callable[[range], Any]] = {
         ]
     ),
 }
-"""Each answers a name with much more than the name."""
+"""In each, the response to a name is much larger than the name."""
 
 
 @pytest.mark.parametrize("name", AMPLE)

@@ -56,7 +56,7 @@ def test_every_version_returns_the_bytes_that_were_produced(with_broker: WithBro
             assert row.log_start_offset == (0 if version >= 5 else -1)
             assert row.aborted_transactions is None
             told = bytes(row.records)
-            # What the CRC covers is untouched; base offset, size, leader epoch and magic stand before it.
+            # The bytes under the CRC are unchanged; base offset, size, leader epoch and magic come before it.
             assert told[17 : len(first)] == first[17:]
             assert told[len(first) + 17 :] == second[17:]
             assert values(row) == [(at, value.encode()) for at, value in enumerate("abcde")]
@@ -184,17 +184,17 @@ def test_a_fetch_waits_for_min_bytes(with_broker: WithBroker) -> None:
         async with dialled(node) as other:
             began = loop.time()
             assert bytes((await one(other, 18, topic_id, 0, max_wait_ms=60)).records) == b""
-            assert loop.time() - began >= 0.055, "with nothing to tell, the whole wait is used"
+            assert loop.time() - began >= 0.055, "without news it waits the whole time"
             parked = asyncio.ensure_future(one(other, 18, topic_id, 0, max_wait_ms=30_000, min_bytes=2 * size))
             await put(peer, "t", b"a")
             assert values(await one(peer, 18, topic_id, 0, max_wait_ms=30_000)) == [(0, b"a")]
-            assert not parked.done(), "one batch is less than it asked for"
+            assert not parked.done(), "one batch is less than min_bytes"
             await put(peer, "t", b"b")
             assert values(await parked) == [(0, b"a"), (1, b"b")]
             refused = await one(other, 18, topic_id, 99, max_wait_ms=30_000)
-            assert refused.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "a refusal does not wait"
+            assert refused.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "an error does not wait"
             partition = node.broker.hosting.leads("t", 0)
-            assert not partition.fetches, "who was answered waits no more"
+            assert not partition.fetches, "an answered fetch waits no more"
 
     with_broker(scenario)
 
@@ -228,7 +228,7 @@ def test_a_session_tells_only_what_changed(version: int, with_broker: WithBroker
         all_three = asking("t", topic_id, *(want(i, 0) for i in range(3)), session_epoch=0)
         opened = await peer.ask("Fetch", all_three, version=version)
         assert opened.session_id > 0
-        assert list(rows(opened)) == [0, 1, 2], "the first response tells of everything"
+        assert list(rows(opened)) == [0, 1, 2], "the first response has all partitions"
         assert rows(await go_on(1)) == {}
         await put(peer, "t", b"a", index=1)
         news = await go_on(2)
@@ -322,7 +322,7 @@ ACTIONS = st.one_of(
 )
 
 
-def test_who_follows_the_protocol_gets_every_record_once_and_in_order(tmp_path: Path) -> None:
+def test_a_consumer_that_follows_the_protocol_gets_every_record_once_and_in_order(tmp_path: Path) -> None:
     """Whatever is produced, fetched, subscribed to and forgotten, and however often the session is lost."""
     numbers = iter(range(1_000_000))
     with held(tmp_path / "data") as broker:

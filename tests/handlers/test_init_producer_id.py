@@ -1,4 +1,4 @@
-"""InitProducerId: ids that no producer has had."""
+"""InitProducerId: every id is new."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_version_gives_another_id(with_broker: WithBroker) -> None:
 
 
 def test_a_block_is_not_given_out_twice(tmp_path: Path) -> None:
-    """Not after a clean stop, and not in what a crash leaves behind: blocks are records of the metadata log."""
+    """Neither after a clean stop nor after a crash: blocks are records of the metadata log."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
@@ -50,7 +50,7 @@ def test_a_block_is_not_given_out_twice(tmp_path: Path) -> None:
 
 
 def test_a_transactional_producer_gets_its_id_again_and_the_next_epoch(tmp_path: Path) -> None:
-    """Also of another broker on the same directory."""
+    """Also after a restart on the same directory."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

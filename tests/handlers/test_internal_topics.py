@@ -1,4 +1,4 @@
-"""The logs of coordinators keep what they keep: no request makes it unfindable, and none lets it age away."""
+"""No request can make the state of coordinators unfindable, or let it expire."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.opening_batches import REPLAYED_LIMIT_BYTES
 from kpybroker.server.node import Node
+from kpybroker.serving.produce.validation import REPLAYED_LIMIT_BYTES
 from kpybroker.wire import api as api_table
 from kpybroker.wire.frame import encode_request
 from kpybroker.wire.records.batch import encode_batch, split
@@ -85,8 +85,8 @@ def test_they_are_compacted_and_nothing_else(with_broker: WithBroker, name: str)
     with_broker(scenario)
 
 
-def test_it_is_the_number_that_there_is_that_counts(tmp_path: Path) -> None:
-    """As in a directory that another broker made, with another number in its settings."""
+def test_the_actual_number_of_partitions_counts(tmp_path: Path) -> None:
+    """In a directory of another broker, whose setting had another number."""
 
     async def first(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets", partitions=3)
@@ -115,7 +115,7 @@ HARMLESS = [(b"\x7f\xff", b"of a kind that is not known"), (b"\0\2\0\1g", None),
 
 
 async def put_as_admin(node: Node, name: str, records: bytes, acks: int = 1) -> tuple[int, list[int]]:
-    """The code, and the records to blame."""
+    """The error code, and the indexes of the invalid records."""
     row = api_table.by_name["Produce"]
     async with raw(node) as other:
         other.send(b"".join(encode_request(1, row, 9, produced(name, records=records, acks=acks), ADMIN)))
@@ -144,7 +144,7 @@ def test_what_a_coordinator_could_not_replay_is_refused(
 
 
 def test_a_record_for_a_coordinator_has_a_bound(with_broker: WithBroker) -> None:
-    """It is read in one go."""
+    """Coordinators read a record in one go."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets", partitions=1)
@@ -156,7 +156,7 @@ def test_a_record_for_a_coordinator_has_a_bound(with_broker: WithBroker) -> None
 
 
 def test_a_directory_with_such_records_is_served(tmp_path: Path) -> None:
-    """As Apache Kafka takes them from a client, and leaves them behind."""
+    """Apache Kafka accepts them from clients, so that its directories may have them."""
 
     async def first(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets")

@@ -37,7 +37,7 @@ def test_every_version_hears_refusals(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         for version in range(API.min, API.max + 1):
             reply = await peer.ask("JoinGroup", joining("g", "who"), version=version)
-            assert (reply.error_code, reply.member_id) == (ErrorCode.NOT_COORDINATOR, "who")  # nobody asked for one
+            assert (reply.error_code, reply.member_id) == (ErrorCode.NOT_COORDINATOR, "who")  # an id that no member got
             reply = await peer.ask("JoinGroup", joining(""), version=version)
             assert reply.error_code == ErrorCode.INVALID_GROUP_ID
         await coordinator(peer)

@@ -74,7 +74,7 @@ def test_an_empty_partition(with_broker: WithBroker) -> None:
 def test_a_leader_that_does_not_know_the_latest_offset_says_so(
     version: int, code: ErrorCode, with_broker: WithBroker
 ) -> None:
-    """After a crash with fsync=always, the end is known again when it has been synced; until then nothing goes back."""
+    """After a crash with fsync=always, the end is known once it has been synced; offsets never go back until then."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await fill(peer)

@@ -30,15 +30,15 @@ async def told(peer: Peer, request: metadata.Request, version: int = ROW.max) ->
     return {topic.name: topic for topic in (await peer.ask("Metadata", request, version=version)).topics}
 
 
-def test_whoever_asks_is_told_the_addresses_of_the_listener_it_came_in_at(with_broker: WithBroker) -> None:
-    """Behind a container's border, say: whoever is inside reaches other addresses than whoever is outside."""
+def test_clients_get_the_addresses_of_their_own_listener(with_broker: WithBroker) -> None:
+    """For example, clients inside and outside of a container network need different addresses."""
 
     async def scenario(inside: Peer, node: Node) -> None:
         outer = node.advertised[1]
         outside = await Peer.dial(node.broker.world.network, "127.0.0.1", outer.port)
         await outside.negotiate()
         request = metadata.Request(topics=None)
-        for _ in range(2):  # the second answer is a kept one
+        for _ in range(2):  # the second response comes from the cache
             for peer, listener in ((inside, node.advertised[0]), (outside, outer)):
                 (broker,) = (await peer.ask("Metadata", request)).brokers
                 assert (broker.host, broker.port) == (listener.host, listener.port)
@@ -63,7 +63,7 @@ def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker)
             assert f"{broker.host}:{broker.port}" == node.bootstrap
             assert broker.node_id == node.broker.node_id
             if version >= 1:
-                assert response.controller_id == broker.node_id, "the controller is a broker that is there"
+                assert response.controller_id == broker.node_id, "the controller is a live broker"
             if version >= 2:
                 assert response.cluster_id == node.broker.cluster_id
             (topic,) = response.topics
@@ -85,7 +85,7 @@ def test_every_version_tells_brokers_topics_and_leaders(with_broker: WithBroker)
 
 
 def test_no_answer_is_without_brokers(with_broker: WithBroker) -> None:
-    """A broker that was fenced, and knows of no other, names itself: a client without any cannot come back."""
+    """A fenced broker that knows no other one names itself: a client without brokers cannot recover."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -141,7 +141,7 @@ def test_unknown_topics_are_made_only_where_both_sides_allow_it(with_broker: Wit
         for version in EVERY:
             name = f"made-{version}"
             made = (await told(peer, about(name, create=True), version))[name]
-            assert (made.error_code, len(made.partitions)) == (0, 2), "it is there when the answer leaves"
+            assert (made.error_code, len(made.partitions)) == (0, 2), "it exists before the response is sent"
             assert node.broker.hosting.leads(name, 1).log.end == 0
 
     with_broker(scenario, {"num.partitions": "2"})
@@ -170,7 +170,7 @@ def test_a_bad_name_is_refused_and_creates_nothing(with_broker: WithBroker) -> N
 
 
 def test_an_answer_is_as_new_as_the_last_change(with_broker: WithBroker) -> None:
-    """Answers are kept between changes; no change may be missed."""
+    """Responses are cached between changes, and every change clears the cache."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         every, one = metadata.Request(topics=None), about("t")
@@ -195,8 +195,8 @@ def test_an_answer_is_as_new_as_the_last_change(with_broker: WithBroker) -> None
     with_broker(scenario)
 
 
-def test_operations_are_told_where_asked(with_broker: WithBroker) -> None:
-    """Bits by AclOperation: 3 read to 11 alter configs on a topic, and what there is on a cluster, as Kafka's."""
+def test_authorized_operations_are_returned_if_asked_for(with_broker: WithBroker) -> None:
+    """Bits by AclOperation, as in Kafka: for a topic from READ (3) to ALTER_CONFIGS (11), and those of a cluster."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -237,7 +237,7 @@ def test_a_broker_that_is_fenced_leads_nobody(with_broker: WithBroker) -> None:
             assert node.broker.image.topics["t"].partitions[0].leader == 2, "on paper: it is the only replica"
             assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
             assert (partition.replica_nodes, partition.offline_replicas) == ([2], [2])
-            assert [broker.node_id for broker in told.brokers] == [1, 2], "it was there a moment ago"
+            assert [broker.node_id for broker in told.brokers] == [1, 2], "it was alive a moment ago"
             asked = describe_topic_partitions.Request(topics=[describe_topic_partitions.TopicRequest(name="t")])
             pages = await peer.ask("DescribeTopicPartitions", asked)
             (shown,) = pages.topics[0].partitions

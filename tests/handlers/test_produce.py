@@ -1,4 +1,4 @@
-"""Produce: what is acknowledged, and with which code what is not."""
+"""Produce: acknowledgements and error codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_version_appends_and_says_where(version: int, with_broker: WithBro
 def test_more_produces_than_may_wait_for_a_partition_are_told_so(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them are sent in one turn of the loop, come in one event, and wait for the disk."""
+    """They are sent in one turn of the loop, arrive in one event, and wait for the disk."""
     monkeypatch.setattr("kpybroker.replication.partition.partition.WAITERS_LIMIT", 2)
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -49,7 +49,7 @@ def test_more_produces_than_may_wait_for_a_partition_are_told_so(
         codes = [each.responses[0].partition_responses[0].error_code for each in await asyncio.gather(*asked)]
         assert codes == [0, 0, *[ErrorCode.REQUEST_TIMED_OUT] * 3, 0]
         assert (await put(peer, "t", b"y", acks=-1)).error_code == 0
-        assert node.broker.hosting.leads("t", 0).log.high_watermark == 6, "they are appended all the same"
+        assert node.broker.hosting.leads("t", 0).log.high_watermark == 6, "they are appended nevertheless"
 
     with_broker(scenario, {"kpybroker.fsync": "always"})
 
@@ -130,7 +130,9 @@ def test_limits_and_odd_requests(with_broker: WithBroker) -> None:
         assert (await put(peer, "small", b"", acks=2)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
         assert (await put(peer, "absent", b"x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await make(peer, "two", configs={"min.insync.replicas": "2"})
-        assert (await put(peer, "two", b"x", acks=-1)).error_code == 0, "never more are asked for than there are"
+        assert (await put(peer, "two", b"x", acks=-1)).error_code == 0, (
+            "min.insync.replicas is capped at the number of replicas"
+        )
         assert (await put(peer, "two", b"x", acks=1)).error_code == 0
         request = produced("small", b"")
         request.topic_data[0].topic_id = bytes(range(16))

@@ -1,4 +1,4 @@
-"""Every API has a way to say no to a whole request: whatever refuses it, whoever asked is answered."""
+"""Every API can refuse a whole request: the client gets a response, whatever raised the error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.handlers.answering import refused
+from kpybroker.handlers import refused
 from kpybroker.server.node import Node
 from kpybroker.storage.log.slices import AT_ONCE, Work
 from kpybroker.wire.api import API, Api, by_name
@@ -21,7 +21,7 @@ from kpybroker.wire.frame import encode_response
 from kpybroker.wire.rpc import api_versions
 from tests.asking import make, produced
 from tests.conftest import WithBroker
-from tests.handlers.test_opening_batches import large
+from tests.handlers.test_produce_validation import large
 from tests.server.many_elements import arrays_of, request_with_many
 
 REFUSAL = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no time")
@@ -39,7 +39,7 @@ def codes_in(message: Any) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("api", API, ids=lambda api: api.name)
-def test_whatever_is_asked_for_is_refused(api: Api) -> None:
+def test_every_part_of_a_request_is_refused(api: Api) -> None:
     for path in [*arrays_of(layout(api.request, api.max)), ()]:
         request = parse(api.request, api.max, request_with_many(api, path, 1), 0)
         if api.name == "Produce":
@@ -54,13 +54,13 @@ def test_whatever_is_asked_for_is_refused(api: Api) -> None:
             assert REFUSAL.code in codes, f"{path} is asked for, and nothing says that it was refused"
 
 
-def test_who_wants_no_answer_is_hung_up_on() -> None:
+def test_a_refusal_with_acks_0_closes_the_connection() -> None:
     with pytest.raises(MalformedFrame, match="acks=0 was refused: REQUEST_TIMED_OUT"):
         refused(by_name["Produce"], produced("t", b"x", acks=0), REFUSAL)
 
 
-def test_a_produce_that_finds_no_place_in_its_time(with_broker: WithBroker) -> None:
-    """It is answered, and so is the next request of its connection."""
+def test_a_produce_that_is_not_validated_in_time(with_broker: WithBroker) -> None:
+    """It gets a response, and so does the next request of its connection."""
     over = threading.Event()
 
     def waits() -> Work[None]:

@@ -1,4 +1,4 @@
-"""RenewDelegationToken over a socket: nobody has logged in. Kafka's own answers are in tests/golden."""
+"""RenewDelegationToken over a socket: clients are not authenticated. Kafka's own answers are in tests/golden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that count with their transaction, by both protocols, also after a restart."""
+"""TxnOffsetCommit: offsets take effect with their transaction, in both versions, also after a restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def prepared(peer: Peer) -> None:
 
 
 async def commit(peer: Peer, who: Who, offset: int, name: str = "x", version: int = 5, **facts: Any) -> int:
-    """The code of the one partition."""
+    """The error code of the only partition."""
     row = rpc.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     request = rpc.Request(
         transactional_id=name,
@@ -46,7 +46,7 @@ async def commit(peer: Peer, who: Who, offset: int, name: str = "x", version: in
 
 
 async def fetch(peer: Peer, *, stable: bool) -> int:
-    """The offset, or the code where there is one."""
+    """The offset, or the error code if there is one."""
     asked = offset_fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     group = offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=[asked])
     told = await peer.ask("OffsetFetch", offset_fetch.Request(require_stable=stable, groups=[group]), version=8)
@@ -79,7 +79,7 @@ def test_offsets_count_with_their_transaction(commits: bool, with_broker: WithBr
         told = await end(peer, who, commits, version=5)
         assert told.error_code == 0
         assert await stable(peer) == (7 if commits else 3)
-        assert await commit(peer, who, 9) == ErrorCode.INVALID_PRODUCER_EPOCH, "of the transaction before"
+        assert await commit(peer, who, 9) == ErrorCode.INVALID_PRODUCER_EPOCH, "it belongs to the previous transaction"
 
     with_broker(scenario, ONE)
 

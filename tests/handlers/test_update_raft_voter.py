@@ -1,4 +1,4 @@
-"""UpdateRaftVoter to a controller: what changes is in the log, what does not is not."""
+"""UpdateRaftVoter to a controller: only changes are written to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vote over a socket: what is granted is on the disk, and stays granted after a restart."""
+"""Vote over a socket: a granted vote is on the disk, and survives a restart."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_who_cannot_be_elected_is_not(tmp_path: Path, facts: dict[str, int], err
     with_voter(tmp_path / "data", play)
 
 
-def test_epochs_are_not_used_up_in_large_steps(tmp_path: Path) -> None:
-    """Far steps lead no further than half of all epochs; elections, which are steps of one, go on."""
+def test_large_steps_do_not_exhaust_the_epochs(tmp_path: Path) -> None:
+    """Large steps reach at most half of all epochs; elections, which take steps of one, go on."""
     half, last = 2**30, 2**31 - 1
 
     async def near(voter: Voter) -> None:
@@ -130,7 +130,7 @@ def stands_at(directory: Path, epoch: int) -> None:
 
 
 def test_a_voter_on_an_empty_directory_elects_nobody_who_has_a_log(tmp_path: Path) -> None:
-    """It may have had one before, and a vote in it; it takes part in forming a new cluster, over restarts too."""
+    """It may have lost a log, and a vote in it. It still takes part in a new cluster, also after restarts."""
     log = {"last_offset_epoch": 1, "last_offset": 9}
 
     async def play(voter: Voter) -> None:

@@ -41,9 +41,9 @@ def test_a_transaction_is_seen_whole_or_not_at_all(with_broker: WithBroker) -> N
         assert [await latest(peer, level) for level in (0, READ_COMMITTED)] == [4, 0]
         assert (await get(peer, "t", 0, isolation_level=READ_COMMITTED)).last_stable_offset == 0
         assert len((await get(peer, "t", 0)).records) > 0
-        assert (await producers(peer))[1][1][-1] == 2, "where it began"
+        assert (await producers(peer))[1][1][-1] == 2, "where the transaction began"
         assert await end(peer, marker(2, commits=False)) == [[0]]
-        assert await committed(peer) == [], "the first is open"
+        assert await committed(peer) == [], "the first transaction is open"
         assert await end(peer, marker(1, commits=True)) == [[0]]
         assert await committed(peer) == [b"a", b"b", b"plain"]
         assert [await latest(peer, level) for level in (0, READ_COMMITTED)] == [6, 6]

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from kpybroker.call import Call
 from kpybroker.config import BrokerConfig, LogSettings, parse_config
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.fetching_replicas import fetch_replica
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.serving.fetch.replica import fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch

@@ -12,7 +12,6 @@ import pytest
 
 from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings, parse_config
-from kpybroker.handlers.fetching_replicas import COUNT_ALL_MS, fetch_replica
 from kpybroker.metadata.image import PartitionImage
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
@@ -20,6 +19,7 @@ from kpybroker.replication.follower.following import Place
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.sessions import Sessions
+from kpybroker.serving.fetch.replica import COUNT_ALL_MS, fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import fetch

@@ -16,12 +16,12 @@ import pytest
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
-from kpybroker.handlers.fetching_replicas import NAMED_LIMIT
-from kpybroker.handlers.metadata_wait import served_everywhere
 from kpybroker.long_work import REQUESTS_MAX, LongWork
 from kpybroker.replication.follower.fetch_session import NAMED_MAX
 from kpybroker.replication.node.replicas import HOSTED_AT_ONCE
 from kpybroker.server.node import Node
+from kpybroker.serving.fetch.replica import NAMED_LIMIT
+from kpybroker.serving.metadata_wait import served_everywhere
 from kpybroker.wire.api import API, FEW, Api, Listens, by_name
 from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.codec.message import parse_in_turns

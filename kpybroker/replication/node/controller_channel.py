@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.wire.api import by_name
 from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class ControllerChannel:
         try:
             if self._quorum.is_leader and self.here is not None:
                 answer = await self.here(name, request)
-                if not controller_moved(answer):
+                if not by_name[name].has_error(answer, ErrorCode.NOT_CONTROLLER):
                     return answer
             # a task of its own: a handler's first step runs outside of any, and time-outs need one
             return await asyncio.get_running_loop().create_task(
@@ -109,7 +110,7 @@ class ControllerChannel:
             except (OSError, MalformedFrame, TimeoutError) as failed:  # ConnectionError is an OSError
                 why = str(failed) or type(failed).__name__
             else:
-                if answer is not None and not controller_moved(answer):
+                if answer is not None and not by_name[name].has_error(answer, ErrorCode.NOT_CONTROLLER):
                     return answer
                 why = "no node is the active controller" if answer is not None else self._why_nobody
             if self._quorum.lacks_majority and loop.time() - begun >= IN_VAIN_MS / 1000:
@@ -201,12 +202,3 @@ class ControllerChannel:
         self._closed = True
         self._leadership_changed()
         self._hang_up()
-
-
-def controller_moved(answer: Any) -> bool:
-    """Whether an answer says that its sender is not the active controller; CreateTopics says it per topic."""
-    topics = getattr(answer, "topics", None) or ()
-    said = getattr(answer, "error_code", None)
-    if said is None and topics:
-        said = topics[0].error_code
-    return said == ErrorCode.NOT_CONTROLLER

@@ -58,6 +58,14 @@ class Follower:
         self.log_end, self.log_start, self.broker_epoch = offset, log_start, broker_epoch
         self._fetched_ms, self._end_at_fetch = now_ms, leader_end
 
+    def tell(self, high_watermark: int) -> None:
+        """A response tells it this high watermark."""
+        self.told_high_watermark = high_watermark
+
+    def ask_by(self, want: ReplicaWant | None) -> None:
+        """Its session asks for this partition by `want` from now on; None: no session does."""
+        self.want = want
+
     def is_caught_up(self, leader_end: int, lag_max_ms: int, now_ms: int) -> bool:
         """It has everything, or had within replica.lag.time.max.ms."""
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= lag_max_ms

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.partition.followers import Follower, Followers
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition.hosting import Hosting
     from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.records.batch import Batch
-    from kpybroker.wire.response_templates import FetchForm
+    from kpybroker.wire.response_templates import FetchForm, ProduceForm
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,8 @@ class Partition:
         "_produces",
         "_produces_here",
         "_sync",
-        "acknowledgement",
         "epoch_start",
-        "fetch_forms",
+        "fetch_templates",
         "fetches",
         "followers",
         "index",
@@ -66,6 +65,7 @@ class Partition:
         "offline",
         "on_advance",
         "partition_epoch",
+        "produce_templates",
         "replicas",
         "topic",
         "topic_id",
@@ -97,10 +97,10 @@ class Partition:
         self._produces_here: deque[tuple[int, Waiter]] = deque()
         """Those with acks=1 that wait for this log alone; used where there are other replicas."""
         self._dirty = False
-        self.acknowledgement: tuple[int, int, Any] = (-1, -1, None)
-        """Version, log start and form of the response to a Produce; see `handlers.produce`."""
-        self.fetch_forms: dict[int, FetchForm | None] = {}
-        """Forms of the response to a Fetch by version, and by isolation; see `handlers.fetch`."""
+        self.produce_templates: dict[int, tuple[int, ProduceForm]] = {}
+        """Log start and template of the response to a Produce, by version; see `serving.produce.reply`."""
+        self.fetch_templates: dict[int, FetchForm | None] = {}
+        """Templates of the response to a Fetch by version and isolation; see `serving.fetch.single`."""
         self._sync: asyncio.Task[None] | None = None
         storage.tell(self._written)
 

@@ -10,13 +10,15 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kpybroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kpybroker.replication.partition.followers import Follower
     from kpybroker.replication.partition.partition import Partition, Waiter
+
+Found = TypeVar("Found", "Partition", None)
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -65,6 +67,25 @@ class Want:
         self.max_bytes = want.max_bytes
         self.leader_epoch = want.leader_epoch
 
+    def locate(self, partition: Found) -> Found:
+        """Remember where it was found on the last look; None to look it up again."""
+        self.partition = partition
+        return partition
+
+    def tell(self, high_watermark: int, log_start: int) -> bool:
+        """Note what the client is told; whether it is told anything new."""
+        is_new = high_watermark != self.told_high_watermark or log_start != self.told_log_start
+        self.told_high_watermark, self.told_log_start = high_watermark, log_start
+        return is_new
+
+    def knows(self, high_watermark: int, log_start: int) -> bool:
+        """Whether the client was told these last."""
+        return high_watermark == self.told_high_watermark and log_start == self.told_log_start
+
+    def forget_told(self) -> None:
+        """The next response tells the client everything again."""
+        self.told_high_watermark = -1
+
     def leave(self) -> None:
         """The session does not hold it any more."""
 
@@ -83,6 +104,22 @@ class News:
         """When all partitions were looked at last; `broker_epoch` is the follower's by then."""
         self.broker_epoch = -1
 
+    def is_due(self, broker_epoch: int, now_ms: int, every_ms: int) -> bool:
+        """Whether all partitions are to be counted now; they are then counted as of now."""
+        if broker_epoch == self.broker_epoch and now_ms - self.counted_ms < every_ms:
+            return False
+        self.broker_epoch, self.counted_ms = broker_epoch, now_ms
+        return True
+
+    def park(self, waiter: Waiter) -> None:
+        """Settle this Fetch when there is news."""
+        self.waiter = waiter
+
+    def unpark(self, waiter: Waiter) -> None:
+        """This Fetch waits no more; another one may."""
+        if self.waiter is waiter:
+            self.waiter = None
+
 
 class ReplicaWant(Want):
     """What a follower asks, and what it tells of its own log by it."""
@@ -100,10 +137,24 @@ class ReplicaWant(Want):
         self.follower: Follower | None = None
         """Where the leader looks for it when there is news."""
 
+    def tell_of_log(self, last_fetched_epoch: int, log_start: int) -> None:
+        """Note what the fetch says of the follower's log."""
+        self.last_fetched_epoch, self.log_start = last_fetched_epoch, log_start
+
+    def join(self, news: News) -> None:
+        """The session's next Fetch must look at it."""
+        self.news = news
+        news.wants[self] = None
+
+    def belong_to(self, follower: Follower) -> None:
+        """It is this follower that asks; news of the partition are its own."""
+        self.follower = follower
+        follower.ask_by(self)
+
     def leave(self) -> None:
         self.news.wants.pop(self, None)
         if self.follower is not None and self.follower.want is self:
-            self.follower.want = None
+            self.follower.ask_by(None)
 
     def renew(self, want: Want) -> None:
         assert isinstance(want, ReplicaWant), "a session is a consumer's or a replica's"
@@ -277,7 +328,7 @@ class Sessions:
         """An answer was not sent after all: the next one tells everything, as the first one did."""
         session = self._sessions.get(session_id)
         for want in () if session is None else session.wants.values():
-            want.told_high_watermark = -1
+            want.forget_told()
 
     def _rank_again(self, session: Session) -> None:
         self._count(session)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.handlers.answering import answer, handler_of, refused
+from kpybroker.handlers import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
 from kpybroker.server.requests.forwarding import forwarding

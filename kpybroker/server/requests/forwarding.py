@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.envelope import says_not_controller
 from kpybroker.wire.api import Api
 from kpybroker.wire.codec.message import build_in_turns, parse
 from kpybroker.wire.frame import parse_response_header, request_head
@@ -52,7 +51,7 @@ async def _unless_moved(broker: Broker, api: Api, call: Call, request: Any, told
     """What this node answers; where it ceases to be the active controller meanwhile, what the next one does."""
     try:
         answered = await told
-        if not says_not_controller(answered):
+        if not api.has_error(answered, ErrorCode.NOT_CONTROLLER):
             return answered
     except KafkaError as refusal:
         if refusal.code is not ErrorCode.NOT_CONTROLLER:

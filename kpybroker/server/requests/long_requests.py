@@ -14,7 +14,7 @@ from typing import Any, cast, get_args, get_origin
 
 from kpybroker.call import Encoded, Reply, response_of
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.handlers.answering import refused
+from kpybroker.handlers import refused
 from kpybroker.long_work import LongWork
 from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import Api

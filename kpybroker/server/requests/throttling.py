@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, response_of
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.answering import refused
-from kpybroker.handlers.fetching_quietly import quiet_answer
+from kpybroker.handlers import refused
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
 from kpybroker.server.connections.muting import Pause, Pauses
 from kpybroker.server.requests.node_requests import is_of_a_broker
+from kpybroker.serving.fetch.throttled import quiet_answer
 from kpybroker.wire.api import Api, Audience
 from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.codec.message import parse

@@ -8,11 +8,12 @@ from typing import Any
 from kpybroker.controller import configs, leadership, reassignment
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
 from kpybroker.groups.consumer.transitions import ModernSteps
-from kpybroker.handlers import produce
-from kpybroker.handlers.fetching_nearby import NearbyFetchReply
 from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.node.lifecycle import Lifecycle
+from kpybroker.serving.fetch.nearby import NearbyView
+from kpybroker.serving.produce import append
+from kpybroker.serving.produce.reply import ACKS_NONE
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.log import admission, timestamps
 from kpybroker.storage.log.log import Log
@@ -40,13 +41,13 @@ def _keeps_them_all(call_off: Callable[..., Wanted]) -> Callable[..., Wanted]:
 
 
 def _shows_everything(look: Callable[..., Any]) -> Callable[..., Any]:
-    def shown(reply: NearbyFetchReply, want: Any, room_bytes: int, *, is_first: bool) -> Any:
-        partition = want.partition = want.partition or reply._find(want)
+    def shown(view: NearbyView, want: Any, room_bytes: int, *, is_first: bool) -> Any:
+        partition = want.partition or want.locate(view.find(want))
         log, agreed = partition.log, partition.log.high_watermark
         if not partition.leads:
             log.high_watermark = log.end
         try:
-            return look(reply, want, room_bytes, is_first=is_first)
+            return look(view, want, room_bytes, is_first=is_first)
         finally:
             log.high_watermark = agreed
 
@@ -81,7 +82,7 @@ def _without_the_last(open_batch: Callable[..., Opening]) -> Callable[..., Openi
 def _twice_where_nobody_asks(admit: Callable[..., Any]) -> Callable[..., Any]:
     def doubled(broker: Any, call: Any, acks: int, *rest: Any) -> Any:
         partition, batches = admit(broker, call, acks, *rest)
-        if acks == produce.ACKS_NONE:
+        if acks == ACKS_NONE:
             partition.append([Batch(memoryview(bytearray(batch.view))) for batch in batches], broker.world.wall_ms())
         return partition, batches
 
@@ -133,7 +134,7 @@ ACTOR_MUTANTS = (
     ),
     Mutant(
         "followers serve what is not committed",
-        (Patch(NearbyFetchReply, "_look", _shows_everything(NearbyFetchReply._look)),),
+        (Patch(NearbyView, "look", _shows_everything(NearbyView.look)),),
         NODES,
         brokers=3,
         actors=("racks",),
@@ -159,7 +160,7 @@ ACTOR_MUTANTS = (
     ),
     Mutant(
         "with acks=0 a batch is appended twice",
-        (Patch(produce, "_admit", _twice_where_nobody_asks(produce._admit)),),
+        (Patch(append, "admit", _twice_where_nobody_asks(append.admit)),),
         ("crash",),
         actors=("acks_none",),
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.handlers import fetching_replicas, produce
 from kpybroker.raft import quorum
 from kpybroker.raft.core.core import step
 from kpybroker.raft.core.state import NOBODY, State, VoteAsked, Voted
@@ -14,6 +13,8 @@ from kpybroker.raft.log.quorum_state import write_quorum_state
 from kpybroker.raft.log.replay import Pending, Replay
 from kpybroker.replication.partition.followers import Followers
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.serving.fetch import replica
+from kpybroker.serving.produce import append, reply
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.world import World
@@ -92,7 +93,7 @@ def _without_two(voters: VoterSet, node_id: int) -> VoterSet:
 THREE_BROKERS = (
     Mutant(
         "acks=all is answered before others have the records",
-        (Patch(produce, "ACKS_ALL", -99), Patch(produce, "ACKS_LEADER", -1)),
+        (Patch(append, "ACKS_ALL", -99), Patch(reply, "ACKS_ALL", -99)),
         NODES,
         brokers=3,
     ),
@@ -102,7 +103,7 @@ THREE_BROKERS = (
         NODES,
         brokers=3,
     ),
-    Mutant("followers do not truncate", (Patch(fetching_replicas, "parted", _parts_nowhere),), NODES, brokers=3),
+    Mutant("followers do not truncate", (Patch(replica, "parted", _parts_nowhere),), NODES, brokers=3),
     Mutant(
         "leader epochs are forgotten",
         (Patch(LeaderEpochs, "assign", _forgets_odd_epochs(LeaderEpochs.assign)),),

@@ -1,8 +1,8 @@
-"""The Produce that may begin a transaction in a partition: `handlers/produce.py` hands it over.
+"""The Produce that may begin a transaction in a partition.
 
 The transaction's coordinator is asked before anything is appended, so that no partition has records of a transaction
-that nobody will end (KIP-890): whether the partition is of the transaction, or from v12 on to add it. Meanwhile the
-connection waits: what its producer sends later must not be appended earlier.
+that nobody will end (KIP-890): whether the partition belongs to the transaction, or from v12 on to add it. Meanwhile
+the connection waits: later records of the same producer must not be appended earlier.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.opening_batches import append_later, open_and_append, opening_all
+from kpybroker.serving.produce.append import ACKS, Verdicts
+from kpybroker.serving.produce.validation import append_later, validate_and_append, validating_all
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Verification
-from kpybroker.wire.records.batch import Batch, split
+from kpybroker.wire.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.rpc.produce import Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
+ATTRIBUTES_AT = 22
+"""The low byte of a batch's attributes."""
 ABORTABLE_SINCE = 11
 ADDS_SINCE = 12
 Place = tuple[str, int]
-Verdicts = dict[Place, Verification | KafkaError]
+"""A topic and the index of a partition."""
 
 COORDINATOR_IS_AWAY = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -33,13 +36,29 @@ COORDINATOR_IS_AWAY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Older clients would give up, or look for another leader; told NOT_ENOUGH_REPLICAS they try again, as with Kafka."""
+"""Producers would give up, or look for another leader. As in Kafka, NOT_ENOUGH_REPLICAS makes them try again."""
 
 
-def produce_transactionally(
+def produce(broker: Broker, call: Call, request: Request) -> Reply | Coroutine[Any, Any, Reply | Response | None]:
+    """Append to all partitions. If there are records of transactions, ask their coordinator first."""
+    if request.acks in ACKS and is_transactional(request):
+        return append_in_transaction(broker, call, request)
+    return validate_and_append(broker, call, request, {})
+
+
+def is_transactional(request: Request) -> bool:
+    """Whether any of the batches belongs to a transaction."""
+    return any(
+        data.records is not None and len(data.records) >= HEADER_BYTES and data.records[ATTRIBUTES_AT] & TRANSACTIONAL
+        for topic in request.topic_data
+        for data in topic.partition_data
+    )
+
+
+def append_in_transaction(
     broker: Broker, call: Call, request: Request
 ) -> Reply | Coroutine[Any, Any, Reply | Response | None]:
-    """Append at once where nobody must be asked."""
+    """Append at once if the coordinator need not be asked, else later."""
     batches = _transactional_batches(broker, call, request)
     verdicts: Verdicts = {}
     if request.transactional_id is None:
@@ -50,18 +69,18 @@ def produce_transactionally(
         _begin(broker, batches, verdicts, adds=call.version >= ADDS_SINCE)
     asking = {place: batches[place] for place, verdict in verdicts.items() if isinstance(verdict, Verification)}
     if not asking:
-        return open_and_append(broker, call, request, verdicts)
+        return validate_and_append(broker, call, request, verdicts)
     if call.version < ADDS_SINCE and not broker.config.transaction_partition_verification_enable:
-        return open_and_append(broker, call, request, verdicts | dict.fromkeys(asking, NOT_NEEDED))
+        return validate_and_append(broker, call, request, verdicts | dict.fromkeys(asking, NOT_NEEDED))
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
-                data.records = memoryview(bytearray(data.records))  # the receive buffer will be needed
+                data.records = memoryview(bytearray(data.records))  # the receive buffer will be reused meanwhile
     return _ask_first(broker, call, request, asking, verdicts)
 
 
 def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict[Place, Batch]:
-    """Those that can be read; what is wrong with the others their append will say."""
+    """The batches that can be read; the append refuses the others."""
     found = {}
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
@@ -83,12 +102,12 @@ def _refuse_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts
 
 
 def _begin(broker: Broker, batches: dict[Place, Batch], verdicts: Verdicts, *, adds: bool) -> None:
-    """Where a transaction has to be verified, and who is too late for that."""
+    """Note which partitions need a verification, and refuse those where the producer is fenced."""
     for place, batch in batches.items():
         try:
             producers = broker.hosting.leads(*place).log.producers
         except KafkaError:
-            continue  # its append will say so
+            continue  # the append will refuse it
         try:
             verification = producers.verify(
                 batch.producer_id, batch.producer_epoch, batch.base_sequence, broker.world.wall_ms(), bumps=adds
@@ -105,30 +124,31 @@ async def _ask_first(
 ) -> Reply:
     await _ask(broker, call, request, asking, verdicts)
     if call.version >= ADDS_SINCE:
-        # Who waited for the end of the transaction before has seen its marker meanwhile. The epoch says that these
-        # records are of the next one; in the first protocol it does not, and they could be late ones of the last.
+        # A producer that waited for the end of the previous transaction has seen its marker arrive meanwhile, which
+        # voids the verification. Here the epoch proves that these records belong to the next transaction. In the first
+        # protocol it does not: they could be late records of the previous one.
         again = {place: batch for place, batch in asking.items() if _is_void(broker, place, verdicts[place])}
         if again:
             _begin(broker, again, verdicts, adds=True)
             still = {place: batch for place, batch in again.items() if isinstance(verdicts[place], Verification)}
             await _ask(broker, call, request, still, verdicts)
-    return await append_later(broker, call, request, verdicts, partial(opening_all, broker, call, request, {}))
+    return await append_later(broker, call, request, verdicts, partial(validating_all, broker, call, request, {}))
 
 
 async def _ask(broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts) -> None:
     if not asking:
         return
-    of = next(iter(asking.values()))
+    batch = next(iter(asking.values()))
     told = await broker.transactions_client.verify(
         request.transactional_id or "",
-        of.producer_id,
-        of.producer_epoch,
+        batch.producer_id,
+        batch.producer_epoch,
         list(asking),
         add=call.version >= ADDS_SINCE,
     )
     for place in asking:
         if told[place]:
-            verdicts[place] = _in_producers_words(told[place], call.version)
+            verdicts[place] = _error_for_producer(told[place], call.version)
 
 
 def _is_void(broker: Broker, place: Place, verdict: Verification | KafkaError) -> bool:
@@ -137,10 +157,11 @@ def _is_void(broker: Broker, place: Place, verdict: Verification | KafkaError) -
     try:
         return broker.hosting.leads(*place).log.producers.is_void(verdict)
     except KafkaError:
-        return False  # its append will say so
+        return False  # the append will refuse it
 
 
-def _in_producers_words(code: ErrorCode, version: int) -> KafkaError:
+def _error_for_producer(code: ErrorCode, version: int) -> KafkaError:
+    """The coordinator's error as producers understand it."""
     if code == ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:

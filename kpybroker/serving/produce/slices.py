@@ -1,6 +1,6 @@
-"""A Produce of much: appended, written and settled in slices, with turns for others between them.
+"""A large Produce: appended, written and settled in slices, with turns of the loop for others between them.
 
-Each slice is a request of its own, so that nothing is atomic that was not: refusals are per partition.
+Each slice is like a request of its own. Nothing becomes less atomic by that: refusals are per partition anyway.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
-from kpybroker.handlers.fair_loop import SLICE
-from kpybroker.handlers.produce import AT_ONCE_BYTES, append_or_ask
+from kpybroker.serving.fair_loop import SLICE
+from kpybroker.serving.produce.transactional import produce
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
 
 if TYPE_CHECKING:
@@ -57,23 +57,23 @@ class SlicesReply(Reply):
                 each.abandon()
 
 
-async def produce_in_slices(broker: Broker, call: Call, request: Request) -> SlicesReply:
-    """Append all slices; the reply waits for their answers, so that replication is not waited for here.
+async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_bytes: int) -> SlicesReply:
+    """Append all slices, each of at most about `slice_bytes`. The reply waits for replication, this coroutine does not.
 
-    `timeout_ms` is the whole request's. Where the connection is lost nobody waits for what was appended.
+    `timeout_ms` holds for the whole request. If the connection is lost, nobody waits for what was appended.
     """
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + request.timeout_ms / 1000
     begun: list[Any] = []
     try:
-        for topic_data in _in_slices(request.topic_data):
+        for topic_data in _in_slices(request.topic_data, slice_bytes):
             some = Request(
                 transactional_id=request.transactional_id,
                 acks=request.acks,
                 timeout_ms=min(max(int((ends_s - loop.time()) * 1000), 0), request.timeout_ms),
                 topic_data=topic_data,
             )
-            result = append_or_ask(broker, call, some)
+            result = produce(broker, call, some)
             begun.append(await result if inspect.iscoroutine(result) else result)
             broker.hosting.flush()
             await broker.long_work.turn()
@@ -83,10 +83,10 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request) -> Sli
     return SlicesReply(begun, is_wanted=request.acks != 0)
 
 
-def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData]]:
-    """Pieces of SLICE partitions, or of those with which AT_ONCE_BYTES are reached; an empty topic counts as one."""
+def _in_slices(topics: list[TopicProduceData], slice_bytes: int) -> Iterator[list[TopicProduceData]]:
+    """Slices of SLICE partitions, or of as many as reach `slice_bytes`; a topic without partitions counts as one."""
     piece: list[TopicProduceData] = []
-    room, room_bytes = SLICE, AT_ONCE_BYTES
+    room, room_bytes = SLICE, slice_bytes
     for topic in topics:
         left = iter(topic.partition_data)
         data = next(left, None)
@@ -102,7 +102,7 @@ def _in_slices(topics: list[TopicProduceData]) -> Iterator[list[TopicProduceData
                 data = next(left, None)
             if room <= 0 or room_bytes <= 0:
                 yield piece
-                piece, room, room_bytes = [], SLICE, AT_ONCE_BYTES
+                piece, room, room_bytes = [], SLICE, slice_bytes
     if piece:
         yield piece
 

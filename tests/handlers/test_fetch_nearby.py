@@ -30,15 +30,17 @@ def test_who_is_sent_where() -> None:
             assert row.high_watermark == 2
         before = cluster.loop.time()
         row = await cluster.read(1, 2, rack_id="b", max_wait_ms=30_000)
-        assert row.preferred_read_replica == 2, "also where there is nothing to read yet"
+        assert row.preferred_read_replica == 2, "even if there is nothing to read yet"
         assert cluster.loop.time() - before < 1, "at once"
         for node_id in (2, 3):
             row = await cluster.read(node_id, rack_id="a")
-            assert (row.preferred_read_replica, bool(row.records)) == (-1, True), "only the leader sends away"
+            assert (row.preferred_read_replica, bool(row.records)) == (-1, True), (
+                "only the leader names another replica"
+            )
         cluster.machines[2].kill()
         await cluster.until(lambda: cluster.broker(1).image.brokers[2].fenced, "its end is known")
         row = await cluster.read(1, rack_id="b")
-        assert (row.preferred_read_replica, bool(row.records)) == (-1, True), "nobody is sent to the dead"
+        assert (row.preferred_read_replica, bool(row.records)) == (-1, True), "a dead replica is not preferred"
 
     in_racks(scene)
 
@@ -79,8 +81,8 @@ def test_a_follower_serves_what_has_committed_as_soon_as_it_has() -> None:
             await cluster.put(b"y")
             row = await waiting
             assert (row.error_code, row.high_watermark, bool(row.records)) == (0, end + 1, True)
-            assert cluster.loop.time() - before < 0.2, "no follower waits for its next fetch to learn of it"
-        # what is not known to have committed is not shown, however much of it is there
+            assert cluster.loop.time() - before < 0.2, "followers learn of it without waiting for their next fetch"
+        # records that are not known to be committed stay hidden, even if the replica has them
         cluster.machines[3].pause(True)
         end = cluster.replica(1).log.end
         unsure = asyncio.get_running_loop().create_task(cluster.put(b"z"))

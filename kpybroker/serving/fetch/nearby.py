@@ -1,4 +1,4 @@
-"""The Fetch of a consumer that says where it is: the leader sends it to a replica in its own rack (KIP-392).
+"""The Fetch of a consumer that names its rack: the leader sends it to a replica there (KIP-392).
 
 A row that names a preferred replica has no records, and is answered at once. v11 carries the rack.
 """
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import KafkaError
-from kpybroker.handlers.fetch import FetchReply, begin
-from kpybroker.handlers.fetch_sessions import resolve
 from kpybroker.metadata.whereabouts import endpoints
+from kpybroker.serving.fetch.consumer import READ_COMMITTED, ConsumerView
+from kpybroker.serving.fetch.reply import begin
+from kpybroker.serving.fetch.session import resolve
+from kpybroker.serving.fetch.view import Looked
 from kpybroker.wire.rpc.fetch import PartitionData, Request, Response
 
 if TYPE_CHECKING:
@@ -20,23 +22,15 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition.sessions import Want
 
 
-class NearbyFetchReply(FetchReply):
-    """Looks first whether another replica is nearer than this one."""
+class NearbyView(ConsumerView):
+    """What a consumer sees, unless another replica is nearer to it than this one."""
 
-    __slots__ = ("_sends_away",)
+    __slots__ = ()
 
-    def try_now(self, *, final: bool) -> Response | None:
-        self._sends_away = False
-        response = super().try_now(final=final)
-        if response is None and self._sends_away and self._task is None:
-            response = super().try_now(final=True)
-        return response
-
-    def _look(self, want: Want, room_bytes: int, *, is_first: bool) -> tuple[PartitionData, Partition | None]:
+    def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
         nearest = self._nearest(want)
         if nearest is None:
-            return super()._look(want, room_bytes, is_first=is_first)
-        self._sends_away = True
+            return super().look(want, room_bytes, is_first=is_first)
         partition = want.partition
         assert partition is not None, "it was found"
         storage = partition.log
@@ -45,26 +39,26 @@ class NearbyFetchReply(FetchReply):
             high_watermark=storage.high_watermark,
             last_stable_offset=storage.last_stable,
             log_start_offset=storage.start,
-            aborted_transactions=[] if self.request.isolation_level else None,
+            aborted_transactions=[] if self.request.isolation_level == READ_COMMITTED else None,
             preferred_read_replica=nearest,
             records=b"",
         )
-        return row, None
+        return row, None, True
 
     def _nearest(self, want: Want) -> int | None:
-        """The replica to read from, if that is not here; what is wrong with the fetch the row will say."""
+        """The replica to read from, if it is not this one. An error is left to the row."""
         try:
-            partition = want.partition = want.partition or self._find(want)
+            partition = want.partition or want.locate(self.find(want))
             partition.check_epoch(want.leader_epoch)
         except KafkaError:
             return None
-        return nearest(self._broker, partition, want.fetch_offset, self.request.rack_id, self.call.listener)
+        return nearest(self.broker, partition, want.fetch_offset, self.request.rack_id, self.call.listener)
 
 
 def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
-    """An in-sync follower in the rack that has the offset: of several the one that has most, and has shown it last.
+    """An in-sync follower in the rack that has the offset: the one with the longest log, and of these the most recent.
 
-    None where this broker does not lead, where it is in the rack itself, or where nobody else is.
+    None if this broker does not lead, if it is in the rack itself, or if no other replica is.
     """
     followers = partition.followers
     if not partition.leads or followers is None or partition.offline is not None:
@@ -83,6 +77,6 @@ def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listen
 
 
 def fetch_nearby(broker: Broker, call: Call, request: Request, by_id: bool) -> Response | Reply:
-    """Answer at once where there is something to say, else park."""
+    """Answer at once, or park. Raises KafkaError as `session.resume`."""
     session, wants = resolve(broker, request, by_id)
-    return begin(NearbyFetchReply(broker, call, request, session, wants))
+    return begin(NearbyView(broker, call, request, session, wants))

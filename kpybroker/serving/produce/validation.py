@@ -1,6 +1,7 @@
-"""The batches of a Produce are opened before any of them is appended: at once where that takes little, else in slices.
+"""Validation of the batches of a Produce: all of them before any is appended.
 
-Meanwhile the connection waits, and holds the bytes: what its producer sends later must not be appended earlier.
+Batches that need little work are validated at once, the others in slices. Meanwhile the connection waits and keeps the
+bytes: later records of the same producer must not be appended earlier.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import record_check as groups_checking
-from kpybroker.handlers.produce import TOO_MANY, Opened, Verdicts, append_all
 from kpybroker.machine.contract import Stored
+from kpybroker.serving.produce.append import BATCHES_MAX, Validated, Verdicts, append_all
 from kpybroker.storage.log.admission import check_header, opening
 from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
@@ -27,30 +28,30 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 SLICES_AT_ONCE = 4
-"""Before others have their turn; a few milliseconds at most."""
+"""Slices in one go, a few milliseconds at most, before other connections have their turn."""
 REPLAYED_LIMIT_BYTES = 8 << 20
-"""What a batch may decompress to that coordinators are to replay: a record of theirs is read in one go."""
+"""Limit on the decompressed size of a batch that a coordinator will replay: coordinators read a record in one go."""
 REPLAYED_ON_LOOP_BYTES = 16 << 10
-"""Of such a batch, read on the loop; a larger one, or one that is compressed, is read on a thread."""
+"""Size up to which such a batch is read on the loop; a larger or compressed one is read on a thread."""
 CHECKS: dict[str, Callable[[Stored], None]] = {
     "__consumer_offsets": groups_checking.check_record,
     "__transaction_state": transactions_records.check_record,
 }
-"""By topic: raises Damage where its coordinator could not replay a record."""
+"""By topic: raises Damage if the topic's coordinator could not replay a record."""
 
 BYTES_A_RECORD = 1000
-"""Of a batch: its checksum takes as long for them as the walk over one record."""
+"""The checksum of so many bytes takes as long as the scan of one record."""
 
 
-def opening_one(
+def validating_one(
     data: PartitionProduceData, batch: Batch, topic: str, settings: LogSettings, now_ms: int
-) -> Work[Opened]:
-    """The only batch of a request."""
+) -> Work[Validated]:
+    """Validate one batch, and convert it if the topic's settings demand that."""
     try:
         found = yield from opening(batch, settings, now_ms)
         check = CHECKS.get(topic)
         if check is not None:
-            work = partial(check_replayed, found, check)
+            work = partial(check_replayable, found, check)
             if found.codec or found.size_bytes > REPLAYED_ON_LOOP_BYTES:
                 yield work
             else:
@@ -60,8 +61,8 @@ def opening_one(
         return {id(data): refusal}
 
 
-def check_replayed(batch: Batch, check: Callable[[Stored], None]) -> None:
-    """Refuse what a coordinator could not replay. Raises KafkaError: INVALID_RECORD, MESSAGE_TOO_LARGE."""
+def check_replayable(batch: Batch, check: Callable[[Stored], None]) -> None:
+    """Refuse a record that a coordinator could not replay. Raises KafkaError: INVALID_RECORD, MESSAGE_TOO_LARGE."""
     for index, record in enumerate(read_records(batch, REPLAYED_LIMIT_BYTES)):
         try:
             check(Stored(record.key, record.value))
@@ -70,8 +71,7 @@ def check_replayed(batch: Batch, check: Callable[[Stored], None]) -> None:
             raise refusal(ErrorCode.INVALID_RECORD, text, [index]) from unreadable
 
 
-def checked(batch: Batch, settings: LogSettings, now_ms: int) -> Batch | KafkaError:
-    """A batch whose records are sound, as soon as its header is."""
+def _with_sound_header(batch: Batch, settings: LogSettings, now_ms: int) -> Batch | KafkaError:
     try:
         check_header(batch, settings, now_ms)
     except KafkaError as refusal:
@@ -79,11 +79,11 @@ def checked(batch: Batch, settings: LogSettings, now_ms: int) -> Batch | KafkaEr
     return batch
 
 
-def opening_all(broker: Broker, call: Call, request: Request, found: Opened) -> Work[Opened]:
-    """Those of all partitions that are led here; what is wrong with the others their append will say.
+def validating_all(broker: Broker, call: Call, request: Request, found: Validated) -> Work[Validated]:
+    """Validate the batches of all partitions that are led here; the append refuses the others.
 
-    What has been opened is put into `found`, and what is there already is not opened again: work that begins anew with
-    the same `found` goes on behind the last batch that was done.
+    Results are put into `found`, and what is in there already is not validated again: a second run with the same
+    `found` continues after the last batch of the first.
     """
     done = 0
     for topic in request.topic_data:
@@ -93,46 +93,46 @@ def opening_all(broker: Broker, call: Call, request: Request, found: Opened) -> 
                 continue
             try:
                 log = broker.hosting.leads(name or "", data.index).log
-                batches = split(data.records or b"", TOO_MANY)
+                batches = split(data.records or b"", BATCHES_MAX)
             except KafkaError:
                 continue
             if len(batches) > 1:
                 continue
             (batch,) = batches
             if name in CHECKS or log.opens(batch):
-                found |= yield from opening_one(data, batch, name or "", log.settings, broker.world.wall_ms())
+                found |= yield from validating_one(data, batch, name or "", log.settings, broker.world.wall_ms())
             else:
-                found[id(data)] = checked(batch, log.settings, broker.world.wall_ms())
+                found[id(data)] = _with_sound_header(batch, log.settings, broker.world.wall_ms())
             done += batch.record_count + batch.size_bytes // BYTES_A_RECORD
-            if done >= SLICE_RECORDS or found[id(data)] is not batch:  # what it took does not show where it is refused
+            if done >= SLICE_RECORDS or found[id(data)] is not batch:  # a refusal does not show how long it took
                 done = 0
                 yield nothing_open
     return found
 
 
-def first_slices(work: Work[Opened]) -> tuple[Opened | None, OffLoop | None]:
-    """What was opened, where a few slices were enough; else what `SlicedWork.run` needs to go on."""
+def first_slices(work: Work[Validated]) -> tuple[Validated | None, OffLoop | None]:
+    """Run a few slices. Returns the result if that was enough; else what `SlicedWork.run` needs to go on."""
     try:
         for _ in range(SLICES_AT_ONCE):
             step = next(work)
             if step is not None and step is not nothing_open:
                 return None, step
     except StopIteration as finished:
-        opened: Opened = finished.value
-        return opened, None
+        validated: Validated = finished.value
+        return validated, None
     return None, None
 
 
-def open_and_append(
+def validate_and_append(
     broker: Broker, call: Call, request: Request, verdicts: Verdicts
 ) -> Reply | Coroutine[Any, Any, Reply]:
-    """All of a Produce; `verdicts` says where a transaction may begin, or why not."""
-    begin = partial(opening_all, broker, call, request, {})
+    """Append all batches once they have been validated; `verdicts` is as in `append_all`."""
+    begin = partial(validating_all, broker, call, request, {})
     begun = begin()
-    opened, step = first_slices(begun)
-    if opened is None:
+    validated, step = first_slices(begun)
+    if validated is None:
         return append_later(broker, call, request, verdicts, begin, begun, step)
-    return append_all(broker, call, request, verdicts, opened)
+    return append_all(broker, call, request, verdicts, validated)
 
 
 async def append_later(
@@ -140,18 +140,20 @@ async def append_later(
     call: Call,
     request: Request,
     verdicts: Verdicts,
-    begin: Callable[[], Work[Opened]],
-    begun: Work[Opened] | None = None,
+    begin: Callable[[], Work[Validated]],
+    begun: Work[Validated] | None = None,
     step: OffLoop | None = None,
 ) -> Reply:
-    """Append once all has been opened, and answer as any Produce: what was appended is written, so that the next
-    request may begin. Where opening did not get a place in time nothing is appended: REQUEST_TIMED_OUT."""
-    timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 nobody would be told
-    opened: Opened
+    """Validate in slices, append, and write, so that the next request of the connection may begin.
+
+    If the validation does not get its turn before the request's timeout, nothing is appended: REQUEST_TIMED_OUT.
+    """
+    timeout_ms = request.timeout_ms if request.acks else None  # with acks=0 nobody would learn of the timeout
+    validated: Validated
     try:
-        opened = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
+        validated = await broker.log_dirs.sliced_work.run(begin, begun, step, timeout_ms)
     except KafkaError as refusal:
-        opened = {id(data): refusal for topic in request.topic_data for data in topic.partition_data}
-    reply = append_all(broker, call, request, verdicts, opened)
+        validated = {id(data): refusal for topic in request.topic_data for data in topic.partition_data}
+    reply = append_all(broker, call, request, verdicts, validated)
     broker.hosting.flush()
     return reply

@@ -1,4 +1,4 @@
-"""How a Produce is refused: as a whole, or one partition of it."""
+"""Error responses of Produce: for the whole request, or for one partition."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 ACKS_WITH_REPLY = (-1, 1)
-NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
-"""Refused before the log's state mattered: its start is not told, as Kafka does not."""
+WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
+"""Errors that Kafka reports without the log start offset, because it has not looked at the log yet."""
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Every partition is refused. Raises MalformedFrame with acks=0: no answer is wanted, and the connection closes."""
+    """Refuse every partition. Raises MalformedFrame with acks=0: no response is wanted, and the connection closes."""
     if request.acks not in ACKS_WITH_REPLY:
         raise MalformedFrame(f"a produce with acks={request.acks} was refused: {refusal.code.name}")
     response = Response()
@@ -40,10 +40,11 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 
 def refuse_partition(answer: PartitionProduceResponse, refusal: KafkaError) -> None:
+    """Turn a partition's part of the response into an error."""
     answer.error_code = refusal.code
     answer.base_offset = -1
     answer.log_append_time_ms = -1
-    if refusal.code in NOT_LOOKED_AT:
+    if refusal.code in WITHOUT_LOG_START:
         answer.log_start_offset = -1
     answer.error_message = refusal.message
     if refusal.code == ErrorCode.INVALID_RECORD and refusal.records:
@@ -56,7 +57,7 @@ def refuse_partition(answer: PartitionProduceResponse, refusal: KafkaError) -> N
 def name_leader(
     broker: Broker, call: Call, response: Response, topic: str | None, answer: PartitionProduceResponse
 ) -> None:
-    """Who leads instead, and where it listens, as far as this broker knows (KIP-951)."""
+    """Add the current leader and its address to the response, if this broker knows them (KIP-951)."""
     leader = broker.leader_of(topic or "", answer.index, call.listener)
     if leader is None:
         return
@@ -68,5 +69,6 @@ def name_leader(
 
 
 def first_error(result: Response) -> str:
+    """The name of the first error in a response that has one."""
     codes = [a.error_code for t in result.responses for a in t.partition_responses if a.error_code]
     return ErrorCode(codes[0]).name

@@ -1,8 +1,12 @@
-"""Batches that take long to open: others are served meanwhile, and on their own connection nothing overtakes them."""
+"""Batches whose validation takes long: others are served meanwhile, and nothing overtakes on the same connection."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,9 +14,11 @@ import pytest
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.handlers.fair_loop import SLICE
-from kpybroker.handlers.opening_batches import opening_all
 from kpybroker.server.node import Node
+from kpybroker.serving.fair_loop import SLICE
+from kpybroker.serving.produce.reply import ProduceReply
+from kpybroker.serving.produce.validation import validating_all
+from kpybroker.storage.log.slices import AT_ONCE, Work
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
 from kpybroker.wire.records.compression import Codec, compress
@@ -24,7 +30,7 @@ from tests.serving import dialled
 
 CALL = Call(0, 9, "a", "127.0.0.1", 1)
 MANY = 8000
-"""Records of a batch that is opened in several slices."""
+"""Records of a batch that is validated in several slices."""
 
 
 def large(codec: int = Codec.ZSTD, count: int = MANY, **facts: Any) -> bytes:
@@ -40,7 +46,7 @@ def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_brok
             first = asyncio.ensure_future(put(peer, "t", records=large(codec, 2 * MANY)))
             await asyncio.sleep(0)
             answer = await put(other, "t", b"x")
-            assert (answer.error_code, answer.base_offset) == (0, 0), "it was there before the large one"
+            assert (answer.error_code, answer.base_offset) == (0, 0), "it was appended before the large one"
             answer = await first
         assert (answer.error_code, answer.base_offset) == (0, 1)
         assert node.broker.hosting.leads("t", 0).log.end == 2 * MANY + 1
@@ -49,7 +55,7 @@ def test_others_have_their_turns_while_a_batch_is_opened(codec: Codec, with_brok
 
 
 def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) -> None:
-    """Sequences of an idempotent producer, and the bytes of what is being opened, stay what they are."""
+    """The sequences of an idempotent producer stay in order, and the batch's bytes stay unchanged."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -72,7 +78,7 @@ def test_nothing_overtakes_a_batch_on_its_connection(with_broker: WithBroker) ->
 
 
 def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBroker) -> None:
-    """Nor one of another connection that came while it was: each producer's batches keep their order."""
+    """Another connection's batch may come meanwhile; each producer's batches keep their order."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", configs={"compression.type": "zstd", "compression.zstd.level": "19"})
@@ -99,7 +105,7 @@ def test_nothing_overtakes_a_batch_that_is_compressed_anew(with_broker: WithBrok
 
 
 def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: WithBroker) -> None:
-    """Only until the batch is appended: with acks=all its followers take their time."""
+    """It waits only for the append; with acks=all, followers take longer."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node):
@@ -122,17 +128,33 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: Wit
     with_broker(scenario)
 
 
-async def without_places(node: Node, request: produce.Request, peer: Peer) -> list[int]:
-    """The error codes of a Produce while others open batches in all places."""
-    places = node.broker.log_dirs.sliced_work._short
-    taken = 0
-    while places.is_free:
-        await places.enter(None)
-        taken += 1
-    told = await asyncio.wait_for(peer.ask("Produce", request, version=9), 20)
-    for _ in range(taken):
-        places.leave()
+@asynccontextmanager
+async def without_places(node: Node) -> AsyncIterator[None]:
+    """Others validate batches in all places meanwhile."""
+    over = threading.Event()
+
+    def waits() -> Work[None]:
+        yield over.wait
+
+    works = [asyncio.ensure_future(node.broker.log_dirs.sliced_work.run(waits)) for _ in range(AT_ONCE)]
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*works)
+
+
+async def codes_without_places(node: Node, request: produce.Request, peer: Peer) -> list[int]:
+    """The error codes of a Produce while there are no places."""
+    async with without_places(node):
+        told = await asyncio.wait_for(peer.ask("Produce", request, version=9), 20)
     return [each.error_code for each in told.responses[0].partition_responses]
+
+
+def waiting_replies() -> list[ProduceReply]:
+    """All replies to a Produce in this process that are not complete."""
+    return [each for each in gc.get_objects() if isinstance(each, ProduceReply) and not each.done]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -142,7 +164,7 @@ def test_a_batch_that_is_not_opened_in_time_is_refused_by_name(with_broker: With
         data = [produce.PartitionProduceData(index=index, records=large()) for index in range(count)]
         told = produce.TopicProduceData(name="t", partition_data=data)
         request = produce.Request(acks=-1, timeout_ms=20, topic_data=[told])
-        assert await without_places(node, request, peer) == [ErrorCode.REQUEST_TIMED_OUT] * count
+        assert await codes_without_places(node, request, peer) == [ErrorCode.REQUEST_TIMED_OUT] * count
         assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [0] * count
 
     with_broker(scenario)
@@ -159,7 +181,7 @@ def test_a_slice_that_is_not_opened_in_time_costs_no_other(with_broker: WithBrok
         request = produce.Request(
             acks=1, timeout_ms=500, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
         )
-        codes = await without_places(node, request, peer)
+        codes = await codes_without_places(node, request, peer)
         late = [index for index, code in enumerate(codes) if code]
         assert late == list(range(SLICE, 2 * SLICE))
         assert [node.broker.hosting.leads("t", index).log.end for index in range(count)] == [not code for code in codes]
@@ -176,25 +198,23 @@ def test_nobody_waits_for_slices_of_a_lost_connection(with_broker: WithBroker) -
         image = node.broker.image.topics["t"].partitions[0]
         both = (node.broker.node_id, 99)
         partition.become(image._replace(replicas=both, isr=both, partition_epoch=99, leader_epoch=99))
-        places = node.broker.log_dirs.sliced_work._short
-        while places.is_free:
-            await places.enter(None)
         data = [produce.PartitionProduceData(index=index, records=batch_of(b"v")) for index in range(count)]
         data[-1] = produce.PartitionProduceData(index=count - 1, records=large())
         request = produce.Request(
             acks=-1, timeout_ms=2**31 - 1, topic_data=[produce.TopicProduceData(name="t", partition_data=data)]
         )
-        asked = asyncio.ensure_future(peer.ask("Produce", request, version=9))
-        while node.broker.hosting.find("t", 4 * SLICE - 1).log.end < 1:
-            await asyncio.sleep(0)
-        (waiter,) = [waiter for _, waiter in partition._produces]
-        (reply,) = [each.last_reply for each in node.server.connections() if each.last_reply is not None]
-        reply.abandon()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert waiter.done
-        peer.close()
-        await asyncio.gather(asked, return_exceptions=True)
+        async with without_places(node):
+            asked = asyncio.ensure_future(peer.ask("Produce", request, version=9))
+            while node.broker.hosting.find("t", 4 * SLICE - 1).log.end < 1:
+                await asyncio.sleep(0)
+            assert len(waiting_replies()) == 1, "the first slice waits for a replica that does not exist"
+            (reply,) = [each.last_reply for each in node.server.connections() if each.last_reply is not None]
+            reply.abandon()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert waiting_replies() == []
+            peer.close()
+            await asyncio.gather(asked, return_exceptions=True)
 
     with_broker(scenario)
 
@@ -218,8 +238,8 @@ def test_large_and_small_and_broken_ones_in_one_request(with_broker: WithBroker)
     with_broker(scenario)
 
 
-def test_no_more_batches_are_looked_at_than_may_come(with_broker: WithBroker) -> None:
-    """One for each partition; what is behind the second does not matter."""
+def test_surplus_batches_are_not_parsed(with_broker: WithBroker) -> None:
+    """One per partition is allowed; bytes after the second do not matter."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -285,7 +305,7 @@ def test_a_look_up_by_time_takes_turns(timestamp: int, found: int, with_broker: 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_others_have_their_turns_between_batches_that_are_refused(codec: Codec, with_broker: WithBroker) -> None:
-    """However few records they say they have."""
+    """Whatever record count their headers claim."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=60)
@@ -294,7 +314,7 @@ def test_others_have_their_turns_between_batches_that_are_refused(codec: Codec, 
         data = [produce.PartitionProduceData(index=index, records=broken) for index in range(60)]
         told = produce.TopicProduceData(name="t", partition_data=data)
         request = produce.Request(acks=1, timeout_ms=5000, topic_data=[told])
-        assert sum(1 for _ in opening_all(node.broker, CALL, request, {})) >= 60
+        assert sum(1 for _ in validating_all(node.broker, CALL, request, {})) >= 60
         answers = (await peer.ask("Produce", request, version=9)).responses[0].partition_responses
         assert {each.error_code for each in answers} <= {ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR}
 
@@ -310,14 +330,16 @@ def test_others_have_their_turns_between_large_batches_of_one_record(with_broker
         data = [produce.PartitionProduceData(index=index, records=one) for index in range(20)]
         told = produce.TopicProduceData(name="t", partition_data=data)
         request = produce.Request(acks=1, timeout_ms=5000, topic_data=[told])
-        assert sum(1 for _ in opening_all(node.broker, CALL, request, {})) >= 19
+        assert sum(1 for _ in validating_all(node.broker, CALL, request, {})) >= 19
 
     with_broker(scenario)
 
 
 @pytest.mark.parametrize(("acks", "end"), [(1, 0), (0, 4 * MANY)])
-def test_opening_ends_with_its_connection(acks: int, end: int, with_broker: WithBroker) -> None:
-    """Reading is paused meanwhile: the sweep notices the close. With acks=0 a producer may close once it has sent."""
+def test_validation_ends_with_its_connection(acks: int, end: int, with_broker: WithBroker) -> None:
+    """Reading is paused meanwhile, so that only the sweep notices the close. With acks=0 a producer may
+    close once it has sent.
+    """
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=10)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and all that is wanted."""
+    """The session, if the fetch has one, and everything that is wanted."""
     session, named = resume(broker, request, by_id, Want)
     return session, named if session is None else list(session.wants.values())
 
@@ -22,7 +22,10 @@ def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | No
 def resume(
     broker: Broker, request: Request, by_id: bool, make: Callable[..., Want]
 ) -> tuple[Session | None, list[Want]]:
-    """The session, if the fetch has one, and what this request names, each made by `make`."""
+    """The session, if the fetch has one, and the wants that this request names, built by `make`.
+
+    Raises KafkaError as `Sessions.resume` and `Sessions.update`.
+    """
     wants: OrderedDict[Wanted, Want] = OrderedDict()
     for topic in request.topics:
         name_wants(wants, topic, topic.partitions, by_id, make)
@@ -36,20 +39,20 @@ def name_wants(
     by_id: bool,
     make: Callable[..., Want],
 ) -> None:
-    """Add what is asked of some partitions of a topic."""
+    """Add the wants for some partitions of a topic to `wants`."""
     name = None if by_id else topic.topic
     for p in partitions:
         key = (topic.topic_id if name is None else name, p.partition)
         want = make(name, topic.topic_id, p.partition, p.fetch_offset, p.partition_max_bytes, p.current_leader_epoch)
         if type(want) is ReplicaWant:
-            want.last_fetched_epoch, want.log_start = p.last_fetched_epoch, p.log_start_offset
+            want.tell_of_log(p.last_fetched_epoch, p.log_start_offset)
         wants[key] = want
 
 
 def resume_with(
     broker: Broker, request: Request, by_id: bool, wants: OrderedDict[Wanted, Want], *, is_replica: bool
 ) -> tuple[Session | None, list[Want]]:
-    """As `resume`, with all that the request names."""
+    """As `resume`, with the wants that the request names."""
     sessions, session_id, epoch = broker.sessions, request.session_id, request.session_epoch
     if epoch == FINAL_EPOCH:
         if session_id:

@@ -1,4 +1,4 @@
-"""What a Fetch is answered whose client has to wait (KIP-219): nothing, so that it has nothing to pay for."""
+"""The empty response to a Fetch of a throttled client (KIP-219): without records, it costs no quota."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def quiet_answer(broker: Broker, session_epoch: int, response: Response | Fetched, wait_ms: int) -> Response:
-    """An empty answer in the place of this one; the session's next one says what this one would have said.
+    """An empty response in place of `response`; the next one of the session catches up.
 
-    A session that has only begun is let go: to the client it has never been there. A refusal stays what it is.
+    A session that this fetch opened is closed again, since the client does not learn of it. An error stays an error.
     """
     if isinstance(response, Response) and response.error_code:
         return response

@@ -1,6 +1,6 @@
-"""The Fetch of `__cluster_metadata` by replicas of the quorum (KIP-595): `handlers/fetch.py` hands it over.
+"""The Fetch of `__cluster_metadata` by replicas of the quorum (KIP-595).
 
-A fetch waits for records, or for a high watermark that its sender does not know yet (KIP-1166).
+A fetch waits for records, or for a high watermark above the one that the replica knows (KIP-1166).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAIT_MAX_MS = 10_000
 
 
 class MetadataFetchReply(Reply):
-    """A fetch that waits for news, for its time to end, or for a cold read."""
+    """Waits for news, for `max_wait_ms` to pass, or for a cold read."""
 
     __slots__ = ("_answering", "_request", "_task", "_timer")
 
@@ -33,12 +33,12 @@ class MetadataFetchReply(Reply):
         self._task: asyncio.Task[None] | None = None
 
     def park(self, wait_ms: int) -> None:
-        """Wait for news, or for so long."""
+        """Wait for news, for at most so long."""
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_out)
         self._answering.park(self.look_again)
 
     def look_again(self) -> None:
-        """There may be news, or this node leads no more."""
+        """There may be news, or this node no longer leads."""
         if self.done or self._task is not None:
             return
         row, has_records = self._answering.row_for(self._request)
@@ -46,7 +46,7 @@ class MetadataFetchReply(Reply):
             self._answer(row, has_records)
 
     def give_way(self) -> None:
-        """The node stops: clients that a fetch gives way to do not come to a controller."""
+        """The node stops: no other request waits behind a Fetch of a replica."""
         self._time_out()
 
     def _time_out(self) -> None:
@@ -81,12 +81,12 @@ class MetadataFetchReply(Reply):
 
 
 def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
-    """Answer at once where there is news, or nothing to wait for. Raises INCONSISTENT_CLUSTER_ID."""
+    """Answer at once if there is news, or nothing to wait for; else park. Raises INCONSISTENT_CLUSTER_ID."""
     answering = broker.quorum.answering
     row, has_records = answering.row_for(request)
     if has_records:
         answering.count(request, replica_id)
-        row, has_records = answering.row_for(request)  # the high watermark may have risen by it
+        row, has_records = answering.row_for(request)  # which may have raised the high watermark
     wait_ms = min(request.max_wait_ms, WAIT_MAX_MS)
     if not has_records or (answering.is_news(request) and answering.read(request, row)):
         return respond(answering, request, row)
@@ -98,14 +98,14 @@ def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int
 
 
 def respond(answering: Answering, request: Request, row: PartitionData) -> Response:
-    """The response of one row, with the leader's address for who asked somebody else."""
+    """The response of one row, with the address of the leader if this node is not it."""
     topic = request.topics[0]
     told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
     return Response(responses=[told], node_endpoints=answering.fetch_endpoints())
 
 
 def is_of_the_quorum(request: Request) -> bool:
-    """A Fetch of the metadata log, by id (v13) or by name."""
+    """Whether this is a Fetch of the metadata log alone, by id (v13) or by name."""
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return False
     topic = request.topics[0]

@@ -1,4 +1,4 @@
-"""What a client has been promised is there whichever broker it asks next."""
+"""Waiting until all brokers serve what the controller has committed, so that a client may ask any of them next."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
 PATIENCE_MS = 1000
-"""A broker that lags further behind is not waited for: it may be one that has just died."""
+"""How long to wait for a broker that lags: it may have died just now."""
 
 
 async def served_everywhere(broker: Broker, ends_s: float) -> None:
-    """Until every live broker has applied what this one, the active controller, has committed by now, and this one
-    has opened its logs; no longer than until `ends_s` by the loop's clock."""
+    """Wait until every live broker has applied everything committed so far, and this one has opened its logs.
+
+    Called on the active controller. `ends_s`: when to stop waiting, by the loop's clock.
+    """
     loop = asyncio.get_running_loop()
     await broker.replicas.until_hosted(ends_s)
     if len(broker.image.brokers) < 2:

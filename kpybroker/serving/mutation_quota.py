@@ -1,4 +1,4 @@
-"""Requests that make or delete partitions, and what their clients may still do of it (KIP-599)."""
+"""The quota for requests that create or delete partitions (KIP-599)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def mutations(broker: Broker, call: Call, api: str) -> Mutations:
-    """The quota of whoever calls; nodes of the cluster, who come to the controller's listener, have none."""
+    """The caller's quota. Nodes of the cluster have none: they call at the controller's listener."""
     if call.side == CONTROLLER:
         return Mutations(broker.quotas.now_ms, None, None, strict=True)
     return broker.quotas.mutations(api, call.version, call.client_id)

@@ -1,0 +1,72 @@
+"""The Fetch of a consumer: committed records only.
+
+Whole batches are returned, from the one that contains the offset on; up to the high watermark, or for read_committed up
+to the last stable offset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.serving.fetch.view import Looked, View
+from kpybroker.wire.rpc.fetch import AbortedTransaction, PartitionData
+
+if TYPE_CHECKING:
+    from kpybroker.replication.partition.partition import Partition
+    from kpybroker.replication.partition.sessions import Want
+
+READ_COMMITTED = 1
+FOLLOWERS_SERVE = 11
+"""The first version whose clients know that any replica may answer (KIP-392)."""
+_EMPTY = b""
+
+
+class ConsumerView(View):
+    """What a consumer sees."""
+
+    __slots__ = ()
+
+    def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
+        row = PartitionData(partition_index=want.index, high_watermark=-1, records=_EMPTY)
+        partition = want.partition
+        try:
+            if partition is None or partition.offline is not None or partition.leader_id != self.broker.node_id:
+                partition = want.locate(self.find(want))
+            if want.leader_epoch != -1:
+                partition.check_epoch(want.leader_epoch)
+            storage = partition.log
+            committed = self.request.isolation_level == READ_COMMITTED
+            row.high_watermark = storage.high_watermark
+            row.last_stable_offset = storage.last_stable
+            row.log_start_offset = storage.start
+            row.aborted_transactions = [] if committed else None
+            upper = storage.last_stable if committed else storage.high_watermark
+            offset = want.fetch_offset
+            if not storage.start <= offset <= storage.end:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if offset >= upper or (room_bytes <= 0 and not is_first):
+                return row, None, False
+            records = self.cold.get(want)
+            if records is None:
+                size_bytes = max(min(want.max_bytes, room_bytes), 0)
+                records = storage.read(offset, size_bytes, upper=upper, min_one=is_first)
+                if records is None:
+                    return row, partition, False
+            row.records = records if isinstance(records, bytes) else memoryview(records)
+            if committed and storage.segments.any_aborted:
+                row.aborted_transactions = [
+                    AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                    for aborted in storage.aborted_within(offset, records)
+                ]
+        except (KafkaError, Damage) as error:
+            return self.refuse(want, error)
+        return row, None, False
+
+    def hosted(self, topic: str, index: int) -> Partition:
+        hosting = self.broker.hosting
+        return hosting.replica(topic, index) if self.call.version >= FOLLOWERS_SERVE else hosting.leads(topic, index)
+
+    def upper(self, partition: Partition) -> int:
+        storage = partition.log
+        return storage.last_stable if self.request.isolation_level == READ_COMMITTED else storage.high_watermark

@@ -1,0 +1,152 @@
+"""The Fetch of very many partitions: looked at, answered and encoded in turns, so that others do not wait for it.
+
+After an append it looks again after a pause that grows with the number of partitions: however busy these are, it takes
+a fifth of the time at most. `max_wait_ms` holds as for any other fetch, unless too much waits already
+(`long_work.PARKED_MAX`): then it is answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from kpybroker.call import Call, Reply
+from kpybroker.replication.partition.sessions import Want, Wanted
+from kpybroker.serving.fair_loop import SLICE, Turns, slices
+from kpybroker.serving.fetch.consumer import ConsumerView
+from kpybroker.serving.fetch.reply import FetchReply
+from kpybroker.serving.fetch.session import name_wants, resume_with
+from kpybroker.wire.api import by_key
+from kpybroker.wire.codec.message import Buffer, build_chunks_in_turns
+from kpybroker.wire.response_templates import FetchedMany
+from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+
+AGAIN_S_A_PARTITION = 20e-6
+"""The pause before another look, for each partition: about four times as long as a look at it takes."""
+
+
+class ManyFetchReply(FetchReply):
+    """Looks at its partitions in a task. It ignores the rack: the leader answers."""
+
+    __slots__ = ("_must_answer", "_parked")
+
+    def __init__(self, view: ConsumerView) -> None:
+        super().__init__(view)
+        self._must_answer = False
+        self._parked = 0
+        """Rows that are counted as parked in `LongWork`."""
+
+    def begin(self) -> ManyFetchReply:
+        """Start to look, and to wait."""
+        self._look(final=self.view.request.max_wait_ms <= 0 or self.view.is_empty)
+        self._start_timer()
+        self.view.watch(self)
+        return self
+
+    async def first_look(self) -> None:
+        """Wait until it is answered, or waits for records. Raises what a look raises."""
+        if self._task is not None:
+            await self._task
+
+    def _look(self, *, final: bool) -> None:
+        self._must_answer |= final
+        if self._task is None and not self.done:
+            self._task = asyncio.get_running_loop().create_task(self._look_in_turns())
+
+    def settle(self) -> None:
+        if self._again is None and self._task is None and not self.done:
+            wait_s = len(self.view.wants) * AGAIN_S_A_PARTITION
+            self._again = asyncio.get_running_loop().call_later(wait_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._look(final=False)
+
+    def _time_out(self) -> None:
+        self._look(final=True)
+
+    def _release(self) -> None:
+        super()._release()
+        self.view.broker.long_work.unpark(self._parked)
+        self._parked = 0
+
+    async def _look_in_turns(self) -> None:
+        while True:
+            must_answer = self._must_answer
+            rows, is_enough = await self._look_at_all()
+            if must_answer or is_enough or not self._may_wait():
+                self._finish(await self._answer(rows))
+                return
+            if not self.view.is_watching:
+                self.view.watch(self)
+            if not self._must_answer:
+                self._task = None
+                return
+
+    def _may_wait(self) -> bool:
+        if not self._parked and not self.view.broker.long_work.park(len(self.view.wants)):
+            return False
+        self._parked = len(self.view.wants)
+        return True
+
+    async def _look_at_all(self) -> tuple[list[tuple[Want, PartitionData]], bool]:
+        """All rows, and whether they are worth an answer."""
+        view = self.view
+        limit_bytes = min(view.request.max_bytes, view.broker.config.fetch_max_bytes)
+        total_bytes, has_news = 0, False
+        rows = []
+        view.forget_leaders()
+        async for want in Turns(view.broker.long_work).through(view.wants):
+            row, cold, is_urgent = view.look(want, limit_bytes - total_bytes, is_first=total_bytes == 0)
+            if cold is not None:
+                await self._read_cold(want, cold, want.max_bytes)
+                row, _, is_urgent = view.look(want, limit_bytes - total_bytes, is_first=total_bytes == 0)
+            rows.append((want, row))
+            has_news = has_news or is_urgent
+            total_bytes += len(row.records or b"")
+        view.cold.clear()
+        return rows, has_news or total_bytes >= view.request.min_bytes
+
+    async def _answer(self, rows: list[tuple[Want, PartitionData]]) -> Any:
+        view, work, version = self.view, self.view.broker.long_work, self.view.call.version
+        whole = Response(session_id=0 if view.session is None else view.session.id, responses=[])
+        topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+        for some in slices(rows):
+            part = view.respond(list(some))
+            for topic in part.responses:
+                known = topics.setdefault((topic.topic, topic.topic_id), topic)
+                if known is not topic:
+                    known.partitions += topic.partitions
+            whole.node_endpoints = part.node_endpoints
+            await work.turn()
+        whole.responses = list(topics.values())
+        if len(topics) <= SLICE and sum(len(topic.partitions) for topic in whole.responses) <= SLICE:
+            return whole
+        body: list[Buffer] = list(await work.through(build_chunks_in_turns(whole, version)))
+        return FetchedMany(whole.session_id, body, version >= by_key[view.call.api_key].flexible)
+
+
+async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool) -> Reply:
+    """A Fetch that names very many partitions. Raises KafkaError as `session.resume`."""
+    wants: OrderedDict[Wanted, Want] = OrderedDict()
+    turns = Turns(broker.long_work)
+    async for topic in turns.through(request.topics):
+        for some in slices(topic.partitions):
+            name_wants(wants, topic, some, by_id, Want)
+            turns.add(len(some))
+            if len(some) == SLICE:
+                await turns.turn()
+    session, named = resume_with(broker, request, by_id, wants, is_replica=False)
+    wanted = named if session is None else list(session.wants.values())
+    request.topics = []  # not needed any more, and a parked Fetch would keep them in memory
+    reply = ManyFetchReply(ConsumerView(broker, call, request, session, wanted)).begin()
+    try:
+        await reply.first_look()
+    except asyncio.CancelledError:
+        reply.abandon()
+        raise
+    return reply

@@ -1,0 +1,222 @@
+"""The Fetch of a follower.
+
+A follower reads up to the end of the log. Its fetch offset says that it has everything below, which moves the high
+watermark and brings it into the in-sync set. Of a session, only those partitions are looked at that the fetch names or
+that have news; every COUNT_ALL_MS all of them are counted, so that an idle follower counts as caught up. v12 carries
+the epoch of the follower's last record: if the histories differ, it is told where they parted (KIP-595). v15 carries
+its broker epoch (KIP-903).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call, Reply
+from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.replication.follower.fetch_session import NAMED_MAX
+from kpybroker.replication.partition.followers import UNKNOWN, Follower
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
+from kpybroker.serving.fetch.reply import begin
+from kpybroker.serving.fetch.session import resume
+from kpybroker.serving.fetch.view import Cold, Looked, View
+from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.replication.partition.partition import Partition, Waiter
+
+NO_EPOCH = -1
+NAMED_LIMIT = 2 * NAMED_MAX
+"""The most partitions that one Fetch may name: it looks at them in one go."""
+COUNT_ALL_MS = 250
+"""How often all partitions of a session are counted: well below any replica.lag.time.max.ms."""
+
+
+class ReplicaView(View):
+    """What a follower sees of the partitions that have news for it."""
+
+    __slots__ = (
+        "_broker_epoch",
+        "_even",
+        "_is_rack_aware",
+        "_is_slowed",
+        "_is_stale",
+        "_news",
+        "_replica_id",
+        "_served",
+        "_slowed_bytes",
+        "_throttle",
+    )
+
+    def __init__(
+        self, broker: Broker, call: Call, request: Request, session: Session | None, news: News, replica_id: int
+    ) -> None:
+        super().__init__(broker, call, request, session, [])
+        self._news = news
+        self._replica_id = replica_id
+        self._broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
+        self._is_stale = UNKNOWN < self._broker_epoch < broker.hosting.epoch_of(replica_id)
+        """An earlier incarnation of the follower sent it (KIP-903)."""
+        self._even: list[ReplicaWant] = []
+        """Partitions of which the follower had everything at the last look."""
+        self._served: list[ReplicaWant] = []
+        """Partitions of which the last look found records."""
+        self._is_rack_aware = broker.hosting.is_rack_aware
+        self._throttle = broker.hosting.leading_throttle
+        self._is_slowed = False
+        """The last look left out records because of the throttle."""
+        self._slowed_bytes = 0
+        """Bytes of the last look that count for the throttle."""
+
+    def count(self, named: list[Want]) -> None:
+        """Note how far the follower has come in each partition where its history is the leader's."""
+        news, session, now_ms = self._news, self.session, self.broker.hosting.now_ms()
+        if session is not None and news.is_due(self._broker_epoch, now_ms, COUNT_ALL_MS):
+            named = list(session.wants.values())
+        for want in named:
+            assert isinstance(want, ReplicaWant)
+            want.join(news)
+            try:
+                partition, follower = self._led(want)
+                if parted(partition, want) is None:
+                    partition.fetched_by(follower, want.fetch_offset, want.log_start, self._broker_epoch)
+            except (KafkaError, Damage):
+                continue  # the row will say so
+
+    def _led(self, want: ReplicaWant) -> tuple[Partition, Follower]:
+        """Raises KafkaError: UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER for a node that is not a replica."""
+        if self._is_stale:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition = want.partition
+        if partition is None or partition.offline is not None or not partition.leads:
+            partition = want.locate(self.find(want))
+        partition.check_epoch(want.leader_epoch)
+        followers = partition.followers
+        follower = None if followers is None else followers.by_id.get(self._replica_id)
+        if follower is None:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if want.leader_epoch == NO_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+        if follower.want is not want:
+            want.belong_to(follower)
+        storage = partition.log
+        if not storage.start <= want.fetch_offset <= storage.end:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return partition, follower
+
+    def answer(self, *, final: bool) -> Response | Cold | None:
+        self._is_slowed, self._slowed_bytes = False, 0
+        self._even, self._served = [], []
+        unseen = self._news.wants
+        self.wants = list(unseen)
+        found = super().answer(final=final)
+        if isinstance(found, Response):
+            for want in (*self._even, *self._served):
+                unseen.pop(want, None)
+            if self._slowed_bytes:
+                self._throttle.count(self._slowed_bytes)
+        elif self.request.session_epoch > INITIAL_EPOCH:
+            for want in self._even:
+                assert want.partition is not None, "it was looked at"
+                storage = want.partition.log
+                if want.knows(storage.high_watermark, storage.start):
+                    unseen.pop(want, None)
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._news.wants if self.session is None else self.session.wants)
+
+    @property
+    def again_s(self) -> float | None:
+        return self._throttle.wait_ms / 1000 if self._is_slowed else None
+
+    def respond(self, rows: list[tuple[Want, PartitionData]]) -> Response:
+        for want, row in rows:
+            followers = None if want.partition is None else want.partition.followers
+            if followers is not None and self._replica_id in followers.by_id:
+                followers.by_id[self._replica_id].tell(row.high_watermark)
+        return super().respond(rows)
+
+    def hosted(self, topic: str, index: int) -> Partition:
+        return self.broker.hosting.leads(topic, index)
+
+    def look(self, want: Want, room_bytes: int, *, is_first: bool) -> Looked:
+        assert isinstance(want, ReplicaWant)
+        try:
+            partition, follower = self._led(want)
+            storage = partition.log
+            row = PartitionData(
+                partition_index=want.index,
+                high_watermark=storage.high_watermark,
+                last_stable_offset=storage.last_stable,
+                log_start_offset=storage.start,
+                aborted_transactions=None,
+                records=b"",
+                diverging_epoch=parted(partition, want),
+            )
+            if row.diverging_epoch is not None:
+                return row, None, True
+            upper = partition.committable_end
+            is_urgent = self._is_rack_aware and storage.high_watermark > follower.told_high_watermark
+            if want.fetch_offset >= upper:
+                self._even.append(want)
+                return row, None, is_urgent
+            if room_bytes <= 0 and not is_first:
+                return row, None, is_urgent
+            is_slow = self._throttle.slows(partition, self._replica_id)
+            if is_slow:
+                room_bytes = min(room_bytes, self._throttle.rate - self._slowed_bytes)
+                if room_bytes <= 0 or self._throttle.must_wait:
+                    self._is_slowed = True
+                    return row, None, is_urgent
+            records = self.cold.get(want)
+            if records is None:
+                size_bytes = max(min(want.max_bytes, room_bytes), 0)
+                records = storage.read(want.fetch_offset, size_bytes, upper=upper, min_one=is_first or is_slow)
+                if records is None:
+                    return row, partition, is_urgent
+            row.records = records if isinstance(records, bytes) else memoryview(records)
+            self._served.append(want)
+            if is_slow:
+                self._slowed_bytes += len(records)
+        except (KafkaError, Damage) as error:
+            return self.refuse(want, error)
+        return row, None, is_urgent
+
+    def upper(self, partition: Partition) -> int:
+        return partition.committable_end
+
+    def watch(self, reply: Waiter) -> None:
+        self._news.park(reply)
+
+    def unwatch(self, reply: Waiter) -> None:
+        self._news.unpark(reply)
+
+
+def parted(partition: Partition, want: ReplicaWant) -> EpochEndOffset | None:
+    """The last epoch on which both logs may agree, and its end in this log; None if the follower's log is a prefix of
+    this one. Raises OFFSET_OUT_OF_RANGE if the epoch is not known."""
+    if want.last_fetched_epoch == NO_EPOCH:
+        return None
+    epoch, end = partition.log.end_of_epoch(want.last_fetched_epoch)
+    if epoch == UNKNOWN:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch < want.last_fetched_epoch or end < want.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end)
+    return None
+
+
+def fetch_replica(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
+    """Count what the follower has, then answer at once, or park.
+
+    Raises KafkaError as `session.resume`, and MalformedFrame for more partitions than a follower names.
+    """
+    if call.is_long and sum(len(topic.partitions) for topic in request.topics) > NAMED_LIMIT:
+        raise MalformedFrame(f"the Fetch of a replica names more than {NAMED_LIMIT} partitions")
+    session, named = resume(broker, request, call.version >= 13, ReplicaWant)
+    news = News() if session is None else session.news
+    assert news is not None, "the session is a replica's"
+    view = ReplicaView(broker, call, request, session, news, replica_id)
+    view.count(named)
+    return begin(view)

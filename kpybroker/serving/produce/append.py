@@ -1,0 +1,90 @@
+"""Appending the batches of a Produce to the logs of their partitions. Refusals are per partition.
+
+The batches stay views of the receive buffer: they are queued here, and written when the read event ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kpybroker.call import Call
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.serving.produce.refusals import first_error, name_leader, refuse_partition
+from kpybroker.serving.produce.reply import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceReply, Row
+from kpybroker.storage.log.admission import ALL, NOTHING
+from kpybroker.wire.records.batch import Batch, split
+from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response, TopicProduceResponse
+
+if TYPE_CHECKING:
+    from kpybroker.broker import Broker
+    from kpybroker.replication.partition.partition import Partition
+    from kpybroker.storage.producers.transactions import Verification
+    from kpybroker.wire.codec.message import Buffer
+
+Verdicts = dict[tuple[str, int], "Verification | KafkaError"]
+"""By topic and partition: the coordinator's permission to begin a transaction there, or why not."""
+Validated = dict[int, Batch | KafkaError]
+"""By the id() of a PartitionProduceData: the validated batch to append in its place, or why it is refused."""
+ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
+BATCHES_MAX = 2
+"""How many batches of one partition to split off: one is allowed, and a second proves that there are too many."""
+ADMIN_CLIENT = "__admin_client"
+"""The client id that may produce to internal topics."""
+
+
+def admit(
+    broker: Broker, call: Call, acks: int, topic: str, index: int, records: Buffer | None
+) -> tuple[Partition, list[Batch]]:
+    """The partition to append to, and its batches. Raises KafkaError."""
+    partition = broker.hosting.leads(topic, index)
+    if records is None:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "no records were sent")
+    if partition.is_internal and call.client_id != ADMIN_CLIENT:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not produce to {topic}")
+    if acks == ACKS_ALL:
+        partition.require_in_sync(partition.log.settings.min_insync_replicas)
+    return partition, split(records, BATCHES_MAX)
+
+
+def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts, validated: Validated) -> ProduceReply:
+    """Append to every partition that accepts its batch. Raises MalformedFrame if one refuses it with acks=0."""
+    result = Response()
+    rows: list[Row] = []
+    refused = False
+    for topic in request.topic_data:
+        name = topic.name if call.version < 13 else broker.topic_name(topic.topic_id)
+        told = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+        result.responses.append(told)
+        for data in topic.partition_data:
+            records, data.records = data.records, None
+            answer = PartitionProduceResponse(index=data.index)
+            told.partition_responses.append(answer)
+            try:
+                if request.acks not in ACKS:
+                    raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+                if name is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+                may_begin = verdicts.get((name, data.index))
+                if isinstance(may_begin, KafkaError):
+                    raise may_begin
+                partition, batches = admit(broker, call, request.acks, name, data.index, records)
+                answer.log_start_offset = partition.log.start
+                known, found = NOTHING, validated.get(id(data))
+                if isinstance(found, KafkaError):
+                    raise found
+                if found is not None:
+                    known, batches = ALL, [found]
+                appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin, known=known)
+                answer.base_offset = appended.base_offset
+                answer.log_append_time_ms = appended.log_append_time_ms
+                rows.append((partition, appended.last_offset + 1, answer))
+            except KafkaError as error:
+                refuse_partition(answer, error)
+                refused = True
+                if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    name_leader(broker, call, result, name, answer)
+    if refused and request.acks == ACKS_NONE:
+        raise MalformedFrame(f"a produce with acks=0 was refused: {first_error(result)}")
+    reply = ProduceReply(request, result if request.acks != ACKS_NONE else None, rows)
+    broker.hosting.woken.append(reply)
+    return reply
