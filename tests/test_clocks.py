@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "kpybroker"
 READS_WALL_TIME = {
     "cli/checking.py": "the name of a directory that is set aside",
     "serving/produce/validation.py": "log append time, and how far a record's timestamp may be from it",
-    "handlers/produce.py": "log append time, and how far a record's timestamp may be from it",
+    "serving/produce/append.py": "log append time, and how far a record's timestamp may be from it",
+    "serving/produce/single.py": "log append time, and how far a record's timestamp may be from it",
     "serving/produce/transactional.py": "the age of a verification, which expires as producer ids do",
     "handlers/txn_offset_commit.py": "the age of a verification, which expires as producer ids do",
     "raft/log/metadata_log.py": "timestamps of batches, retention",
