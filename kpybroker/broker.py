@@ -30,12 +30,12 @@ from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.follower.fetcher import Context
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.controller_channel import ControllerChannel
-from kpybroker.replication.node.directory_reports import Assignments
-from kpybroker.replication.node.isr_proposals import Proposals
+from kpybroker.replication.node.directory_reports import DirectoryReports
+from kpybroker.replication.node.isr_proposals import IsrProposals
 from kpybroker.replication.node.lifecycle import Lifecycle
-from kpybroker.replication.node.moving import Moves
 from kpybroker.replication.node.producer_ids import ProducerIds
-from kpybroker.replication.node.replicas import Replicas, Wishes
+from kpybroker.replication.node.replica_moves import ReplicaMoves
+from kpybroker.replication.node.replicas import ReplicaCallbacks, Replicas
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.partition.sessions import Sessions
@@ -129,15 +129,15 @@ class Broker:
 
     def _replicas(self, context: Context) -> Replicas:
         asking = (self.channel, self.node_id, lambda: self.epoch)
-        assignments = Assignments(*asking)
-        moves = Moves(self.world, self.hosting, self.log_dirs, assignments, context.image)
+        reports = DirectoryReports(*asking)
+        moves = ReplicaMoves(self.world, self.hosting, self.log_dirs, reports, context.image)
         return Replicas(
             self.hosting,
             self.log_dirs,
             context,
-            Proposals(*asking),
-            assignments,
-            Wishes(self._reign_changed, self.fail, self._tell_controller),
+            IsrProposals(*asking),
+            reports,
+            ReplicaCallbacks(self._reign_changed, self.fail, self._tell_controller),
             moves,
         )
 

@@ -16,7 +16,7 @@ from kpybroker.call import Call
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take
+from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.serving.fetch.replica import fetch_replica
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     sender: int
     to: int
     life: int
-    place: Place
+    place: FetchPosition
     request: fetch.Request
 
 
@@ -174,7 +174,7 @@ class Model:
         partition = node.partition
         if partition.leads or partition.leader_id not in self.nodes:
             return
-        place = place_of(partition)
+        place = position_of(partition)
         wanted = fetch.FetchPartition(
             partition=0,
             current_leader_epoch=place.leader_epoch,
@@ -214,11 +214,11 @@ class Model:
             if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.find_the_way(node, told.asked.place)
 
-    def find_the_way(self, node: Node, place: Place) -> None:
+    def find_the_way(self, node: Node, place: FetchPosition) -> None:
         leader = self.nodes.get(node.partition.leader_id)
         if leader is None or not leader.partition.leads or leader.partition.leader_epoch != place.leader_epoch:
             return
-        if place != place_of(node.partition):
+        if place != position_of(node.partition):
             return
         if leader.partition.committable_end < place.offset:
             cut(node.partition, leader.partition.committable_end)

@@ -9,7 +9,7 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage
-from kpybroker.replication.follower.following import Place, place_of, take
+from kpybroker.replication.follower.follower_log import FetchPosition, position_of, take
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.checks.claims import Files
@@ -58,12 +58,12 @@ def row_at(offset: int, count: int) -> PartitionData:
     return PartitionData(partition_index=0, high_watermark=offset, records=memoryview(found))
 
 
-def claim_of(partition: Partition) -> Place | None:
-    """What the next fetch would say; None where there is none. As `Agenda` has it."""
+def claim_of(partition: Partition) -> FetchPosition | None:
+    """What the next fetch would say; None where there is none. As `FetchPlan` has it."""
     if partition.offline is not None:
         return None
     try:
-        return place_of(partition)
+        return position_of(partition)
     except KafkaError:
         return None
     except Damage as damage:
@@ -122,7 +122,7 @@ def test_who_is_short_of_descriptors_claims_what_it_has_and_comes_again(spare: i
         world.disk.handles_max = -1
         assert (partition.offline, partition.log.offline) == (None, None)
         followed(partition, ROWS * A_ROW, storage)
-        assert claim_of(partition) == Place(EPOCH, ROWS * A_ROW, EPOCH)
+        assert claim_of(partition) == FetchPosition(EPOCH, ROWS * A_ROW, EPOCH)
 
 
 def test_an_index_that_cannot_be_saved_takes_the_log_offline() -> None:

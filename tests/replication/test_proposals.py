@@ -12,7 +12,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.metadata.parts import PartitionImage
 from kpybroker.replication.node import isr_proposals
 from kpybroker.replication.node.controller_channel import ControllerChannel
-from kpybroker.replication.node.isr_proposals import Proposals
+from kpybroker.replication.node.isr_proposals import IsrProposals
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import by_name
@@ -78,7 +78,7 @@ def test_all_proposals_are_sent_a_few_in_a_request(
         pointing.is_leader = True
         channel = ControllerChannel(world.network, pointing, "tests")
         channel.here = controller.answer
-        proposals = Proposals(channel, NODE, lambda: 1)
+        proposals = IsrProposals(channel, NODE, lambda: 1)
         hosting.propose = proposals.propose
         now[0] += LAG_MS + 1
         for partition in hosting:

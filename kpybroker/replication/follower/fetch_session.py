@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kpybroker.replication.follower.following import Place
+from kpybroker.replication.follower.follower_log import FetchPosition
 from kpybroker.replication.partition.sessions import EPOCH_MAX, INITIAL_EPOCH
 
 NAMED_MAX = 2500
@@ -18,10 +18,10 @@ Key = tuple[bytes, int]
 """Topic id and partition."""
 
 
-class Asked(NamedTuple):
+class PartitionFetch(NamedTuple):
     """What a fetch says of one partition."""
 
-    place: Place
+    place: FetchPosition
     log_start: int
     max_bytes: int
 
@@ -32,7 +32,7 @@ class FetchSession:
     def __init__(self) -> None:
         self.id = 0
         self.epoch = INITIAL_EPOCH
-        self._told: dict[Key, Asked] = {}
+        self._told: dict[Key, PartitionFetch] = {}
         self.is_refused = False
         """The leader has no room for one, as of its last answer."""
 
@@ -42,8 +42,8 @@ class FetchSession:
         return self.epoch == INITIAL_EPOCH
 
     def news(
-        self, wanted: Mapping[Key, Asked | None], *, is_whole: bool = True
-    ) -> tuple[dict[Key, Asked], list[Key], list[Key]]:
+        self, wanted: Mapping[Key, PartitionFetch | None], *, is_whole: bool = True
+    ) -> tuple[dict[Key, PartitionFetch], list[Key], list[Key]]:
         """What the leader must be told to know all that is wanted: new or changed, not wanted any more, and what is
         left for later Fetches since there is too much of it.
 

@@ -16,9 +16,9 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
-from kpybroker.replication.follower.agenda import RETRY_MS, Agenda
+from kpybroker.replication.follower.fetch_plan import RETRY_MS, FetchPlan
 from kpybroker.replication.follower.fetch_session import Key
-from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take
+from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.throttle import Throttle
 from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
@@ -60,26 +60,26 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._poking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._agenda = Agenda(context, self._loop.time)
+        self._plan = FetchPlan(context, self._loop.time)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
     def __len__(self) -> int:
-        return len(self._agenda)
+        return len(self._plan)
 
     def follow(self, partition: Partition) -> None:
         """Fetch this partition, from now on or anew; an answer to an earlier leader epoch is dropped when it comes."""
-        self._agenda.follow(partition)
+        self._plan.follow(partition)
         self.wake()
 
     def written(self, partition: Partition) -> None:
         """It may be fetched again: a thread has written what came."""
-        self._agenda.written(partition)
+        self._plan.written(partition)
         self.wake()
 
     def leave(self, partition: Partition) -> None:
         """Do not fetch it any more."""
-        self._agenda.leave(partition)
+        self._plan.leave(partition)
 
     def wake(self) -> None:
         """Look again, also where the leader keeps a fetch that knows nothing of it."""
@@ -111,7 +111,7 @@ class Fetcher:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        self._agenda.session.end()
+        self._plan.session.end()
         if self._peer is not None:
             self._peer.close()
             self._peer = None
@@ -122,8 +122,8 @@ class Fetcher:
         failures = 0
         while True:
             self._changed.clear()
-            if not self._agenda.look():
-                await self._pause(self._agenda.next_s())
+            if not self._plan.look():
+                await self._pause(self._plan.next_s())
                 continue
             if not await self._are_safe():
                 continue  # what could not be made safe is not asked for as if it were
@@ -150,44 +150,44 @@ class Fetcher:
 
     async def _are_safe(self) -> bool:
         """What the next request claims to have is on disk, where the settings ask for that."""
-        unsynced = self._agenda.unsynced()
+        unsynced = self._plan.unsynced()
         if unsynced:
             await asyncio.gather(*(self._sync(partition) for partition in unsynced))
         return all(partition.offline is None for partition in unsynced)
 
     async def _ask(self, peer: Peer) -> Any:
         """The answer to one Fetch, None where there is nothing to take from it. Raises one of LOST."""
-        config, agenda = self._context.config(), self._agenda
-        next_s = agenda.next_s()
+        config, plan = self._context.config(), self._plan
+        next_s = plan.next_s()
         wait_ms = config.replica_fetch_wait_max_ms
         if next_s is not None:
             wait_ms = min(wait_ms, max(int(next_s * 1000), 1))
         self._is_parked = True
         try:
             async with asyncio.timeout((wait_ms + config.replica_socket_timeout_ms) / 1000):
-                told = await peer.ask("Fetch", agenda.request(wait_ms))
+                told = await peer.ask("Fetch", plan.request(wait_ms))
         finally:
             self._is_parked = False
         if told.error_code in SESSION_LOST:
-            agenda.session.end()
+            plan.session.end()
             return None
         if told.error_code:
             raise ConnectionError(f"broker {self._leader_id} refused a fetch with error code {told.error_code}")
-        agenda.session.answered(told.session_id)
+        plan.session.answered(told.session_id)
         return told
 
     async def _take_all(self, peer: Peer, told: Any) -> None:
         """What comes of an answer. Files that fail here are those of a log, which says so: no connection is lost."""
-        agenda = self._agenda
+        plan = self._plan
         lost = []
         for topic in told.responses:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
-                asked = agenda.asked(key)
-                if agenda.is_left(key):
+                asked = plan.asked(key)
+                if plan.is_left(key):
                     continue  # asked for by an earlier Fetch; a later one tells more, and what comes then is taken
                 if asked is None:
-                    agenda.session.end()  # what is dropped would not be told again
+                    plan.session.end()  # what is dropped would not be told again
                     continue
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -203,17 +203,17 @@ class Fetcher:
             if latest is not None and earliest is not None:
                 self._find_the_way(partition, place, latest, earliest)
 
-    def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> None:
-        if row.records and self._agenda.slows(partition):
+    def _take(self, key: Key, partition: Partition, place: FetchPosition, row: Any) -> None:
+        if row.records and self._plan.slows(partition):
             self._context.throttle.count(len(row.records))
         try:
             take(partition, place, row)
         except KafkaError as refusal:
-            self._agenda.delay(key, refusal)
+            self._plan.delay(key, refusal)
         except Damage as damage:
             partition.fail(str(damage))
         else:
-            self._agenda.served(key)
+            self._plan.served(key)
 
     async def _sync(self, partition: Partition) -> None:
         """What a fetch claims to have is on disk, whoever led when it came."""
@@ -238,21 +238,21 @@ class Fetcher:
             self._peer = await Peer.meet(context.network, *address, client_id=client_id)
         return self._peer
 
-    def _find_the_way(self, partition: Partition, place: Place, latest: int, earliest: int) -> None:
+    def _find_the_way(self, partition: Partition, place: FetchPosition, latest: int, earliest: int) -> None:
         """The leader's log does not reach to here, or begins later."""
         try:
-            if partition.leads or partition.offline is not None or place != place_of(partition):
+            if partition.leads or partition.offline is not None or place != position_of(partition):
                 return
             if latest < place.offset:
                 cut(partition, latest)
             elif earliest > place.offset:
                 begin_at(partition, earliest)
         except KafkaError as refusal:
-            self._agenda.delay((partition.topic_id, partition.index), refusal)
+            self._plan.delay((partition.topic_id, partition.index), refusal)
         except Damage as damage:
             partition.fail(str(damage))
 
-    async def _offset(self, peer: Peer, partition: Partition, place: Place, timestamp: int) -> int | None:
+    async def _offset(self, peer: Peer, partition: Partition, place: FetchPosition, timestamp: int) -> int | None:
         """Raises one of LOST."""
         row = list_offsets.ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=place.leader_epoch, timestamp=timestamp

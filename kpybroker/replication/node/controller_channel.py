@@ -24,7 +24,7 @@ ASKED_MAX = 1000
 """Requests under way at once; more are refused rather than queued."""
 
 
-class Address(Protocol):
+class ControllerAddress(Protocol):
     """Where the active controller listens."""
 
     @property
@@ -37,14 +37,14 @@ class Address(Protocol):
     def port(self) -> int: ...
 
 
-class Leadership(Protocol):
+class ActiveController(Protocol):
     """The quorum, as far as it says who the active controller is."""
 
     @property
     def is_leader(self) -> bool: ...
 
     @property
-    def active_controller(self) -> Address | None: ...
+    def active_controller(self) -> ControllerAddress | None: ...
 
     @property
     def why_in_vain(self) -> str | None: ...
@@ -58,7 +58,7 @@ class Leadership(Protocol):
 class ControllerChannel:
     """One connection to the active controller, made when it is needed, and made anew when the controller moves."""
 
-    def __init__(self, network: Network, quorum: Leadership, client_id: str) -> None:
+    def __init__(self, network: Network, quorum: ActiveController, client_id: str) -> None:
         self._network = network
         self._quorum = quorum
         self._client_id = client_id

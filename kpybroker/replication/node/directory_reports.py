@@ -29,7 +29,7 @@ IN_VAIN = (
 Key = tuple[bytes, int]
 
 
-class Assignments:
+class DirectoryReports:
     """Collects where replicas are, and says it. broker_epoch: of this node's registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:

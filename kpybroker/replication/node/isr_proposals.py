@@ -37,7 +37,7 @@ AGAIN = (
 """Refused for what may be different soon."""
 
 
-class Proposals:
+class IsrProposals:
     """Collects what leaders propose, and sends it. broker_epoch: of this node's registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 
-class Block(Protocol):
+class IdBlock(Protocol):
     """Consecutive ids nobody else has."""
 
     @property
@@ -19,7 +19,7 @@ class Block(Protocol):
 class ProducerIds:
     """Gives out ids; asks for the next block when the present one is used up."""
 
-    def __init__(self, allocate: Callable[[], Awaitable[Block]]) -> None:
+    def __init__(self, allocate: Callable[[], Awaitable[IdBlock]]) -> None:
         self._allocate = allocate
         self._next = 0
         self._end = 0

@@ -12,9 +12,9 @@ from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage, TopicImage
 from kpybroker.metadata.whereabouts import directory_in, epoch_of, has_partition, is_replicated, may_be_in_sync
 from kpybroker.replication.follower.fetcher import Context, Fetchers
-from kpybroker.replication.node.directory_reports import Assignments
-from kpybroker.replication.node.isr_proposals import Proposals
-from kpybroker.replication.node.moving import Moves
+from kpybroker.replication.node.directory_reports import DirectoryReports
+from kpybroker.replication.node.isr_proposals import IsrProposals
+from kpybroker.replication.node.replica_moves import ReplicaMoves
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.log_dir import LogDirectory
@@ -29,7 +29,7 @@ OPEN_RETRY_S = 0.5
 """When to open again what found no descriptor."""
 
 
-class Wishes(NamedTuple):
+class ReplicaCallbacks(NamedTuple):
     """What others do for the replicas.
 
     reign: a partition's reign here began (True) or ended (False). end: the disk has failed under what other brokers
@@ -50,16 +50,16 @@ class Replicas:
         hosting: Hosting,
         log_dirs: LogDirectories,
         context: Context,
-        proposals: Proposals,
-        assignments: Assignments,
-        wishes: Wishes,
-        moves: Moves,
+        proposals: IsrProposals,
+        reports: DirectoryReports,
+        wishes: ReplicaCallbacks,
+        moves: ReplicaMoves,
     ) -> None:
         self._hosting = hosting
         self._log_dirs = log_dirs
         self._fetchers = Fetchers(context)
         self._proposals = proposals
-        self._assignments = assignments
+        self._reports = reports
         self.moves = moves
         self._on_reign, self._on_lost, self._on_offline = wishes
         self._image = context.image
@@ -204,10 +204,10 @@ class Replicas:
         key, said = (partition.topic_id, partition.index), directory_in(image, self._hosting.node_id)
         if said == directory.id:
             self._made_anew.discard(key)
-            self._assignments.settled(*key)
+            self._reports.settled(*key)
         else:
             is_lost = key in self._made_anew and said not in (LOST, MIGRATING, UNASSIGNED)
-            self._assignments.assign(*key, LOST if is_lost else directory.id)
+            self._reports.assign(*key, LOST if is_lost else directory.id)
 
     def _directory_failed(self, directory: LogDirectory, why: str) -> None:
         """What is in a directory is offline by now: others lead it once the controller knows."""
@@ -216,7 +216,7 @@ class Replicas:
             if partition is not None and partition.log is one:
                 partition.fail(why)
                 self._fetchers.leave(partition)
-                self._assignments.settled(partition.topic_id, index)
+                self._reports.settled(partition.topic_id, index)
         self.moves.lose(directory)
         asyncio.get_running_loop().call_soon(self._hosting.flush)
         self._on_offline()
@@ -257,7 +257,7 @@ class Replicas:
         self._hosting.retire(partition.topic, partition.index)
         self._fetchers.leave(partition)
         self.moves.call_off(partition)
-        self._assignments.settled(partition.topic_id, partition.index)
+        self._reports.settled(partition.topic_id, partition.index)
         self._made_anew.discard((partition.topic_id, partition.index))
         self._log_dirs.delete_log(partition.log)
 
@@ -279,5 +279,5 @@ class Replicas:
         self._rest.clear()
         self._unopened.clear()
         self._proposals.close()
-        self._assignments.close()
+        self._reports.close()
         await self._fetchers.close()

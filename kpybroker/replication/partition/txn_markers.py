@@ -87,7 +87,7 @@ class TxnMarkers:
             partition.log.producers.check_marker(marker, transaction_version)
             return self._in_groups(index, marker, self._timeout_ms)
         end = partition.append_marker(marker, transaction_version, self._world.wall_ms())
-        committed = Committed(partition, end)
+        committed = CommitWaiter(partition, end)
         partition.when_committed(end, committed)
         return committed.within(self._timeout_ms)
 
@@ -123,7 +123,7 @@ def _in_a_logs_words(code: ErrorCode) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in COORDINATORS_WORDS else code
 
 
-class Committed:
+class CommitWaiter:
     """Waits until the high watermark of a partition has reached an offset."""
 
     def __init__(self, partition: Partition, end: int) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import directory_of
-from kpybroker.replication.node.directory_reports import Assignments
+from kpybroker.replication.node.directory_reports import DirectoryReports
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.futures import discard_future, is_too_long, open_future, replace
@@ -35,7 +35,7 @@ Key = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Move:
+class ReplicaMove:
     """A replica on its way."""
 
     partition: Partition
@@ -47,7 +47,7 @@ class Move:
     """The controller has been told where it will be."""
 
 
-class Moves:
+class ReplicaMoves:
     """`alter` and `resume` begin them, `run` brings them on."""
 
     def __init__(
@@ -55,18 +55,18 @@ class Moves:
         world: World,
         hosting: Hosting,
         log_dirs: LogDirectories,
-        assignments: Assignments,
+        reports: DirectoryReports,
         image: Callable[[], Image],
     ) -> None:
         self._world = world
         self._hosting = hosting
         self._log_dirs = log_dirs
-        self._assignments = assignments
+        self._reports = reports
         self._image = image
-        self._moves: dict[Key, Move] = {}
+        self._moves: dict[Key, ReplicaMove] = {}
         self._news = asyncio.Event()
 
-    def __iter__(self) -> Iterator[Move]:
+    def __iter__(self) -> Iterator[ReplicaMove]:
         return iter(list(self._moves.values()))
 
     def __contains__(self, partition: Partition) -> bool:
@@ -108,7 +108,7 @@ class Moves:
             future = open_future(self._world, target, partition.log, partition.log.settings)
         except Damage as damage:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from damage
-        self._moves[partition.topic, partition.index] = Move(partition, future, target)
+        self._moves[partition.topic, partition.index] = ReplicaMove(partition, future, target)
         log.info("%r moves to %s", partition, target.path)
         self._news.set()
 
@@ -133,7 +133,7 @@ class Moves:
         self._discard(key, move.target)
         source = self._log_dirs.of(partition.log)
         if move.is_told and source is not None:
-            self._assignments.assign(partition.topic_id, partition.index, source.id)
+            self._reports.assign(partition.topic_id, partition.index, source.id)
 
     def _discard(self, key: Key, target: LogDirectory) -> None:
         try:
@@ -149,11 +149,11 @@ class Moves:
                 del self._moves[key]
                 source = self._log_dirs.of(partition.log)
                 if move.is_told and source is not None:
-                    self._assignments.assign(partition.topic_id, partition.index, source.id)
+                    self._reports.assign(partition.topic_id, partition.index, source.id)
             elif directory.logs.get(key) is partition.log:
                 del self._moves[key]
                 if move.is_told:  # the controller is to know that it is where it was: others lead then
-                    self._assignments.assign(partition.topic_id, partition.index, directory.id)
+                    self._reports.assign(partition.topic_id, partition.index, directory.id)
 
     def wake(self) -> None:
         """The metadata has changed: it may say what is waited for."""
@@ -179,7 +179,7 @@ class Moves:
             except TimeoutError:
                 continue
 
-    async def _tried(self, move: Move) -> bool:
+    async def _tried(self, move: ReplicaMove) -> bool:
         partition = move.partition
         try:
             return await self._step(move)
@@ -190,7 +190,7 @@ class Moves:
             self.call_off(partition)
             return False
 
-    async def _step(self, move: Move) -> bool:
+    async def _step(self, move: ReplicaMove) -> bool:
         """Bring one on; False where it waits for something."""
         current, future = move.partition.log, move.future
         await future.until_written()
@@ -221,13 +221,13 @@ class Moves:
         directory = directory_of(self._image(), move.partition.topic, move.partition.index, self._hosting.node_id)
         if directory != move.target.id:
             move.is_told = True
-            self._assignments.assign(move.partition.topic_id, move.partition.index, move.target.id)
+            self._reports.assign(move.partition.topic_id, move.partition.index, move.target.id)
             return False
         move.is_told = True
         await future.sync(is_chore=True)
         return self._end(move)
 
-    def _is_over(self, move: Move) -> bool:
+    def _is_over(self, move: ReplicaMove) -> bool:
         return self._moves.get((move.partition.topic, move.partition.index)) is not move
 
     def _append(self, current: Log, future: Log, found: Buffer) -> None:
@@ -243,7 +243,7 @@ class Moves:
         future.advance(max(future.start, min(current.high_watermark, future.end)))
         self._hosting.moving_throttle.count(size)
 
-    def _end(self, move: Move) -> bool:
+    def _end(self, move: ReplicaMove) -> bool:
         """Copy what is missing and change over, in one step; where too much is missing, go on copying."""
         partition, future = move.partition, move.future
         current = partition.log

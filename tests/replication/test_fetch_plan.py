@@ -9,7 +9,7 @@ import pytest
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.metadata.image import Image, PartitionImage
 from kpybroker.replication.follower import fetch_session
-from kpybroker.replication.follower.agenda import WITHOUT_SESSION_MS, Agenda
+from kpybroker.replication.follower.fetch_plan import WITHOUT_SESSION_MS, FetchPlan
 from kpybroker.replication.follower.fetcher import Context
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.storage.log.log import Log
@@ -22,18 +22,18 @@ TOPIC_ID = bytes(15) + b"\1"
 COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
 
 
-def following(world: RealWorld, directory: Path) -> Agenda:
+def following(world: RealWorld, directory: Path) -> FetchPlan:
     """Of COUNT empty partitions."""
     hosting, config = Hosting(FOLLOWER), BrokerConfig.parse({})
     hosting.now_ms = lambda: NOW_MS
     context = Context(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
-    agenda = Agenda(context, lambda: 0.0)
+    plan = FetchPlan(context, lambda: 0.0)
     for index in range(COUNT):
         storage = Log.open(world, str(directory / f"t-{index}"), "t", index, LogSettings(), clean=False)
         partition = hosting.host("t", TOPIC_ID, index, storage)
         partition.become(PartitionImage(LEADER, 0, 0, (LEADER, FOLLOWER), (LEADER, FOLLOWER)))
-        agenda.follow(partition)
-    return agenda
+        plan.follow(partition)
+    return plan
 
 
 def named(request: fetch.Request) -> list[int]:
@@ -45,11 +45,11 @@ def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
     session_id: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
-    agenda = following(RealWorld(1), tmp_path)
+    plan = following(RealWorld(1), tmp_path)
     told: list[list[int]] = []
     for number in range(3):
-        assert agenda.look()
-        request = agenda.request(WAIT_MS)
+        assert plan.look()
+        request = plan.request(WAIT_MS)
         told.append(named(request))
         if not session_id:
             assert request.max_wait_ms == (WITHOUT_SESSION_MS if number else 0), "one does not chase the other"
@@ -57,10 +57,10 @@ def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
         if session_id:
             assert request.max_wait_ms == (0 if left else WAIT_MS), "the leader does not park what others wait for"
         for index in left:
-            assert agenda.is_left((TOPIC_ID, index))
+            assert plan.is_left((TOPIC_ID, index))
             if not session_id:
-                assert agenda.asked((TOPIC_ID, index)) is None, "what comes of it was not asked for by this Fetch"
-        agenda.session.answered(session_id)
+                assert plan.asked((TOPIC_ID, index)) is None, "what comes of it was not asked for by this Fetch"
+        plan.session.answered(session_id)
     assert told[:2] == [[0, 1], [2, 3]]
     assert 4 in told[2]
     assert all(len(some) <= NAMED_MAX for some in told)
@@ -71,10 +71,10 @@ def test_a_partition_may_leave_between_the_look_and_the_request(
     gone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
-    agenda = following(RealWorld(1), tmp_path)
-    assert agenda.look()
-    agenda.leave(agenda._partitions[TOPIC_ID, gone])
-    told = named(agenda.request(WAIT_MS))
-    while agenda.look() and len(told) < COUNT - 1:
-        told += named(agenda.request(WAIT_MS))
+    plan = following(RealWorld(1), tmp_path)
+    assert plan.look()
+    plan.leave(plan._partitions[TOPIC_ID, gone])
+    told = named(plan.request(WAIT_MS))
+    while plan.look() and len(told) < COUNT - 1:
+        told += named(plan.request(WAIT_MS))
     assert sorted(told) == sorted(set(range(COUNT)) - {gone})

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 NO_EPOCH = -1
 
 
-class Place(NamedTuple):
+class FetchPosition(NamedTuple):
     """Where a follower is: in which leader epoch it asks, from which offset on, after a record of which epoch."""
 
     leader_epoch: int
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     last_epoch: int
 
 
-def place_of(partition: Partition) -> Place:
+def position_of(partition: Partition) -> FetchPosition:
     """Where the partition goes on: at the end of what is written. Raises Damage; KafkaError: not now.
 
     A log whose records are of no known epoch is believed up to its high watermark only.
@@ -44,17 +44,17 @@ def place_of(partition: Partition) -> Place:
         storage.flush(wait=False)
     if storage.epochs.latest == NO_EPOCH and storage.end > storage.high_watermark:
         storage.truncate_to(storage.high_watermark)
-    return Place(partition.leader_epoch, storage.written_end, storage.epochs.latest)
+    return FetchPosition(partition.leader_epoch, storage.written_end, storage.epochs.latest)
 
 
-def take(partition: Partition, place: Place, row: PartitionData) -> bool:
+def take(partition: Partition, place: FetchPosition, row: PartitionData) -> bool:
     """Take over what the leader answered to a fetch from `place`; whether the next one will ask from elsewhere.
 
     An answer that is too late, because the leader or the log has changed, is dropped. Raises KafkaError: the row's own
     error, CORRUPT_MESSAGE; Damage: the log is offline.
     """
     storage = partition.log
-    if partition.leads or partition.offline is not None or place != place_of(partition):
+    if partition.leads or partition.offline is not None or place != position_of(partition):
         return False
     if row.error_code:
         raise KafkaError(_known(row.error_code))
@@ -144,7 +144,7 @@ def _empty(storage: Log, offset: int) -> None:
         raise storage.fail(error) from error
 
 
-def _sound(batches: list[Batch], place: Place) -> list[Batch]:
+def _sound(batches: list[Batch], place: FetchPosition) -> list[Batch]:
     """Batches in order, whole, and none of a later leader. Raises CORRUPT_MESSAGE."""
     end = batches[0].base_offset
     if batches[-1].next_offset <= place.offset:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
-from kpybroker.replication.follower.following import Place, place_of
+from kpybroker.replication.follower.fetch_session import FetchSession, Key, PartitionFetch
+from kpybroker.replication.follower.follower_log import FetchPosition, position_of
 from kpybroker.wire.rpc import fetch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ WITHOUT_SESSION_MS = 20
 names its partitions anew, and would be followed by another at once."""
 
 
-class Agenda:
+class FetchPlan:
     """The partitions of one leader. `look` finds what may be asked now, `request` says it, `asked` what was said."""
 
     def __init__(self, context: Context, now_s: Callable[[], float]) -> None:
@@ -42,7 +42,7 @@ class Agenda:
         """What something was done with since the last request."""
         self._left: frozenset[Key] = frozenset()
         """What the last request had no room for."""
-        self._ready: dict[Key, tuple[Partition, Place]] = {}
+        self._ready: dict[Key, tuple[Partition, FetchPosition]] = {}
         """What the last look found."""
         self._looked_at: list[Key] = []
         self._is_whole = False
@@ -107,7 +107,7 @@ class Agenda:
                 self._ready[key] = partition, place
         return bool(self._ready)
 
-    def _place(self, key: Key, partition: Partition, now_s: float, *, must_wait: bool) -> Place | None:
+    def _place(self, key: Key, partition: Partition, now_s: float, *, must_wait: bool) -> FetchPosition | None:
         """From where on it may be asked now."""
         if partition.offline is not None or (self._delayed and self._delayed.get(key, (0.0, 0))[0] > now_s):
             return None
@@ -115,7 +115,7 @@ class Agenda:
             self._is_slowed = True
             return None
         try:
-            place = place_of(partition)
+            place = position_of(partition)
         except KafkaError as refusal:
             self.delay(key, refusal)
             return None
@@ -182,12 +182,12 @@ class Agenda:
             ],
         )
 
-    def _asked(self, partition: Partition, place: Place) -> Asked:
+    def _asked(self, partition: Partition, place: FetchPosition) -> PartitionFetch:
         config = self._context.config()
         max_bytes = config.replica_fetch_max_bytes
         if self.slows(partition):
             max_bytes = min(max_bytes, self._context.throttle.rate)
-        return Asked(place, partition.log.start, max_bytes)
+        return PartitionFetch(place, partition.log.start, max_bytes)
 
     def slows(self, partition: Partition) -> bool:
         """Its records count for the throttle."""
@@ -195,14 +195,14 @@ class Agenda:
 
     # ---- after it
 
-    def asked(self, key: Key) -> tuple[Partition, Place] | None:
+    def asked(self, key: Key) -> tuple[Partition, FetchPosition] | None:
         """What was asked of this partition, where nothing has changed meanwhile; it will be looked at again."""
         self._touched[key] = None
         asked = self._ready.get(key)
         if asked is None or self._partitions.get(key) is not asked[0]:
             return None
         try:
-            return asked if asked[1] == place_of(asked[0]) else None
+            return asked if asked[1] == position_of(asked[0]) else None
         except (Damage, KafkaError):
             return None  # the next look meets it again, and says so
 
