@@ -17,14 +17,15 @@ from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
-from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.serving.fetch.replica import fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
 from tests.replication.deciding import NODES, Controller, Proposal
+from tests.replication.leading import Host
 
 TOPIC_ID = bytes(15) + b"\1"
 FETCH = Call(1, 17, "follower", "127.0.0.1", 1)
@@ -77,7 +78,7 @@ class Node:
     """What the handler asks of a broker, and the one partition."""
 
     node_id: int
-    hosting: Hosting
+    hosting: Host
     partition: Partition
     life: int
     known: int = 0
@@ -124,11 +125,8 @@ class Model:
         storage = Log.open(self.world, str(self.root / f"{node_id}"), "t", 0, settings, clean=False)
         storage.high_watermark = max(storage.start, min(self.checkpoints.get(node_id, 0), storage.end))
         storage.last_stable = storage.high_watermark
-        hosting = Hosting(node_id)
-        hosting.now_ms = lambda: self.now_ms
-        hosting.lag_max_ms = LAG_MS
-        hosting.may_join = self.controller.may_join
-        hosting.propose = lambda partition: self.send_proposal(node_id, partition)
+        rules = ReplicaRules(node_id, lag_max_ms=LAG_MS, now_ms=lambda: self.now_ms, may_join=self.controller.may_join)
+        hosting = Host(rules, lambda partition: self.send_proposal(node_id, partition))
         self.lives += 1
         self.nodes[node_id] = Node(node_id, hosting, hosting.host("t", TOPIC_ID, 0, storage), self.lives)
         self.nodes[node_id].known = len(self.controller.images) - 1  # it learns all that was before it registered
@@ -168,7 +166,7 @@ class Model:
             return
         same = node.partition.partition_epoch == proposal.partition_epoch
         if code == ErrorCode.INELIGIBLE_REPLICA and same:
-            node.partition.followers.proposed = None
+            node.partition.followers.withdraw()
 
     def ask(self, node: Node) -> None:
         partition = node.partition

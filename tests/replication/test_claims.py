@@ -10,8 +10,8 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage
 from kpybroker.replication.follower.follower_log import FetchPosition, position_of, take
-from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.sim.checks.claims import Files
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.files.file_pool import FilePool
@@ -20,6 +20,7 @@ from kpybroker.wire.records.batch import Record, encode_batch, split
 from kpybroker.wire.records.markers import Marker, encode_marker
 from kpybroker.wire.rpc.fetch import PartitionData
 from tests.replication.failing import CHANGES, FailingWorld
+from tests.replication.leading import Host
 from tests.storage.compacting import VirtualWorld
 
 DIRECTORY = "/data/t-0"
@@ -35,7 +36,7 @@ def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
     world.disk.mkdir("/data")
     storage = Log.open(world, DIRECTORY, "t", 0, settings, clean=True, lazy=True, pool=FilePool(2))
     storage.topic_id = bytes(15) + b"\1"
-    partition = Hosting(FOLLOWER).host("t", storage.topic_id, 0, storage)
+    partition = Host(ReplicaRules(FOLLOWER)).host("t", storage.topic_id, 0, storage)
     replicas = [LEADER, FOLLOWER]
     partition.become(
         PartitionImage(replicas=replicas, isr=replicas, leader=LEADER, leader_epoch=EPOCH, partition_epoch=0)

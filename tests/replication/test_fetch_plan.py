@@ -9,13 +9,13 @@ import pytest
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.metadata.image import Image, PartitionImage
 from kpybroker.replication.follower import fetch_session
+from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_plan import WITHOUT_SESSION_MS, FetchPlan
-from kpybroker.replication.follower.fetcher import Context
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
-from tests.replication.leading import NOW_MS
+from tests.replication.leading import NOW_MS, Host
 
 LEADER, FOLLOWER = 1, 2
 TOPIC_ID = bytes(15) + b"\1"
@@ -24,9 +24,8 @@ COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
 
 def following(world: RealWorld, directory: Path) -> FetchPlan:
     """Of COUNT empty partitions."""
-    hosting, config = Hosting(FOLLOWER), BrokerConfig.parse({})
-    hosting.now_ms = lambda: NOW_MS
-    context = Context(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
+    hosting, config = Host(ReplicaRules(FOLLOWER, now_ms=lambda: NOW_MS)), BrokerConfig.parse({})
+    context = FetcherContext(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
     plan = FetchPlan(context, lambda: 0.0)
     for index in range(COUNT):
         storage = Log.open(world, str(directory / f"t-{index}"), "t", index, LogSettings(), clean=False)

@@ -16,15 +16,15 @@ from kpybroker.metadata.image import PartitionImage
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.follower.fetch_session import FetchSession, Key, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition
-from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.serving.fetch.replica import COUNT_ALL_MS, fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
-from tests.replication.leading import NOW_MS, batch
+from tests.replication.leading import NOW_MS, Host, batch
 
 LEADER, FOLLOWER = 1, 2
 TOPIC_ID = bytes(15) + b"\1"
@@ -41,10 +41,10 @@ class Leader:
 
     def __init__(self, world: RealWorld, directory: Path) -> None:
         self.now_ms = 0
-        self.hosting = Hosting(LEADER)
-        self.hosting.now_ms = lambda: self.now_ms
-        self.sessions = Sessions(Random(1), 10, self.hosting.now)
-        self.quotas = ClientQuotas(self.config, self.hosting.now)
+        rules = ReplicaRules(LEADER, now_ms=lambda: self.now_ms)
+        self.hosting = Host(rules)
+        self.sessions = Sessions(Random(1), 10, rules.now_ms)
+        self.quotas = ClientQuotas(self.config, rules.now_ms)
         self.partitions = [self._lead(world, directory / f"t-{index}", index) for index in range(COUNT)]
 
     def _lead(self, world: RealWorld, directory: Path, index: int) -> Partition:
@@ -182,13 +182,12 @@ def test_a_fetch_that_is_given_up_wakes_nobody(world: RealWorld, tmp_path: Path)
 
 def test_who_rests_is_counted_as_caught_up(world: RealWorld, tmp_path: Path) -> None:
     leader, follower = Leader(world, tmp_path), Follower()
-    lag_ms = leader.hosting.lag_max_ms
+    lag_ms = leader.hosting.rules.lag_max_ms
     while leader.now_ms < 3 * lag_ms:
         follower.take(follower.ask(leader))
         leader.now_ms += COUNT_ALL_MS
     leader.write(3)
-    proposed: list[Partition] = []
-    leader.hosting.propose = proposed.append
+    proposed = leader.hosting.proposed
     for partition in leader.partitions:
         partition.drop_lagging()
     assert not proposed

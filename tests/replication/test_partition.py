@@ -11,8 +11,9 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.world.real import RealWorld
-from tests.replication.leading import NODE, NOW_MS, Waiting, batch, leading
+from tests.replication.leading import NODE, NOW_MS, Host, Waiting, batch, leading
 
 FSYNC = replace(LogSettings(), fsync_always=True)
 
@@ -25,8 +26,8 @@ def world() -> Iterator[RealWorld]:
 
 
 def test_nothing_is_committed_before_the_flush(world: RealWorld, tmp_path: Path) -> None:
-    one = leading(world, tmp_path)
-    hosting = one._hosting
+    hosting = Host(ReplicaRules(NODE))
+    one = leading(world, tmp_path, host=hosting)
     produce, fetch = Waiting(), Waiting()
     one.fetches[fetch] = None
     for number in range(3):
@@ -42,11 +43,11 @@ def test_nothing_is_committed_before_the_flush(world: RealWorld, tmp_path: Path)
 
 def test_with_fsync_nothing_is_committed_before_it_is_on_disk(world: RealWorld, tmp_path: Path) -> None:
     async def whole() -> None:
-        one = leading(world, tmp_path, FSYNC)
-        hosting = one._hosting
+        hosting = Host(ReplicaRules(NODE))
+        one = leading(world, tmp_path, FSYNC, host=hosting)
         waiters = [Waiting() for _ in range(20)]
         seen: list[tuple[int, int]] = []
-        one.on_advance = lambda: seen.append((one.log.high_watermark, one.log.synced_end))
+        one.on_advance(lambda: seen.append((one.log.high_watermark, one.log.synced_end)))
         for number, waiter in enumerate(waiters):
             one.append(batch(b"x"), NOW_MS)
             hosting.flush()
@@ -65,7 +66,7 @@ def test_with_fsync_nothing_is_committed_before_it_is_on_disk(world: RealWorld, 
 def test_leading_again_commits_what_is_there(world: RealWorld, tmp_path: Path) -> None:
     one = leading(world, tmp_path, epoch=4)
     one.append(batch(b"a"), NOW_MS)
-    one._hosting.flush()
+    one.flush()
     one.log.drop_files()
     again = leading(world, tmp_path, epoch=6)
     assert (again.log.end, again.log.high_watermark) == (1, 1)
@@ -91,8 +92,8 @@ def test_the_only_replica_is_never_too_few(world: RealWorld, tmp_path: Path) -> 
 
 
 def test_who_waits_is_told_when_the_partition_goes(world: RealWorld, tmp_path: Path) -> None:
-    one = leading(world, tmp_path)
-    hosting = one._hosting
+    hosting = Host(ReplicaRules(NODE))
+    one = leading(world, tmp_path, host=hosting)
     produce, fetch = Waiting(), Waiting()
     one.fetches[fetch] = None
     one.when_committed(99, produce)
@@ -108,8 +109,8 @@ def test_who_waits_is_told_when_the_partition_goes(world: RealWorld, tmp_path: P
 
 
 def test_who_leads_is_asked(world: RealWorld, tmp_path: Path) -> None:
-    one = leading(world, tmp_path)
-    hosting = one._hosting
+    hosting = Host(ReplicaRules(NODE))
+    one = leading(world, tmp_path, host=hosting)
     one.leader_id = NODE + 1
     with pytest.raises(KafkaError) as refused:
         hosting.leads("t", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from kpybroker.metadata.parts import PartitionImage
 from kpybroker.replication.node import isr_proposals
 from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.replication.node.isr_proposals import IsrProposals
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc.alter_partition import PartitionDataReply, Request, Response, TopicDataReply
 from kpybroker.world.real import RealWorld
-from tests.replication.leading import NODE
+from tests.replication.leading import NODE, Host
 from tests.replication.pointing import Pointing
 
 COUNT, AT_ONCE = 23, 5
@@ -53,10 +55,9 @@ class Controller:
         return Response(topics=[TopicDataReply(topic_id=rows[0][0], partitions=taken)])
 
 
-def leading_many(world: RealWorld, root: Path, now: list[int]) -> Hosting:
+def leading_many(world: RealWorld, root: Path, now: list[int], propose: Callable[[Partition], None]) -> Host:
     """Partitions that this node leads, with a follower that never fetches."""
-    hosting = Hosting(NODE)
-    hosting.lag_max_ms, hosting.now_ms = LAG_MS, lambda: now[0]
+    hosting = Host(ReplicaRules(NODE, lag_max_ms=LAG_MS, now_ms=lambda: now[0]), propose)
     for index in range(COUNT):
         log = Log.open(world, str(root / f"t-{index}"), "t", index, LogSettings(), clean=False)
         partition = hosting.host("t", bytes(15) + b"t", index, log)
@@ -74,12 +75,12 @@ def test_all_proposals_are_sent_a_few_in_a_request(
     world, now = RealWorld(1), [0]
 
     async def whole() -> list[list[int]]:
-        hosting, pointing, controller = leading_many(world, tmp_path, now), Pointing(), Controller(list(errors))
+        pointing, controller = Pointing(), Controller(list(errors))
         pointing.is_leader = True
         channel = ControllerChannel(world.network, pointing, "tests")
-        channel.here = controller.answer
+        channel.answer_here(controller.answer)
         proposals = IsrProposals(channel, NODE, lambda: 1)
-        hosting.propose = proposals.propose
+        hosting = leading_many(world, tmp_path, now, proposals.propose)
         now[0] += LAG_MS + 1
         for partition in hosting:
             partition.drop_lagging()

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from kpybroker.config import LogSettings
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.throttle import Throttle
+from tests.replication.leading import Host
 from tests.replication.virtual import BROKER, TOPIC, VirtualCluster, play
 
 RATE = 20_000
@@ -126,7 +127,7 @@ def test_what_passes_is_bounded_over_any_time() -> None:
 
 
 def test_without_a_rate_nobody_is_looked_at() -> None:
-    hosting = Hosting(1)
+    hosting = Host(ReplicaRules(1))
     settings = LogSettings(leader_replication_throttled_replicas=frozenset({"*"}))
     assert settings.leader_replication_throttled_replicas
     assert not hosting.leading_throttle.slows(None, 2)  # type: ignore[arg-type]

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage, KafkaError
+from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_session import FetchSession, Key, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition, position_of
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.rpc import fetch
-
-if TYPE_CHECKING:
-    from kpybroker.replication.follower.fetcher import Context
-    from kpybroker.replication.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +30,7 @@ names its partitions anew, and would be followed by another at once."""
 class FetchPlan:
     """The partitions of one leader. `look` finds what may be asked now, `request` says it, `asked` what was said."""
 
-    def __init__(self, context: Context, now_s: Callable[[], float]) -> None:
+    def __init__(self, context: FetcherContext, now_s: Callable[[], float]) -> None:
         self._context = context
         self._now_s = now_s
         self.session = FetchSession()

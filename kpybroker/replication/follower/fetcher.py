@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
+from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_plan import RETRY_MS, FetchPlan
 from kpybroker.replication.follower.fetch_session import Key
 from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.replication.partition.throttle import Throttle
 from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
-from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
 
@@ -38,21 +34,10 @@ SESSION_LOST = (
 )
 
 
-class Context(NamedTuple):
-    """What all fetchers of a broker share."""
-
-    network: Network
-    node_id: int
-    config: Callable[[], BrokerConfig]
-    broker_epoch: Callable[[], int]
-    image: Callable[[], Image]
-    throttle: Throttle
-
-
 class Fetcher:
     """Follows one leader broker. `follow` and `leave` say what; it ends with `close`."""
 
-    def __init__(self, context: Context, leader_id: int) -> None:
+    def __init__(self, context: FetcherContext, leader_id: int) -> None:
         self._context = context
         self._leader_id = leader_id
         self._peer: Peer | None = None
@@ -270,7 +255,7 @@ class Fetcher:
 class Fetchers:
     """The fetchers of a broker, by leader. `follow` moves a partition to the right one."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: FetcherContext) -> None:
         self._context = context
         self._by_leader: dict[int, Fetcher] = {}
         self._follows: dict[Partition, int] = {}

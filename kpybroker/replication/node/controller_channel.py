@@ -70,9 +70,12 @@ class ControllerChannel:
         """Of the answers that are waited for."""
         self._asked = 0
         self._closed = False
-        self.here: Callable[[str, Any], Awaitable[Any]] | None = None
-        """Answers a request on this node, for the time in which it is the active controller itself."""
+        self._here: Callable[[str, Any], Awaitable[Any]] | None = None
         quorum.on_leadership(self._leadership_changed)
+
+    def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """Give requests to `answer` while this node is the active controller itself."""
+        self._here = answer
 
     async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
         """The active controller's answer, asked again where it has moved or cannot be reached.
@@ -84,8 +87,8 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests wait for the controller already")
         self._asked += 1
         try:
-            if self._quorum.is_leader and self.here is not None:
-                answer = await self.here(name, request)
+            if self._quorum.is_leader and self._here is not None:
+                answer = await self._here(name, request)
                 if not controller_moved(answer):
                     return answer
             # a task of its own: a handler's first step runs outside of any, and time-outs need one
@@ -126,8 +129,8 @@ class ControllerChannel:
 
     async def _try(self, name: str, request: Any, try_s: float) -> Any:
         """An answer; None where nobody is known who could give it. Raises OSError, MalformedFrame, TimeoutError."""
-        if self._quorum.is_leader and self.here is not None:
-            return await self.here(name, request)
+        if self._quorum.is_leader and self._here is not None:
+            return await self._here(name, request)
         address = self._quorum.active_controller
         if address is None or self._quorum.is_leader:
             return None

@@ -130,10 +130,10 @@ class IsrProposals:
         code = row.error_code
         if code == ErrorCode.NONE:
             if row.partition_epoch == epoch:  # it was so already
-                partition.followers.proposed = None
+                partition.followers.withdraw()
             return False
         log.info("%r: the controller did not take an in-sync set: error code %d", partition, code)
         if code == ErrorCode.INELIGIBLE_REPLICA:
-            partition.followers.proposed = None
+            partition.followers.withdraw()
             return False
         return code in AGAIN

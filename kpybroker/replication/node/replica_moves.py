@@ -90,7 +90,7 @@ class ReplicaMoves:
         if partition is None:
             if key in self._hosting.offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._hosting.offline[key])
-            if not self._hosting.exists(topic, index):
+            if not self._hosting.rules.exists(topic, index):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             self._log_dirs.preferred[key] = path
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE)

@@ -10,11 +10,13 @@ from typing import NamedTuple
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage, TopicImage
-from kpybroker.metadata.whereabouts import directory_in, epoch_of, has_partition, is_replicated, may_be_in_sync
-from kpybroker.replication.follower.fetcher import Context, Fetchers
+from kpybroker.metadata.whereabouts import directory_in, is_replicated
+from kpybroker.replication.follower.context import FetcherContext
+from kpybroker.replication.follower.fetcher import Fetchers
 from kpybroker.replication.node.directory_reports import DirectoryReports
 from kpybroker.replication.node.isr_proposals import IsrProposals
 from kpybroker.replication.node.replica_moves import ReplicaMoves
+from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.log_dir import LogDirectory
@@ -48,14 +50,16 @@ class Replicas:
     def __init__(
         self,
         hosting: Hosting,
+        queue: FlushQueue,
         log_dirs: LogDirectories,
-        context: Context,
+        context: FetcherContext,
         proposals: IsrProposals,
         reports: DirectoryReports,
         wishes: ReplicaCallbacks,
         moves: ReplicaMoves,
     ) -> None:
         self._hosting = hosting
+        self._queue = queue
         self._log_dirs = log_dirs
         self._fetchers = Fetchers(context)
         self._proposals = proposals
@@ -82,13 +86,11 @@ class Replicas:
         Until then it may show what the one before led. To lead that in the same epoch, with a log that a crash may have
         cut, would let followers cut theirs: so only what nobody else has is led before.
         """
-        hosting.tell(self._fetchers.written)
-        hosting.propose = proposals.propose
-        hosting.is_rack_aware = context.config().is_rack_aware
-        hosting.lag_max_ms = context.config().replica_lag_time_max_ms
-        hosting.may_join = lambda *who: may_be_in_sync(context.image(), *who)
-        hosting.epoch_of = lambda node_id: epoch_of(context.image(), node_id)
-        hosting.exists = lambda *place: has_partition(context.image(), *place)
+        hosting.events.on_written(self._fetchers.written)
+
+    def register(self) -> None:
+        """The metadata shows this incarnation of the broker: it may lead and follow as the metadata says."""
+        self.is_registered = True
 
     def host(self, topic: TopicImage, settings: LogSettings, begin: int = 0) -> None:
         """Host what this broker has of a topic, and let go what it has no more: of all partitions from `begin` on.
@@ -140,7 +142,7 @@ class Replicas:
             elif self._room:
                 self.host(topic, settings, begin)
         if rest:
-            self._hosting.flush()
+            self._queue.flush()
         if not self._rest and self._hosted is not None:
             self._hosted.set_result(None)
             self._hosted = None
@@ -191,7 +193,7 @@ class Replicas:
             topic = self._image().topics.get(name)
             if topic is not None:
                 self.host(topic, settings)
-        self._hosting.flush()
+        self._queue.flush()
 
     def _tell_place(self, partition: Partition, image: PartitionImage) -> None:
         """Let the controller know in which directory a replica is, where the metadata says otherwise.
@@ -218,7 +220,7 @@ class Replicas:
                 self._fetchers.leave(partition)
                 self._reports.settled(partition.topic_id, index)
         self.moves.lose(directory)
-        asyncio.get_running_loop().call_soon(self._hosting.flush)
+        asyncio.get_running_loop().call_soon(self._queue.flush)
         self._on_offline()
 
     def _disk_failed(self, topic: str, index: int, why: str) -> None:
@@ -268,11 +270,11 @@ class Replicas:
     async def watch_followers(self) -> None:
         """Look, twice within replica.lag.time.max.ms, who has fallen behind. Until cancelled."""
         while True:
-            await asyncio.sleep(max(self._hosting.lag_max_ms / 2000, 0.001))
+            await asyncio.sleep(max(self._hosting.rules.lag_max_ms / 2000, 0.001))
             for partition in self._hosting:
                 if partition.followers is not None:
                     partition.drop_lagging()
-            self._hosting.flush()
+            self._queue.flush()
 
     async def close(self) -> None:
         """Neither fetch nor propose any more."""

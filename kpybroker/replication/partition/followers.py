@@ -7,14 +7,11 @@ min.insync.replicas asks (KIP-966). Times are milliseconds of the loop's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from typing import Any
 
-from kpybroker.replication.partition.sessions import NEVER_MS
-
-if TYPE_CHECKING:
-    from kpybroker.replication.partition.partition import Waiter
-    from kpybroker.replication.partition.sessions import ReplicaWant
+from kpybroker.replication.partition.flush_queue import Waiter
+from kpybroker.replication.partition.news import NEVER_MS, News
 
 UNKNOWN = -1
 """A log end, or a broker's epoch, that nobody has told."""
@@ -30,6 +27,7 @@ class Follower:
         "caught_up_ms",
         "log_end",
         "log_start",
+        "news",
         "node_id",
         "told_high_watermark",
         "want",
@@ -46,8 +44,9 @@ class Follower:
         self._end_at_fetch = 0
         self.told_high_watermark = UNKNOWN
         """The one that the last answer to it had."""
-        self.want: ReplicaWant | None = None
-        """This partition's place in its session."""
+        self.news: News[Any] | None = None
+        """Of its fetch session, where the partition is `want`."""
+        self.want: Hashable = None
 
     def fetched(self, offset: int, log_start: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         """It asks from `offset` on: it has all below. What it had reached by its fetch before counts for that time."""
@@ -62,9 +61,14 @@ class Follower:
         """A response tells it this high watermark."""
         self.told_high_watermark = high_watermark
 
-    def ask_by(self, want: ReplicaWant | None) -> None:
-        """Its session asks for this partition by `want` from now on; None: no session does."""
-        self.want = want
+    def attach(self, news: News[Any], want: Hashable) -> None:
+        """Its session asks for this partition by `want`: note changes in the session's news."""
+        self.news, self.want = news, want
+
+    def detach(self, want: Hashable) -> None:
+        """Its session no longer asks by `want`."""
+        if self.want is want:
+            self.news = self.want = None
 
     def is_caught_up(self, leader_end: int, lag_max_ms: int, now_ms: int) -> bool:
         """It has everything, or had within replica.lag.time.max.ms."""
@@ -104,19 +108,28 @@ class Followers:
     def note(self) -> None:
         """There is something to tell: the followers' next fetches look here."""
         for follower in self.by_id.values():
-            want = follower.want
-            if want is not None:
-                want.news.wants[want] = None
+            news = follower.news
+            if news is not None:
+                news.wants[follower.want] = None
 
-    def wake(self, woken: list[Waiter]) -> None:
-        """There is something to tell at once: who is parked looks here now."""
+    def wake(self, woken: list[Waiter], end: int = UNKNOWN) -> None:
+        """There is something to tell at once, such as a log end: who is parked looks here now."""
+        if end > self.woken_at:
+            self.woken_at = end
         for follower in self.by_id.values():
-            want = follower.want
-            if want is not None:
-                news = want.news
-                news.wants[want] = None
+            news = follower.news
+            if news is not None:
+                news.wants[follower.want] = None
                 if news.waiter is not None:
                     woken.append(news.waiter)
+
+    def propose(self, isr: tuple[int, ...]) -> None:
+        """Ask the controller for this set; it counts until the metadata answers, or `withdraw`."""
+        self.proposed = isr
+
+    def withdraw(self) -> None:
+        """The proposal was certainly not taken, or changes nothing."""
+        self.proposed = None
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:

@@ -10,20 +10,18 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition.followers import Follower
+from kpybroker.replication.partition.news import News
+from kpybroker.replication.partition.partition import Partition
 
-if TYPE_CHECKING:
-    from kpybroker.replication.partition.followers import Follower
-    from kpybroker.replication.partition.partition import Partition, Waiter
-
-Found = TypeVar("Found", "Partition", None)
+Found = TypeVar("Found", Partition, None)
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
-NEVER_MS = -(1 << 62)
 EVICTION_MS = 120_000
 """KIP-227's min.incremental.fetch.session.eviction.ms, which Apache Kafka has as a constant."""
 
@@ -90,37 +88,6 @@ class Want:
         """The session does not hold it any more."""
 
 
-class News:
-    """The part of a follower's session that its next Fetch must look at."""
-
-    __slots__ = ("broker_epoch", "counted_ms", "waiter", "wants")
-
-    def __init__(self) -> None:
-        self.wants: dict[ReplicaWant, None] = {}
-        """Named by the follower, changed since they were looked at, or not told to the end."""
-        self.waiter: Waiter | None = None
-        """The parked Fetch."""
-        self.counted_ms = NEVER_MS
-        """When all partitions were looked at last; `broker_epoch` is the follower's by then."""
-        self.broker_epoch = -1
-
-    def is_due(self, broker_epoch: int, now_ms: int, every_ms: int) -> bool:
-        """Whether all partitions are to be counted now; they are then counted as of now."""
-        if broker_epoch == self.broker_epoch and now_ms - self.counted_ms < every_ms:
-            return False
-        self.broker_epoch, self.counted_ms = broker_epoch, now_ms
-        return True
-
-    def park(self, waiter: Waiter) -> None:
-        """Settle this Fetch when there is news."""
-        self.waiter = waiter
-
-    def unpark(self, waiter: Waiter) -> None:
-        """This Fetch waits no more; another one may."""
-        if self.waiter is waiter:
-            self.waiter = None
-
-
 class ReplicaWant(Want):
     """What a follower asks, and what it tells of its own log by it."""
 
@@ -128,7 +95,7 @@ class ReplicaWant(Want):
 
     last_fetched_epoch: int
     log_start: int
-    news: News
+    news: News[ReplicaWant]
 
     def __init__(
         self, topic: str | None, topic_id: bytes, index: int, fetch_offset: int, max_bytes: int, leader_epoch: int
@@ -141,7 +108,7 @@ class ReplicaWant(Want):
         """Note what the fetch says of the follower's log."""
         self.last_fetched_epoch, self.log_start = last_fetched_epoch, log_start
 
-    def join(self, news: News) -> None:
+    def join(self, news: News[ReplicaWant]) -> None:
         """The session's next Fetch must look at it."""
         self.news = news
         news.wants[self] = None
@@ -149,12 +116,12 @@ class ReplicaWant(Want):
     def belong_to(self, follower: Follower) -> None:
         """It is this follower that asks; news of the partition are its own."""
         self.follower = follower
-        follower.ask_by(self)
+        follower.attach(self.news, self)
 
     def leave(self) -> None:
         self.news.wants.pop(self, None)
-        if self.follower is not None and self.follower.want is self:
-            self.follower.ask_by(None)
+        if self.follower is not None:
+            self.follower.detach(self)
 
     def renew(self, want: Want) -> None:
         assert isinstance(want, ReplicaWant), "a session is a consumer's or a replica's"
@@ -186,7 +153,7 @@ class Session:
         self.epoch = 1
         self.by_id = by_id
         self.wants = wants
-        self.news: News | None = News() if is_replica else None
+        self.news: News[ReplicaWant] | None = News() if is_replica else None
         self.begun_ms = self.used_ms = now_ms
         self.rank: Rank = (is_replica, len(wants), session_id)
         """As it was when the session was used last."""

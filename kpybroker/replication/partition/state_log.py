@@ -66,7 +66,7 @@ class PartitionLog:
         return self._partition.log.high_watermark
 
     def on_committed(self, callback: Callable[[], None]) -> None:
-        self._partition.on_advance = callback
+        self._partition.on_advance(callback)
 
     def append(self, records: Sequence[Stored]) -> int:
         """Append as one batch, or one for each transaction, and write. Raises NOT_ENOUGH_REPLICAS, NOT_COORDINATOR

@@ -9,11 +9,9 @@ and one response over it. Kafka counts throttled replicas that are in sync too; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kpybroker.config import LogSettings
-    from kpybroker.replication.partition.partition import Partition
+from kpybroker.config import LogSettings
+from kpybroker.replication.partition.partition import Partition
 
 ALL = "*"
 NO_RATE = (1 << 63) - 1

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.records.markers import Marker
@@ -42,11 +43,13 @@ class TxnMarkers:
     def __init__(
         self,
         hosting: Hosting,
+        queue: FlushQueue,
         world: World,
         timeout_ms: int,
         in_groups: Callable[[int, Marker, int], asyncio.Future[None]],
     ) -> None:
         self._hosting = hosting
+        self._queue = queue
         self._world = world
         self._timeout_ms = timeout_ms
         self._in_groups = in_groups
@@ -68,9 +71,9 @@ class TxnMarkers:
             except KafkaError as refusal:
                 result.error_code = _in_a_logs_words(refusal.code)
             if number % MARKERS_A_TURN == 0:
-                self._hosting.flush()
+                self._queue.flush()
                 await asyncio.sleep(0)
-        self._hosting.flush()
+        self._queue.flush()
         for result, committed in waiting:
             try:
                 await committed

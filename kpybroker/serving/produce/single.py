@@ -67,7 +67,7 @@ def append_one(
         )
     else:
         reply = _with_append_time(request, partition, appended)
-    broker.hosting.woken.append(reply)
+    broker.flush_queue.woken.append(reply)
     return reply
 
 
