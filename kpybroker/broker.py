@@ -34,7 +34,6 @@ from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.replication.node.replicas import ReplicaCallbacks
 from kpybroker.replication.node.replication import Replication
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS, Partition
-from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.storage.dirs.directory import Directory, random_id
@@ -86,10 +85,8 @@ class Broker:
         callbacks = ReplicaCallbacks(self._reign_changed, self.fail, self._tell_controller)
         replication = Replication(world, log_dirs, self.channel, *now, callbacks)
         self.flush_queue, self.hosting = replication.flush_queue, replication.hosting
-        self.replicas = replication.replicas
-        now_ms = replication.rules.now_ms
-        self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots, now_ms)
-        self.quotas = ClientQuotas(config, now_ms)
+        self.replicas, self.sessions = replication.replicas, replication.sessions
+        self.quotas = ClientQuotas(config, replication.rules.now_ms)
         self._heartbeats = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}-heartbeat")
         self.lifecycle: Lifecycle | None = None
         self.groups = GroupCoordinator(

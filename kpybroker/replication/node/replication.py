@@ -16,12 +16,13 @@ from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition_events import PartitionEvents
 from kpybroker.replication.partition.replica_rules import ReplicaRules
+from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.world import World
 
 
 class Replication:
-    """What a broker needs of it: the flush queue, the partitions, and the replicas that follow the metadata.
+    """The flush queue, the hosted partitions, fetch sessions, and the replicas that follow the metadata.
 
     channel: the way to the active controller. config, epoch, image: the broker's at the time of the call.
     """
@@ -37,10 +38,12 @@ class Replication:
         callbacks: ReplicaCallbacks,
     ) -> None:
         node_id = config().node_id
-        self.rules = ReplicaRules.of(config(), image)
+        self.rules = rules = ReplicaRules.of(config(), image)
         self.flush_queue = FlushQueue()
         proposals = IsrProposals(channel, node_id, epoch)
-        self.hosting = Hosting(self.rules, self.flush_queue, PartitionEvents(proposals.propose))
+        self.hosting = Hosting(rules, self.flush_queue, PartitionEvents(proposals.propose))
+        slots = config().max_incremental_fetch_session_cache_slots
+        self.sessions = Sessions(world.random, slots, rules.now_ms)
         context = FetcherContext(world.network, node_id, config, epoch, image, self.hosting.following_throttle)
         reports = DirectoryReports(channel, node_id, epoch)
         moves = ReplicaMoves(world, self.hosting, log_dirs, reports, image)
