@@ -137,8 +137,8 @@ def test_an_unclean_leader_and_what_the_others_cut(caplog: pytest.LogCaptureFixt
         assert len(logs) == 1
 
     play(scene, 6, voters=APART)
-    assert [line for line in caplog.messages if " is cut from " in line] == [
-        "t-0 is cut from 3 to 1: its leader has another history"
+    assert [line for line in caplog.messages if " is truncated from " in line] == [
+        "t-0 is truncated from 3 to 1: its leader has another history"
     ]
 
 

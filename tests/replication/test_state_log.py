@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Stored
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.replication.partition.state_log import RECORDS_A_TURN, TOLD_LIMIT, WRITE_LIMIT_BYTES, PartitionLog
+from kpybroker.replication.partition.state_log import LOGGED_LIMIT, RECORDS_A_TURN, WRITE_LIMIT_BYTES, PartitionLog
 from kpybroker.wire.records.batch import encode_batch, split, with_body
 from kpybroker.wire.records.compression import Codec
 from kpybroker.world.real import RealWorld
@@ -114,15 +114,15 @@ def test_batches_that_cannot_be_read_are_passed_over_and_named(
     """Their CRC is sound: somebody meant them, and the rest of the log is as it was."""
     partition = leading(WORLD, tmp_path)
     log = PartitionLog(partition, WORLD)
-    for number in range(TOLD_LIMIT + 2):
+    for number in range(LOGGED_LIMIT + 2):
         log.append([Stored(b"k", b"%d" % number, NOW_MS)])
         good = split(encode_batch([(b"k", b"v")], timestamp_ms=NOW_MS))[0]
         partition.append([with_body(good, number % 5, b"no records", NOW_MS)], NOW_MS, client=False)
         partition.flush()
     found = asyncio.run(replayed(partition))
-    assert [value for _, _, value, _ in found] == [b"%d" % number for number in range(TOLD_LIMIT + 2)]
+    assert [value for _, _, value, _ in found] == [b"%d" % number for number in range(LOGGED_LIMIT + 2)]
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert len(told) == TOLD_LIMIT
+    assert len(told) == LOGGED_LIMIT
     assert "t-0: the batch at offset 1 " in told[0]
 
 

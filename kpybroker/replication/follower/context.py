@@ -12,7 +12,7 @@ from kpybroker.world import Network
 
 
 class FetcherContext(NamedTuple):
-    """The node, its present settings, epoch and metadata, and the throttle of what it fetches."""
+    """The node, its present settings, broker epoch and metadata, and the throttle for what it fetches."""
 
     network: Network
     node_id: int

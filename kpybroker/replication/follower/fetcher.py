@@ -1,7 +1,7 @@
 """The follower's loop: one connection to one leader broker, and one Fetch at a time for all partitions it leads.
 
-A fetch says that all below its offset is as safe here as the settings ask, so where they ask for the disk none leaves
-before it is there. A partition that is refused waits a while, the others go on.
+A Fetch claims that everything below its offset is as durable here as the settings demand. With
+`kpybroker.fsync=always` it is therefore sent after the fdatasync. A refused partition is delayed; the others go on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
 log = logging.getLogger(__name__)
 
 LOST = (OSError, MalformedFrame, TimeoutError)
-"""What may become of a request on its way; a ConnectionError is an OSError."""
+"""How a request can fail on its way; a ConnectionError is an OSError."""
 DIAL_TIMEOUT_MS = 1000
 LATEST, EARLIEST = -1, -2
 BY_ID = 13
@@ -35,7 +35,7 @@ SESSION_LOST = (
 
 
 class Fetcher:
-    """Follows one leader broker. `follow` and `leave` say what; it ends with `close`."""
+    """Fetches the partitions of one leader broker that `follow` adds, until `close`."""
 
     def __init__(self, context: FetcherContext, leader_id: int) -> None:
         self._context = context
@@ -53,39 +53,39 @@ class Fetcher:
         return len(self._plan)
 
     def follow(self, partition: Partition) -> None:
-        """Fetch this partition, from now on or anew; an answer to an earlier leader epoch is dropped when it comes."""
+        """Fetch a partition from now on; a late response for an earlier leader epoch is dropped."""
         self._plan.follow(partition)
         self.wake()
 
     def written(self, partition: Partition) -> None:
-        """It may be fetched again: a thread has written what came."""
+        """Fetch a partition again: a thread has written its records."""
         self._plan.written(partition)
         self.wake()
 
     def leave(self, partition: Partition) -> None:
-        """Do not fetch it any more."""
+        """Stop fetching a partition."""
         self._plan.leave(partition)
 
     def wake(self) -> None:
-        """Look again, also where the leader keeps a fetch that knows nothing of it."""
+        """Look for partitions to fetch; a Fetch that is parked at the leader is made to return."""
         self._changed.set()
         if self._is_parked and self._poking is None and self._peer is not None:
             self._poking = self._loop.create_task(self._poke(self._peer))
 
     async def _poke(self, peer: Peer) -> None:
-        """A parked Fetch gives way to a request of another kind behind it."""
-        await asyncio.sleep(0)  # once for all that change in this event
+        """Make a parked Fetch return: the leader ends it when a request of another kind arrives behind it."""
+        await asyncio.sleep(0)  # once for all changes of this event
         try:
             await peer.ask("OffsetForLeaderEpoch", offset_for_leader_epoch.Request(replica_id=self._context.node_id))
         except LOST:
-            return  # the fetch before it says so, too
+            return  # the parked Fetch fails in the same way
         finally:
             self._poking = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("bug in fetching from broker %d, which ends", self._leader_id, exc_info=error)
+            log.critical("bug: fetching from broker %d has stopped", self._leader_id, exc_info=error)
 
     async def close(self) -> None:
         """Stop fetching."""
@@ -110,8 +110,8 @@ class Fetcher:
             if not self._plan.look():
                 await self._pause(self._plan.next_s())
                 continue
-            if not await self._are_safe():
-                continue  # what could not be made safe is not asked for as if it were
+            if not await self._sync_claims():
+                continue  # do not claim what could not be synced
             try:
                 peer = await self._connected()
                 told = None if self._changed.is_set() else await self._ask(peer)
@@ -133,15 +133,15 @@ class Fetcher:
         except TimeoutError:
             return
 
-    async def _are_safe(self) -> bool:
-        """What the next request claims to have is on disk, where the settings ask for that."""
+    async def _sync_claims(self) -> bool:
+        """Sync what the next request claims, if the settings demand it; returns whether that succeeded."""
         unsynced = self._plan.unsynced()
         if unsynced:
             await asyncio.gather(*(self._sync(partition) for partition in unsynced))
         return all(partition.offline is None for partition in unsynced)
 
     async def _ask(self, peer: Peer) -> Any:
-        """The answer to one Fetch, None where there is nothing to take from it. Raises one of LOST."""
+        """The response to one Fetch; None if the session was lost. Raises one of LOST."""
         config, plan = self._context.config(), self._plan
         next_s = plan.next_s()
         wait_ms = config.replica_fetch_wait_max_ms
@@ -162,7 +162,7 @@ class Fetcher:
         return told
 
     async def _take_all(self, peer: Peer, told: Any) -> None:
-        """What comes of an answer. Files that fail here are those of a log, which says so: no connection is lost."""
+        """Apply a response. An error of this node's files takes its partition offline; the connection stays."""
         plan = self._plan
         lost = []
         for topic in told.responses:
@@ -170,9 +170,9 @@ class Fetcher:
                 key = (topic.topic_id, row.partition_index)
                 asked = plan.asked(key)
                 if plan.is_left(key):
-                    continue  # asked for by an earlier Fetch; a later one tells more, and what comes then is taken
+                    continue  # an earlier Fetch asked for it; the response to a later one is applied
                 if asked is None:
-                    plan.session.end()  # what is dropped would not be told again
+                    plan.session.end()  # within the session the leader would not repeat the row
                     continue
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -186,7 +186,7 @@ class Fetcher:
                 self._hang_up()
                 return
             if latest is not None and earliest is not None:
-                self._find_the_way(partition, place, latest, earliest)
+                self._move_into_range(partition, place, latest, earliest)
 
     def _take(self, key: Key, partition: Partition, place: FetchPosition, row: Any) -> None:
         if row.records and self._plan.slows(partition):
@@ -201,7 +201,7 @@ class Fetcher:
             self._plan.served(key)
 
     async def _sync(self, partition: Partition) -> None:
-        """What a fetch claims to have is on disk, whoever led when it came."""
+        """Sync a partition; on damage it goes offline."""
         try:
             await partition.log.sync()
         except Damage as damage:
@@ -217,14 +217,14 @@ class Fetcher:
         listener = context.config().inter_broker_listener_name
         address = address_for_brokers(context.image(), self._leader_id, listener)
         if address is None:
-            raise ConnectionError(f"broker {self._leader_id} is not there")
+            raise ConnectionError(f"the metadata has no address of broker {self._leader_id}")
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
             client_id = f"broker-{context.node_id}-fetcher-{self._leader_id}"
             self._peer = await Peer.meet(context.network, *address, client_id=client_id)
         return self._peer
 
-    def _find_the_way(self, partition: Partition, place: FetchPosition, latest: int, earliest: int) -> None:
-        """The leader's log does not reach to here, or begins later."""
+    def _move_into_range(self, partition: Partition, place: FetchPosition, latest: int, earliest: int) -> None:
+        """Truncate to the leader's log end, or begin anew at its log start, if the position lies outside."""
         try:
             if partition.leads or partition.offline is not None or place != position_of(partition):
                 return
@@ -238,7 +238,7 @@ class Fetcher:
             partition.fail(str(damage))
 
     async def _offset(self, peer: Peer, partition: Partition, place: FetchPosition, timestamp: int) -> int | None:
-        """Raises one of LOST."""
+        """The leader's log start or end (ListOffsets); None if it refuses. Raises one of LOST."""
         row = list_offsets.ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=place.leader_epoch, timestamp=timestamp
         )
@@ -253,7 +253,7 @@ class Fetcher:
 
 
 class Fetchers:
-    """The fetchers of a broker, by leader. `follow` moves a partition to the right one."""
+    """The fetchers of a broker, one for each leader. `follow` moves a partition to its leader's fetcher."""
 
     def __init__(self, context: FetcherContext) -> None:
         self._context = context
@@ -262,7 +262,7 @@ class Fetchers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from whoever leads it now: from nobody where that is this broker, or where nobody leads."""
+        """Fetch from the present leader; from nobody if this broker leads, or there is no leader."""
         leader_id = partition.leader_id
         known = self._follows.get(partition)
         if known is not None and known != leader_id:
@@ -276,13 +276,13 @@ class Fetchers:
         fetcher.follow(partition)
 
     def written(self, partition: Partition) -> None:
-        """A thread has written what came of it."""
+        """Fetch a partition again: a thread has written its records."""
         leader_id = self._follows.get(partition)
         if leader_id is not None:
             self._by_leader[leader_id].written(partition)
 
     def leave(self, partition: Partition) -> None:
-        """This replica leads, or is not here any more."""
+        """Stop fetching a partition: this broker leads it, or no longer hosts it."""
         leader_id = self._follows.pop(partition, None)
         if leader_id is None:
             return
@@ -295,12 +295,12 @@ class Fetchers:
             ending.add_done_callback(self._ending.discard)
 
     def wake(self) -> None:
-        """This broker has registered."""
+        """Start fetching: this broker has registered."""
         for fetcher in self._by_leader.values():
             fetcher.wake()
 
     async def close(self) -> None:
-        """Stop all."""
+        """Stop all fetchers."""
         fetchers = list(self._by_leader.values())
         self._by_leader.clear()
         self._follows.clear()

@@ -1,4 +1,4 @@
-"""The partitions this broker hosts, and the one write per partition that ends every read event."""
+"""The partitions that this broker hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kpybroker.storage.log.log import Log
 
 
 class Hosting:
-    """Partitions by name and by topic id, and what they share."""
+    """Partitions by topic name and by topic id, their rules, and the replication throttles (KIP-73)."""
 
     def __init__(self, rules: ReplicaRules, queue: FlushQueue, events: PartitionEvents[Partition]) -> None:
         self.node_id = rules.node_id
@@ -25,7 +25,7 @@ class Hosting:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self.offline: dict[tuple[str, int], str] = {}
-        """Partitions that belong here and could not be opened, and why."""
+        """Why partitions of this broker could not be opened."""
         node_id, now_ms = rules.node_id, rules.now_ms
         self.leading_throttle = Throttle(node_id, lambda it: it.leader_replication_throttled_replicas, now_ms)
         self.following_throttle = Throttle(node_id, lambda it: it.follower_replication_throttled_replicas, now_ms)
@@ -35,7 +35,7 @@ class Hosting:
         return iter(list(self._partitions.values()))
 
     def lost(self) -> Iterator[str]:
-        """Why partitions that belong here are not served: which log has failed, and how."""
+        """One line for each partition of this broker that is offline: which, and why."""
         yield from (f"{topic}-{index} is offline: {why}" for (topic, index), why in self.offline.items())
         for partition in self._partitions.values():
             why = partition.offline or partition.log.offline
@@ -43,29 +43,31 @@ class Hosting:
                 yield f"{partition.topic}-{partition.index} is offline: {why}"
 
     def limit_replication(self, config: BrokerConfig) -> None:
-        """The broker's rates, as they are now (KIP-73)."""
+        """Take over the broker's present replication rates (KIP-73)."""
         self.leading_throttle.limit(config.leader_replication_throttled_rate)
         self.following_throttle.limit(config.follower_replication_throttled_rate)
         self.moving_throttle.limit(config.replica_alter_log_dirs_io_max_bytes_per_second)
 
     def host(self, topic: str, topic_id: bytes, index: int, storage: Log) -> Partition:
+        """Add a partition with an open log; it neither leads nor follows yet."""
         self.offline.pop((topic, index), None)
         partition = Partition(self.rules, self._queue, self.events, topic, topic_id, index, storage)
         self._partitions[topic, index] = self._by_id[topic_id, index] = partition
         return partition
 
     def find(self, topic: str, index: int) -> Partition | None:
+        """The partition, led here or not; None if this broker does not have it or could not open it."""
         return self._partitions.get((topic, index))
 
     def leads_id(self, topic_id: bytes, index: int) -> Partition | None:
-        """The partition, where this broker leads it and serves it; else None, and `leads` says why."""
+        """The partition if this broker leads it and it is online; otherwise None, and `leads` raises the reason."""
         partition = self._by_id.get((topic_id, index))
         if partition is None or partition.leader_id != self.node_id or partition.offline is not None:
             return None
         return partition
 
     def leads(self, topic: str, index: int) -> Partition:
-        """The partition, where this broker leads it.
+        """The partition that this broker leads.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
         """
@@ -84,14 +86,14 @@ class Hosting:
         return partition
 
     def replica(self, topic: str, index: int) -> Partition:
-        """The partition, where this broker has it, leading or not (KIP-392). Raises as `leads` does."""
+        """The partition, led here or not (KIP-392). Raises as `leads`."""
         partition = self._partitions.get((topic, index))
         if partition is None or partition.offline is not None:
             return self.leads(topic, index)
         return partition
 
     def retire(self, topic: str, index: int) -> Partition | None:
-        """Stop hosting; the caller deletes the log."""
+        """Stop hosting a partition; the caller deletes its log."""
         self.offline.pop((topic, index), None)
         partition = self._partitions.pop((topic, index), None)
         if partition is not None:
