@@ -24,7 +24,7 @@ from kpybroker.world import World
 class Replication:
     """The flush queue, the hosted partitions, fetch sessions, and the replicas that follow the metadata.
 
-    channel: the way to the active controller. config, epoch, image: the broker's at the time of the call.
+    channel: to the active controller. config, epoch, image: return the broker's present ones.
     """
 
     def __init__(

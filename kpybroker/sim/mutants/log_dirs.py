@@ -44,7 +44,7 @@ MOVERS = (
     ),
     Mutant(
         "a future replica keeps what the current one has cut",
-        (Patch(replica_moves, "_cut_like", _does_nothing),),
+        (Patch(replica_moves, "truncate_like", _does_nothing),),
         FAULTS,
         brokers=3,
         moves=True,
