@@ -11,6 +11,7 @@ from kpybroker.metadata.image import Image, PartitionImage
 from kpybroker.replication.follower import fetch_session
 from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_plan import WITHOUT_SESSION_MS, FetchPlan
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.rpc import fetch
@@ -22,17 +23,19 @@ TOPIC_ID = bytes(15) + b"\1"
 COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
 
 
-def following(world: RealWorld, directory: Path) -> FetchPlan:
-    """Of COUNT empty partitions."""
+def following(world: RealWorld, directory: Path) -> tuple[FetchPlan, list[Partition]]:
+    """A plan that follows COUNT empty partitions, and these."""
     hosting, config = Host(ReplicaRules(FOLLOWER, now_ms=lambda: NOW_MS)), BrokerConfig.parse({})
     context = FetcherContext(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
     plan = FetchPlan(context, lambda: 0.0)
+    partitions = []
     for index in range(COUNT):
         storage = Log.open(world, str(directory / f"t-{index}"), "t", index, LogSettings(), clean=False)
         partition = hosting.host("t", TOPIC_ID, index, storage)
         partition.become(PartitionImage(LEADER, 0, 0, (LEADER, FOLLOWER), (LEADER, FOLLOWER)))
         plan.follow(partition)
-    return plan
+        partitions.append(partition)
+    return plan, partitions
 
 
 def named(request: fetch.Request) -> list[int]:
@@ -44,7 +47,7 @@ def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
     session_id: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
-    plan = following(RealWorld(1), tmp_path)
+    plan, _ = following(RealWorld(1), tmp_path)
     told: list[list[int]] = []
     for number in range(3):
         assert plan.look()
@@ -70,9 +73,9 @@ def test_a_partition_may_leave_between_the_look_and_the_request(
     gone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
-    plan = following(RealWorld(1), tmp_path)
+    plan, partitions = following(RealWorld(1), tmp_path)
     assert plan.look()
-    plan.leave(plan._partitions[TOPIC_ID, gone])
+    plan.leave(partitions[gone])
     told = named(plan.request(WAIT_MS))
     while plan.look() and len(told) < COUNT - 1:
         told += named(plan.request(WAIT_MS))

@@ -66,7 +66,7 @@ class Leader:
     @property
     def left(self) -> int:
         """How many partitions the next fetch would look at, beside those that it names."""
-        (session,) = self.sessions._sessions.values()
+        (session,) = self.sessions
         assert session.news is not None
         return len(session.news.wants)
 

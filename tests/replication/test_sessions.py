@@ -144,7 +144,7 @@ def test_a_newcomer_gets_a_slot_only_from_who_has_to_give_it_up(limit: int, step
 
 def held(sessions: Sessions) -> int:
     """Partitions, counted one by one."""
-    return sum(len(one.wants) for one in sessions._sessions.values() if one.news is None)
+    return sum(len(one.wants) for one in sessions if one.news is None)
 
 
 @settings(max_examples=300)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import TypeVar
 
@@ -208,6 +208,10 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        """Least recently used first."""
+        return iter(list(self._sessions.values()))
 
     def open(self, wants: OrderedDict[Wanted, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
         """A new session; None if there is no room, and the Fetch is then answered without a session."""
