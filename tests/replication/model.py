@@ -24,8 +24,8 @@ from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
-from tests.replication.deciding import NODES, Controller, Proposal
 from tests.replication.leading import Host
+from tests.replication.model_controller import NODES, Controller, Proposal
 
 TOPIC_ID = bytes(15) + b"\1"
 FETCH = Call(1, 17, "follower", "127.0.0.1", 1)

@@ -18,7 +18,7 @@ from kpybroker.sim.cluster.setup import CONTROLLER_PORT
 from kpybroker.wire.rpc import broker_registration as rpc
 from kpybroker.wire.rpc import unregister_broker
 from tests.replication import virtual
-from tests.replication.pointing import At, Pointing
+from tests.replication.controller_pointer import At, ControllerPointer
 from tests.replication.virtual import VirtualCluster
 
 SETTINGS = {
@@ -36,13 +36,18 @@ class Guest:
     """A broker that is nothing but its lifecycle. timeout_ms: initial.broker.registration.timeout.ms."""
 
     def __init__(
-        self, cluster: VirtualCluster, pointing: Pointing, incarnation: int = 1, timeout_ms: int = 5000, **facts: Any
+        self,
+        cluster: VirtualCluster,
+        pointer: ControllerPointer,
+        incarnation: int = 1,
+        timeout_ms: int = 5000,
+        **facts: Any,
     ) -> None:
         broker = cluster.broker(1)
         self.epochs: list[int] = []
         self.failures: list[str] = []
         self.wants_fence = False
-        self.channel = ControllerChannel(cluster.client.network, pointing, "guest")
+        self.channel = ControllerChannel(cluster.client.network, pointer, "guest")
         wanted: dict[str, Any] = {
             "broker_id": 2,
             "cluster_id": broker.cluster_id,
@@ -70,15 +75,15 @@ class Guest:
         self.channel.close()
 
 
-def play(scene: Callable[[VirtualCluster, Pointing], Awaitable[None]]) -> None:
+def play(scene: Callable[[VirtualCluster, ControllerPointer], Awaitable[None]]) -> None:
     """A scene of a guest and a cluster of one node, in virtual time."""
 
-    async def with_pointing(cluster: VirtualCluster) -> None:
-        pointing = Pointing()
-        pointing.to(AT)
-        await scene(cluster, pointing)
+    async def with_pointer(cluster: VirtualCluster) -> None:
+        pointer = ControllerPointer()
+        pointer.to(AT)
+        await scene(cluster, pointer)
 
-    virtual.play(with_pointing, 1, broker_session_timeout_ms="600")
+    virtual.play(with_pointer, 1, broker_session_timeout_ms="600")
 
 
 def is_live(cluster: VirtualCluster) -> bool:
@@ -90,8 +95,8 @@ def is_live(cluster: VirtualCluster) -> bool:
 def test_a_broker_is_fenced_at_its_wish() -> None:
     """At once, though it is heard of; and let in again when it wishes that no more. It keeps its registration."""
 
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        guest = Guest(cluster, pointing)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
         for wish in (True, False, True, False):
             guest.wants_fence = wish
@@ -105,8 +110,8 @@ def test_a_broker_is_fenced_at_its_wish() -> None:
 
 
 def test_join_and_leave() -> None:
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        guest = Guest(cluster, pointing)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
         known = cluster.broker(1).image.brokers[2]
         assert (guest.epochs, known.fenced, known.rack) == ([known.epoch], False, "r")
@@ -122,19 +127,19 @@ def test_who_starts_before_the_others_waits_for_them(monkeypatch: pytest.MonkeyP
     """That nobody can be elected now is said to those who ask, and does not end a start."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        at = pointing.active_controller
-        pointing.to(None)
-        pointing.lacks_majority = True
-        guest = Guest(cluster, pointing)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        at = pointer.active_controller
+        pointer.to(None)
+        pointer.lacks_majority = True
+        guest = Guest(cluster, pointer)
         joining = asyncio.ensure_future(guest.lifecycle.join())
         with pytest.raises(KafkaError, match="nobody leads the quorum"):
             await guest.channel.ask("BrokerRegistration", None, 5000)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not joining.done()
-        pointing.lacks_majority = False
-        pointing.to(at)
+        pointer.lacks_majority = False
+        pointer.to(at)
         await joining
         assert not cluster.broker(1).image.brokers[2].fenced
         guest.kill()
@@ -143,8 +148,8 @@ def test_who_starts_before_the_others_waits_for_them(monkeypatch: pytest.MonkeyP
 
 
 def test_who_was_unregistered_while_it_runs_registers_again() -> None:
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        guest = Guest(cluster, pointing)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
         await cluster.broker(1).channel.ask("UnregisterBroker", unregister_broker.Request(broker_id=2), 5000)
         await cluster.until(lambda: len(guest.epochs) == 2 and is_live(cluster), "it has registered again")
@@ -155,8 +160,8 @@ def test_who_was_unregistered_while_it_runs_registers_again() -> None:
 
 
 def test_a_new_incarnation_takes_over_from_one_that_was_killed() -> None:
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        first, second = (Guest(cluster, pointing, incarnation) for incarnation in (1, 2))
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        first, second = (Guest(cluster, pointer, incarnation) for incarnation in (1, 2))
         await first.lifecycle.join()
         first.kill()
         await second.lifecycle.join()
@@ -167,8 +172,8 @@ def test_a_new_incarnation_takes_over_from_one_that_was_killed() -> None:
 
 
 def test_two_nodes_with_one_id_do_not_both_stay() -> None:
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        first, second = Guest(cluster, pointing, 1), Guest(cluster, pointing, 2, timeout_ms=300)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        first, second = Guest(cluster, pointer, 1), Guest(cluster, pointer, 2, timeout_ms=300)
         await first.lifecycle.join()
         with pytest.raises(ConfigError, match=r"DUPLICATE_BROKER_REGISTRATION.*node\.id"):
             await second.lifecycle.join()
@@ -180,19 +185,19 @@ def test_two_nodes_with_one_id_do_not_both_stay() -> None:
 
 
 def test_a_broker_whose_id_was_taken_gives_up() -> None:
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        first = Guest(cluster, pointing, 1)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        first = Guest(cluster, pointer, 1)
         await first.lifecycle.join()
-        pointing.to(None)  # the first one is cut off, for longer than its session
-        second_pointing = Pointing()
-        second_pointing.to(AT)
-        second = Guest(cluster, second_pointing, 2)
+        pointer.to(None)  # the first one is cut off, for longer than its session
+        second_pointer = ControllerPointer()
+        second_pointer.to(AT)
+        second = Guest(cluster, second_pointer, 2)
         node = cluster.machines[1].node
         assert node is not None
         for connection in node.server.connections():
             connection.abort()
         await second.lifecycle.join()
-        pointing.to(AT)
+        pointer.to(AT)
         await cluster.until(lambda: bool(first.failures), "the first one gives up")
         assert "node.id" in first.failures[0]
         assert not cluster.broker(1).image.brokers[2].fenced
@@ -216,8 +221,8 @@ def test_a_broker_whose_id_was_taken_gives_up() -> None:
     ],
 )
 def test_who_is_not_welcome_is_told_why(facts: dict[str, Any], cause: str, way_out: str) -> None:
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        guest = Guest(cluster, pointing, **facts)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer, **facts)
         with pytest.raises(ConfigError, match=rf"(?s){cause}.*{way_out}"):
             await guest.lifecycle.join()
         guest.kill()
@@ -226,9 +231,9 @@ def test_who_is_not_welcome_is_told_why(facts: dict[str, Any], cause: str, way_o
 
 
 def test_without_a_controller_the_start_ends() -> None:
-    async def scene(cluster: VirtualCluster, pointing: Pointing) -> None:
-        pointing.to(None)
-        guest = Guest(cluster, pointing, timeout_ms=50)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        pointer.to(None)
+        guest = Guest(cluster, pointer, timeout_ms=50)
         with pytest.raises(ConfigError, match=r"no controller.*controller\.quorum\.voters"):
             await guest.lifecycle.join()
         guest.kill()

@@ -20,8 +20,8 @@ from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc.alter_partition import PartitionDataReply, Request, Response, TopicDataReply
 from kpybroker.world.real import RealWorld
+from tests.replication.controller_pointer import ControllerPointer
 from tests.replication.leading import NODE, Host
-from tests.replication.pointing import Pointing
 
 COUNT, AT_ONCE = 23, 5
 REPLICAS = 32
@@ -75,9 +75,9 @@ def test_all_proposals_are_sent_a_few_in_a_request(
     world, now = RealWorld(1), [0]
 
     async def whole() -> list[list[int]]:
-        pointing, controller = Pointing(), Controller(list(errors))
-        pointing.is_leader = True
-        channel = ControllerChannel(world.network, pointing, "tests")
+        pointer, controller = ControllerPointer(), Controller(list(errors))
+        pointer.is_leader = True
+        channel = ControllerChannel(world.network, pointer, "tests")
         channel.answer_here(controller.answer)
         proposals = IsrProposals(channel, NODE, lambda: 1)
         hosting = leading_many(world, tmp_path, now, proposals.propose)

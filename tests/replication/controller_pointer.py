@@ -17,7 +17,7 @@ class At(NamedTuple):
     port: int
 
 
-class Pointing:
+class ControllerPointer:
     """Says who the active controller is; `to` changes it."""
 
     def __init__(self) -> None:
