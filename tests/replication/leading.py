@@ -1,4 +1,4 @@
-"""A partition that leads, over a log in a directory of the test's own."""
+"""A partition that this node leads, with a log in a directory of the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Host(Hosting):
-    """The partitions of a node whose flush queue is at hand; `proposed` are those that proposed in-sync sets."""
+    """The partitions of a node, with its flush queue. proposed: partitions that proposed an in-sync set."""
 
     def __init__(self, rules: ReplicaRules, propose: Callable[[Partition], None] | None = None) -> None:
         self.queue = FlushQueue()
@@ -38,7 +38,7 @@ def leading(
     epoch: int = 0,
     host: Host | None = None,
 ) -> Partition:
-    """t-0 in `directory`, recovered if it is there, led by `host`, or else by a node of its own."""
+    """t-0 in `directory`, recovered if it exists, led by `host`, by default a new one."""
     storage = Log.open(world, str(directory / "t-0"), "t", 0, settings or LogSettings(), clean=False)
     partition = (host or Host(ReplicaRules(NODE))).host("t", bytes(16), 0, storage)
     partition.leader_id, partition.leader_epoch = NODE, epoch
@@ -52,7 +52,7 @@ def batch(*values: bytes) -> list[Batch]:
 
 
 class Waiting:
-    """Counts how often it was settled."""
+    """A waiter that counts how often it is settled."""
 
     def __init__(self) -> None:
         self.settled = 0

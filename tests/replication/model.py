@@ -1,4 +1,4 @@
-"""Three real replicas under a controller and a network of the test's own: any message may be late or lost.
+"""Three real replicas with a model of the controller and the network: any message may be late or lost.
 
 What is real: Partition, Followers, Log, the handler of followers' fetches, what followers do with the answers. What is
 the model's: time, messages, and a controller that decides as the real one does.
@@ -35,7 +35,7 @@ SETTINGS = replace(LogSettings(), segment_bytes=700, index_interval_bytes=100)
 
 
 class Asked(NamedTuple):
-    """A fetch on its way to a leader."""
+    """A Fetch on its way to a leader."""
 
     sender: int
     to: int
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Its answer on the way back."""
+    """The response on its way back."""
 
     asked: Asked
     row: Any
@@ -53,7 +53,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Sent:
-    """A produce with acks=all. `settle` is called as the real reply's is."""
+    """A Produce with acks=all; `settle` is called like that of the real reply."""
 
     partition: Partition
     end: int
@@ -75,14 +75,14 @@ class Sent:
 
 @dataclass
 class Node:
-    """What the handler asks of a broker, and the one partition."""
+    """A broker, as far as the Fetch needs it, with one partition."""
 
     node_id: int
     hosting: Host
     partition: Partition
     life: int
     known: int = 0
-    """How many of the controller's decisions it has heard of."""
+    """How many of the controller's decisions it knows."""
     config: BrokerConfig = CONFIG
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(CONFIG, lambda: 0))
     sessions: Any = None
@@ -96,7 +96,7 @@ class Node:
 
 @dataclass
 class Model:
-    """One run: `step` does something at random, `finish` lets everything come to rest."""
+    """One run: `step` takes a random step, `finish` lets everything come to rest."""
 
     world: RealWorld
     root: Path
@@ -110,7 +110,7 @@ class Model:
     proposals: list[Proposal] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     latest: dict[int, list[int]] = field(default_factory=dict)
-    """By leader epoch, what was answered as the latest offset, in order."""
+    """By leader epoch, the answers to ListOffsets for the latest offset, in order."""
     lives: int = 0
     checkpoints: dict[int, int] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ class Model:
         hosting = Host(rules, lambda partition: self.send_proposal(node_id, partition))
         self.lives += 1
         self.nodes[node_id] = Node(node_id, hosting, hosting.host("t", TOPIC_ID, 0, storage), self.lives)
-        self.nodes[node_id].known = len(self.controller.images) - 1  # it learns all that was before it registered
+        self.nodes[node_id].known = len(self.controller.images) - 1  # it knows every decision before its registration
         self.hear(self.nodes[node_id])
 
     def hear(self, node: Node) -> None:
@@ -139,7 +139,7 @@ class Model:
             node.hosting.flush()
 
     def crash(self, node_id: int) -> None:
-        """The process ends; what was written stays."""
+        """End the process; written data stays."""
         node = self.nodes.pop(node_id)
         if self.random.random() < 0.5:
             self.checkpoints[node_id] = node.partition.log.high_watermark
@@ -208,7 +208,7 @@ class Model:
             take(node.partition, told.asked.place, told.row)
         except KafkaError as refusal:
             if refusal.code == ErrorCode.CORRUPT_MESSAGE:
-                raise  # nothing damages bytes here
+                raise  # no bytes are damaged here
             if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.find_the_way(node, told.asked.place)
 
@@ -286,7 +286,7 @@ class Model:
             self.take_proposal(message)
 
     def disturb(self, node: Node | None) -> None:
-        """Somebody else leads, a node dies, one comes back."""
+        """Change the leader, or kill or restart a node."""
         kind = self.random.random()
         now = self.controller.now
         if kind < 0.4:
@@ -303,7 +303,7 @@ class Model:
                     break
 
     def finish(self) -> Node:
-        """Everybody is back and hears everything: the leader at rest, all in sync."""
+        """Restart every node and deliver every message, until all replicas are in sync."""
         for node_id in NODES:
             if node_id not in self.nodes:
                 self.controller.back(node_id)
@@ -315,7 +315,7 @@ class Model:
                 node.partition.drop_lagging()
                 followers = node.partition.followers
                 if node.partition.leads and followers is not None and followers.proposed is not None:
-                    self.send_proposal(node.node_id, node.partition)  # asked again until the metadata answers
+                    self.send_proposal(node.node_id, node.partition)  # proposed again until the metadata answers
                 self.ask(node)
             messages: deque[Any] = deque((*self.proposals, *self.told, *self.asked))
             self.asked, self.told, self.proposals = [], [], []

@@ -1,4 +1,4 @@
-"""The way to the active controller: it may be elsewhere, move, be silent, or not be there at all."""
+"""The channel to the active controller, which may be remote, move, not answer, or not exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def play(root: Path, scene: Play) -> None:
 
 
 async def cluster_asked(channel: ControllerChannel, **facts: Any) -> str:
-    """Whose controller answers: the cluster's id."""
+    """The id of the cluster whose controller answers."""
     told = await channel.ask(
         "DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), PATIENCE_MS, **facts
     )
@@ -53,7 +53,7 @@ def test_the_channel_follows_the_controller(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_without_a_majority_of_voters_the_cause_is_told_before_patience_ends(
+def test_without_a_majority_of_voters_a_request_fails_before_its_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 50)
@@ -71,7 +71,7 @@ def test_without_a_majority_of_voters_the_cause_is_told_before_patience_ends(
     play(tmp_path, scene)
 
 
-def test_who_asks_before_anybody_leads_waits(tmp_path: Path) -> None:
+def test_a_request_waits_until_there_is_a_leader(tmp_path: Path) -> None:
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         asked = [asyncio.ensure_future(cluster_asked(channel)) for _ in range(5)]
         for _ in range(3):
@@ -83,7 +83,7 @@ def test_who_asks_before_anybody_leads_waits(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_where_nobody_leads_the_question_ends(tmp_path: Path) -> None:
+def test_a_request_without_a_leader_times_out(tmp_path: Path) -> None:
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         for at in (None, At(9, "127.0.0.1", 1)):
             pointer.to(at)
@@ -94,7 +94,7 @@ def test_where_nobody_leads_the_question_ends(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_silent_controller_is_left_when_another_leads(tmp_path: Path) -> None:
+def test_a_request_leaves_a_silent_controller_for_the_next_leader(tmp_path: Path) -> None:
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         network = first.broker.world.network
         silent = await network.listen(asyncio.Protocol, "127.0.0.1", 0)
@@ -108,7 +108,7 @@ def test_a_silent_controller_is_left_when_another_leads(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_connection_that_ends_is_made_anew(tmp_path: Path) -> None:
+def test_a_closed_connection_is_opened_again(tmp_path: Path) -> None:
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         pointer.to(await controller_of(first))
         for _ in range(3):
@@ -119,7 +119,7 @@ def test_a_connection_that_ends_is_made_anew(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_on_the_controllers_own_node_no_connection_is_made(tmp_path: Path) -> None:
+def test_the_controllers_own_node_opens_no_connection(tmp_path: Path) -> None:
     async def scene(first: Node, *_: Any) -> None:
         assert await cluster_asked(first.broker.channel) == first.broker.cluster_id
         assert not first.server.connections()
@@ -127,7 +127,7 @@ def test_on_the_controllers_own_node_no_connection_is_made(tmp_path: Path) -> No
     play(tmp_path, scene)
 
 
-def test_a_closed_channel_answers_nobody(tmp_path: Path) -> None:
+def test_a_closed_channel_fails_its_requests(tmp_path: Path) -> None:
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         asked = asyncio.ensure_future(cluster_asked(channel))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A follower tells a leader all that it wants, a bounded number of partitions with each Fetch."""
+"""A follower names all its partitions to the leader, a bounded number with each Fetch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT, NAMED_MAX, WAIT_MS = 5, 2, 500
 
 
 def following(world: RealWorld, directory: Path) -> tuple[FetchPlan, list[Partition]]:
-    """A plan that follows COUNT empty partitions, and these."""
+    """A plan that follows COUNT empty partitions, and the partitions."""
     hosting, config = Host(ReplicaRules(FOLLOWER, now_ms=lambda: NOW_MS)), BrokerConfig.parse({})
     context = FetcherContext(world.network, FOLLOWER, lambda: config, lambda: 1, Image, hosting.following_throttle)
     plan = FetchPlan(context, lambda: 0.0)
@@ -43,7 +43,7 @@ def named(request: fetch.Request) -> list[int]:
 
 
 @pytest.mark.parametrize("session_id", [9, 0], ids=["in a session", "without one"])
-def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
+def test_partitions_without_room_in_one_fetch_are_in_the_next(
     session_id: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)
@@ -54,14 +54,18 @@ def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
         request = plan.request(WAIT_MS)
         told.append(named(request))
         if not session_id:
-            assert request.max_wait_ms == (WITHOUT_SESSION_MS if number else 0), "one does not chase the other"
+            assert request.max_wait_ms == (WITHOUT_SESSION_MS if number else 0), (
+                "without a session, Fetches do not follow at once"
+            )
         left = set(range(COUNT)) - {index for some in told for index in some}
         if session_id:
-            assert request.max_wait_ms == (0 if left else WAIT_MS), "the leader does not park what others wait for"
+            assert request.max_wait_ms == (0 if left else WAIT_MS), (
+                "the leader does not park a Fetch that others follow"
+            )
         for index in left:
             assert plan.is_left((TOPIC_ID, index))
             if not session_id:
-                assert plan.asked((TOPIC_ID, index)) is None, "what comes of it was not asked for by this Fetch"
+                assert plan.asked((TOPIC_ID, index)) is None, "this Fetch did not ask for it"
         plan.session.answered(session_id)
     assert told[:2] == [[0, 1], [2, 3]]
     assert 4 in told[2]
@@ -69,7 +73,7 @@ def test_what_one_fetch_has_no_room_for_the_next_ones_tell(
 
 
 @pytest.mark.parametrize("gone", range(COUNT))
-def test_a_partition_may_leave_between_the_look_and_the_request(
+def test_a_partition_may_leave_between_look_and_request(
     gone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_session, "NAMED_MAX", NAMED_MAX)

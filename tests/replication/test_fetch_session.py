@@ -1,4 +1,4 @@
-"""Two implementations agree: what the leader's session holds is what the follower wants, however that changed."""
+"""Both sides of a session agree: the leader has the partitions that the follower wants, after any change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WANTED = st.dictionaries(
 
 
 class Leader:
-    """The leader's side, as `handlers.fetch.resolve` drives it."""
+    """The leader's side, driven like `serving.fetch.session.resolve`."""
 
     def __init__(self, limit: int) -> None:
         self.sessions = Sessions(Random(1), limit, lambda: 0)
@@ -48,7 +48,7 @@ class Leader:
 
 
 @given(st.lists(WANTED, min_size=1, max_size=12), st.sampled_from((0, 1, 10)))
-def test_the_leader_knows_all_that_is_wanted(fetches: list[dict[Key, PartitionFetch]], limit: int) -> None:
+def test_the_leader_knows_all_wanted_partitions(fetches: list[dict[Key, PartitionFetch]], limit: int) -> None:
     leader, follower = Leader(limit), FetchSession()
     for wanted in fetches:
         leader.fetch(follower, wanted)
@@ -56,7 +56,7 @@ def test_the_leader_knows_all_that_is_wanted(fetches: list[dict[Key, PartitionFe
 
 
 @given(st.lists(st.tuples(WANTED, st.booleans()), min_size=1, max_size=12))
-def test_a_session_that_is_lost_is_begun_anew(fetches: list[tuple[dict[Key, PartitionFetch], bool]]) -> None:
+def test_a_lost_session_is_opened_again(fetches: list[tuple[dict[Key, PartitionFetch], bool]]) -> None:
     leader, follower = Leader(10), FetchSession()
     for wanted, is_lost in fetches:
         if is_lost:
@@ -83,7 +83,7 @@ def test_naming_touched_partitions_says_the_same_as_naming_all(
         before = wanted
 
 
-def test_what_has_not_changed_is_not_said_again() -> None:
+def test_unchanged_partitions_are_not_repeated() -> None:
     leader, follower = Leader(10), FetchSession()
     wanted = {(TOPIC_ID, index): PartitionFetch(FetchPosition(0, 0, 0), 0, 100) for index in range(1000)}
     leader.fetch(follower, wanted)
@@ -92,8 +92,8 @@ def test_what_has_not_changed_is_not_said_again() -> None:
 
 
 @given(st.lists(WANTED, min_size=1, max_size=12))
-def test_a_leader_that_is_told_a_little_at_a_time_knows_the_same(fetches: list[dict[Key, PartitionFetch]]) -> None:
-    """What one Fetch has no room for the next ones tell; until then the leader knows what it knew."""
+def test_partitions_named_over_several_fetches_are_the_same(fetches: list[dict[Key, PartitionFetch]]) -> None:
+    """The next Fetches name what had no room in one; until then the leader keeps what it knew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch_session, "NAMED_MAX", 2)
         leader, follower = Leader(10), FetchSession()

@@ -1,4 +1,4 @@
-"""A broker registers with a controller elsewhere, is let in, and leaves; and what it does when it is not welcome."""
+"""A broker registers with a remote controller, is unfenced and leaves; and how it handles a refusal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AT = At(1, "10.0.0.1", CONTROLLER_PORT)
 
 
 class Guest:
-    """A broker that is nothing but its lifecycle. timeout_ms: initial.broker.registration.timeout.ms."""
+    """A broker with nothing but a Lifecycle. timeout_ms: initial.broker.registration.timeout.ms."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ def play(scene: Callable[[VirtualCluster, ControllerPointer], Awaitable[None]]) 
 
 
 def is_live(cluster: VirtualCluster) -> bool:
-    """The guest is registered and not fenced, as far as the node knows."""
+    """Whether the node's metadata has the guest, unfenced."""
     known = cluster.broker(1).image.brokers.get(2)
     return known is not None and not known.fenced
 
 
-def test_a_broker_is_fenced_at_its_wish() -> None:
-    """At once, though it is heard of; and let in again when it wishes that no more. It keeps its registration."""
+def test_a_broker_is_fenced_at_its_request() -> None:
+    """At once, though its heartbeats go on; and unfenced again without the request. The registration stays."""
 
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer)
@@ -101,7 +101,7 @@ def test_a_broker_is_fenced_at_its_wish() -> None:
         for wish in (True, False, True, False):
             guest.wants_fence = wish
             guest.lifecycle.tell()
-            await cluster.until(lambda wish=wish: guest.lifecycle.fenced is wish, "it has its wish")  # type: ignore[misc]
+            await cluster.until(lambda wish=wish: guest.lifecycle.fenced is wish, "it is as requested")  # type: ignore[misc]
             assert cluster.broker(1).image.brokers[2].fenced is wish
         assert (len(guest.epochs), guest.failures) == (1, [])
         guest.kill()
@@ -123,8 +123,8 @@ def test_join_and_leave() -> None:
     play(scene)
 
 
-def test_who_starts_before_the_others_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That nobody can be elected now is said to those who ask, and does not end a start."""
+def test_a_broker_that_starts_first_waits_for_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other requests fail while nobody can be elected, but the start goes on."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
@@ -147,7 +147,7 @@ def test_who_starts_before_the_others_waits_for_them(monkeypatch: pytest.MonkeyP
     play(scene)
 
 
-def test_who_was_unregistered_while_it_runs_registers_again() -> None:
+def test_a_running_broker_that_was_unregistered_registers_again() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
@@ -159,7 +159,7 @@ def test_who_was_unregistered_while_it_runs_registers_again() -> None:
     play(scene)
 
 
-def test_a_new_incarnation_takes_over_from_one_that_was_killed() -> None:
+def test_a_new_incarnation_replaces_a_killed_one() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         first, second = (Guest(cluster, pointer, incarnation) for incarnation in (1, 2))
         await first.lifecycle.join()
@@ -171,7 +171,7 @@ def test_a_new_incarnation_takes_over_from_one_that_was_killed() -> None:
     play(scene)
 
 
-def test_two_nodes_with_one_id_do_not_both_stay() -> None:
+def test_two_nodes_with_one_id_cannot_both_register() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         first, second = Guest(cluster, pointer, 1), Guest(cluster, pointer, 2, timeout_ms=300)
         await first.lifecycle.join()
@@ -184,11 +184,11 @@ def test_two_nodes_with_one_id_do_not_both_stay() -> None:
     play(scene)
 
 
-def test_a_broker_whose_id_was_taken_gives_up() -> None:
+def test_a_broker_whose_id_was_taken_stops() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         first = Guest(cluster, pointer, 1)
         await first.lifecycle.join()
-        pointer.to(None)  # the first one is cut off, for longer than its session
+        pointer.to(None)  # the first one is cut off for longer than its session
         second_pointer = ControllerPointer()
         second_pointer.to(AT)
         second = Guest(cluster, second_pointer, 2)
@@ -220,7 +220,7 @@ def test_a_broker_whose_id_was_taken_gives_up() -> None:
         ),
     ],
 )
-def test_who_is_not_welcome_is_told_why(facts: dict[str, Any], cause: str, way_out: str) -> None:
+def test_a_refused_broker_names_the_cause_and_the_way_out(facts: dict[str, Any], cause: str, way_out: str) -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         guest = Guest(cluster, pointer, **facts)
         with pytest.raises(ConfigError, match=rf"(?s){cause}.*{way_out}"):
@@ -230,7 +230,7 @@ def test_who_is_not_welcome_is_told_why(facts: dict[str, Any], cause: str, way_o
     play(scene)
 
 
-def test_without_a_controller_the_start_ends() -> None:
+def test_a_start_without_a_controller_fails() -> None:
     async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
         pointer.to(None)
         guest = Guest(cluster, pointer, timeout_ms=50)

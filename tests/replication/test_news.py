@@ -1,4 +1,4 @@
-"""Of a follower's session only what has news is looked at, and the follower learns everything all the same."""
+"""A follower's Fetch looks only at partitions with news, and the follower still learns everything."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAIT_MS = 60_000
 
 
 class Leader:
-    """What the handler asks of a broker, and partitions with one follower."""
+    """A broker, as far as the Fetch needs it, that leads partitions with one follower."""
 
     node_id = LEADER
     config = BrokerConfig.parse({})
@@ -65,14 +65,14 @@ class Leader:
 
     @property
     def left(self) -> int:
-        """How many partitions the next fetch would look at, beside those that it names."""
+        """How many partitions the next Fetch looks at, besides those that it names."""
         (session,) = self.sessions
         assert session.news is not None
         return len(session.news.wants)
 
 
 class Follower:
-    """Takes what it is told; asks in a session."""
+    """Fetches in a session, and keeps the ends and high watermarks of the responses."""
 
     def __init__(self) -> None:
         self.session = FetchSession()
@@ -129,16 +129,14 @@ def world() -> Iterator[RealWorld]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_follower_learns_all_that_is_written_and_all_that_commits(
-    world: RealWorld, tmp_path: Path, seed: int
-) -> None:
+def test_a_follower_learns_all_records_and_high_watermarks(world: RealWorld, tmp_path: Path, seed: int) -> None:
     random, leader, follower = Random(seed), Leader(world, tmp_path), Follower()
     for _ in range(60):
         leader.now_ms += random.choice((0, 1, COUNT_ALL_MS))
         for _ in range(random.randrange(4)):
             leader.write(random.randrange(COUNT))
         follower.take(follower.ask(leader, max_bytes=random.choice((1, 10_000))))
-    leader.now_ms += 1  # too early for a look at everything: what is left is known without
+    leader.now_ms += 1  # too early to look at all partitions: the news alone must do
     for _ in range(COUNT):
         follower.take(follower.ask(leader, max_bytes=200))
     assert follower.ends == [partition.log.end for partition in leader.partitions]
@@ -147,7 +145,7 @@ def test_a_follower_learns_all_that_is_written_and_all_that_commits(
     assert leader.left == 0
 
 
-def test_a_parked_fetch_looks_where_something_was_written(world: RealWorld, tmp_path: Path) -> None:
+def test_an_append_completes_a_parked_fetch(world: RealWorld, tmp_path: Path) -> None:
     async def scene() -> None:
         leader, follower = Leader(world, tmp_path), Follower()
         follower.take(follower.ask(leader))
@@ -166,7 +164,7 @@ def test_a_parked_fetch_looks_where_something_was_written(world: RealWorld, tmp_
     asyncio.run(scene())
 
 
-def test_a_fetch_that_is_given_up_wakes_nobody(world: RealWorld, tmp_path: Path) -> None:
+def test_an_abandoned_fetch_is_not_settled(world: RealWorld, tmp_path: Path) -> None:
     async def scene() -> None:
         leader, follower = Leader(world, tmp_path), Follower()
         follower.take(follower.ask(leader))
@@ -180,7 +178,7 @@ def test_a_fetch_that_is_given_up_wakes_nobody(world: RealWorld, tmp_path: Path)
     asyncio.run(scene())
 
 
-def test_who_rests_is_counted_as_caught_up(world: RealWorld, tmp_path: Path) -> None:
+def test_an_idle_follower_counts_as_caught_up(world: RealWorld, tmp_path: Path) -> None:
     leader, follower = Leader(world, tmp_path), Follower()
     lag_ms = leader.hosting.rules.lag_max_ms
     while leader.now_ms < 3 * lag_ms:
@@ -196,7 +194,7 @@ def test_who_rests_is_counted_as_caught_up(world: RealWorld, tmp_path: Path) -> 
     assert proposed == [leader.partitions[3]]
 
 
-def test_what_a_session_forgets_is_not_looked_for(world: RealWorld, tmp_path: Path) -> None:
+def test_a_forgotten_partition_has_no_news(world: RealWorld, tmp_path: Path) -> None:
     leader, follower = Leader(world, tmp_path), Follower()
     follower.take(follower.ask(leader))
     request = fetch.Request(

@@ -1,4 +1,4 @@
-"""However much leaders propose at once, no request to the controller has more than it takes."""
+"""However many in-sync sets are proposed at once, each request to the controller is within its limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IMAGE = PartitionImage(leader=NODE, leader_epoch=0, partition_epoch=0, replicas=
 
 
 class Controller:
-    """Keeps what it is asked, and answers the first requests with these errors."""
+    """Records its requests, and answers the first ones with these errors."""
 
     def __init__(self, errors: list[ErrorCode]) -> None:
         self.errors = errors
@@ -66,10 +66,10 @@ def leading_many(world: RealWorld, root: Path, now: list[int], propose: Callable
 
 
 @pytest.mark.parametrize("errors", [[], [ErrorCode.STALE_BROKER_EPOCH]], ids=["taken", "refused once"])
-def test_all_proposals_are_sent_a_few_in_a_request(
+def test_all_proposals_are_sent_in_bounded_requests(
     errors: list[ErrorCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In their order, and none twice; those of a request that is refused again, behind the others."""
+    """In order, and none twice; those of a refused request are sent again after the others."""
     monkeypatch.setattr(isr_proposals, "AT_ONCE_MAX", AT_ONCE, raising=False)
     monkeypatch.setattr(isr_proposals, "RETRY_MS", 0)
     world, now = RealWorld(1), [0]
@@ -101,6 +101,6 @@ def test_all_proposals_are_sent_a_few_in_a_request(
     assert [index for some in asked for index in some] == everything + refused
 
 
-def test_a_request_of_proposals_is_within_its_row() -> None:
-    """Where each partition is of a topic of its own: this topic, the partition, and its replicas."""
+def test_the_largest_request_is_within_the_limit_of_the_api_table() -> None:
+    """With one topic for each partition: elements are the topics, the partitions and their replicas."""
     assert by_name["AlterPartition"].elements >= isr_proposals.AT_ONCE_MAX * (2 + REPLICAS)
