@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import KafkaError
 from kpybroker.replication.follower import fetch_session
-from kpybroker.replication.follower.fetch_session import FetchSession, Key, PartitionFetch
+from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition
-from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Session, Sessions, Want, Wanted
+from kpybroker.replication.partition.hosting import TopicIdPartition
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Session, SessionKey, Sessions, Want
 
 TOPIC_ID = b"t" * 16
 WANTED = st.dictionaries(
@@ -28,11 +29,11 @@ class Leader:
 
     def __init__(self, limit: int) -> None:
         self.sessions = Sessions(Random(1), limit, lambda: 0)
-        self.held: dict[Wanted, int] = {}
+        self.held: dict[SessionKey, int] = {}
 
-    def fetch(self, follower: FetchSession, wanted: dict[Key, PartitionFetch]) -> None:
+    def fetch(self, follower: FetchSession, wanted: dict[TopicIdPartition, PartitionFetch]) -> None:
         changed, forgotten, _ = follower.news(wanted)
-        wants: OrderedDict[Wanted, Want] = OrderedDict(
+        wants: OrderedDict[SessionKey, Want] = OrderedDict(
             (key, Want(None, TOPIC_ID, key[1], asked.place.offset, asked.max_bytes, 0))
             for key, asked in changed.items()
         )
@@ -48,7 +49,7 @@ class Leader:
 
 
 @given(st.lists(WANTED, min_size=1, max_size=12), st.sampled_from((0, 1, 10)))
-def test_the_leader_knows_all_wanted_partitions(fetches: list[dict[Key, PartitionFetch]], limit: int) -> None:
+def test_the_leader_knows_all_partitions(fetches: list[dict[TopicIdPartition, PartitionFetch]], limit: int) -> None:
     leader, follower = Leader(limit), FetchSession()
     for wanted in fetches:
         leader.fetch(follower, wanted)
@@ -56,7 +57,7 @@ def test_the_leader_knows_all_wanted_partitions(fetches: list[dict[Key, Partitio
 
 
 @given(st.lists(st.tuples(WANTED, st.booleans()), min_size=1, max_size=12))
-def test_a_lost_session_is_opened_again(fetches: list[tuple[dict[Key, PartitionFetch], bool]]) -> None:
+def test_a_lost_session_is_opened_again(fetches: list[tuple[dict[TopicIdPartition, PartitionFetch], bool]]) -> None:
     leader, follower = Leader(10), FetchSession()
     for wanted, is_lost in fetches:
         if is_lost:
@@ -71,10 +72,10 @@ def test_a_lost_session_is_opened_again(fetches: list[tuple[dict[Key, PartitionF
 
 @given(st.lists(WANTED, min_size=2, max_size=12))
 def test_naming_touched_partitions_says_the_same_as_naming_all(
-    fetches: list[dict[Key, PartitionFetch]],
+    fetches: list[dict[TopicIdPartition, PartitionFetch]],
 ) -> None:
     whole, touched = FetchSession(), FetchSession()
-    before: dict[Key, PartitionFetch] = {}
+    before: dict[TopicIdPartition, PartitionFetch] = {}
     for wanted in fetches:
         changed, forgotten, _ = whole.news(wanted)
         parts = {key: wanted.get(key) for key in {**before, **wanted} if before.get(key) != wanted.get(key)}
@@ -92,7 +93,9 @@ def test_unchanged_partitions_are_not_repeated() -> None:
 
 
 @given(st.lists(WANTED, min_size=1, max_size=12))
-def test_partitions_named_over_several_fetches_are_the_same(fetches: list[dict[Key, PartitionFetch]]) -> None:
+def test_several_fetches_name_all_partitions(
+    fetches: list[dict[TopicIdPartition, PartitionFetch]],
+) -> None:
     """The next Fetches name what had no room in one; until then the leader keeps what it knew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch_session, "NAMED_MAX", 2)

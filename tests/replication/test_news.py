@@ -14,8 +14,9 @@ from kpybroker.call import Call, Reply
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.metadata.image import PartitionImage
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.replication.follower.fetch_session import FetchSession, Key, PartitionFetch
+from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.sessions import Sessions
@@ -80,7 +81,7 @@ class Follower:
         self.high_watermarks = [0] * COUNT
 
     def ask(self, leader: Leader, wait_ms: int = 0, max_bytes: int = 10_000) -> fetch.Response | Reply:
-        wanted: dict[Key, PartitionFetch | None] = {
+        wanted: dict[TopicIdPartition, PartitionFetch | None] = {
             (TOPIC_ID, index): PartitionFetch(FetchPosition(0, end, 0 if end else -1), 0, 1000)
             for index, end in enumerate(self.ends)
         }

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.partition.sessions import EPOCH_MAX, EVICTION_MS, Session, Sessions, Want, Wanted
+from kpybroker.replication.partition.sessions import EPOCH_MAX, EVICTION_MS, Session, SessionKey, Sessions, Want
 
 ID = bytes(range(16))
 
 
-def wants(*indices: int, offset: int = 0) -> OrderedDict[Wanted, Want]:
+def wants(*indices: int, offset: int = 0) -> OrderedDict[SessionKey, Want]:
     return OrderedDict((("t", index), Want("t", ID, index, offset, 1000, -1)) for index in indices)
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.replication.follower.context import FetcherContext
-from kpybroker.replication.follower.fetch_session import FetchSession, Key, PartitionFetch
+from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition, position_of
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.rpc import fetch
 
@@ -34,19 +35,19 @@ class FetchPlan:
         self._context = context
         self._now_s = now_s
         self.session = FetchSession()
-        self._partitions: dict[Key, Partition] = {}
-        self._touched: dict[Key, None] = {}
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._touched: dict[TopicIdPartition, None] = {}
         """Changed since the last request."""
-        self._left: frozenset[Key] = frozenset()
+        self._left: frozenset[TopicIdPartition] = frozenset()
         """Left out of the last request, for lack of room."""
-        self._ready: dict[Key, tuple[Partition, FetchPosition]] = {}
+        self._ready: dict[TopicIdPartition, tuple[Partition, FetchPosition]] = {}
         """What the last look found to fetch."""
-        self._looked_at: list[Key] = []
+        self._looked_at: list[TopicIdPartition] = []
         self._is_whole = False
         """The last look was at all partitions."""
         self._whole_at_s = 0.0
         """When to look at all partitions again, in seconds of the loop's clock."""
-        self._delayed: dict[Key, tuple[float, int]] = {}
+        self._delayed: dict[TopicIdPartition, tuple[float, int]] = {}
         """Until when a partition waits after a refusal, in seconds of the loop's clock, and its last delay in ms."""
         self._is_slowed = False
         """The last look left out a partition because of the throttle."""
@@ -97,14 +98,16 @@ class FetchPlan:
             self._looked_at = list(self._touched)
         for key in self._looked_at:
             partition = self._partitions.get(key)
-            place = None if partition is None else self._place(key, partition, now_s, must_wait=must_wait)
+            place = None if partition is None else self._position(key, partition, now_s, must_wait=must_wait)
             if partition is None or place is None:
                 self._ready.pop(key, None)
             else:
                 self._ready[key] = partition, place
         return bool(self._ready)
 
-    def _place(self, key: Key, partition: Partition, now_s: float, *, must_wait: bool) -> FetchPosition | None:
+    def _position(
+        self, key: TopicIdPartition, partition: Partition, now_s: float, *, must_wait: bool
+    ) -> FetchPosition | None:
         """The position to fetch from; None if the partition may not be fetched now."""
         if partition.offline is not None or (self._delayed and self._delayed.get(key, (0.0, 0))[0] > now_s):
             return None
@@ -192,7 +195,7 @@ class FetchPlan:
 
     # ---- after it
 
-    def asked(self, key: Key) -> tuple[Partition, FetchPosition] | None:
+    def asked(self, key: TopicIdPartition) -> tuple[Partition, FetchPosition] | None:
         """The partition and position that the Fetch asked for; None if either has changed since. Looks again later."""
         self._touched[key] = None
         asked = self._ready.get(key)
@@ -203,15 +206,15 @@ class FetchPlan:
         except (Damage, KafkaError):
             return None  # the next look meets the error again, and handles it
 
-    def is_left(self, key: Key) -> bool:
+    def is_left(self, key: TopicIdPartition) -> bool:
         """Whether the last request left this partition to a later one."""
         return key in self._left
 
-    def served(self, key: Key) -> None:
+    def served(self, key: TopicIdPartition) -> None:
         """Forget its delay: the leader did not refuse it."""
         self._delayed.pop(key, None)
 
-    def delay(self, key: Key, refusal: KafkaError) -> None:
+    def delay(self, key: TopicIdPartition, refusal: KafkaError) -> None:
         """Fetch a refused partition again after a delay, which doubles each time."""
         _, waited_ms = self._delayed.get(key, (0.0, 0))
         wait_ms = min(max(2 * waited_ms, RETRY_MS), self._context.config().replica_fetch_backoff_ms)

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kpybroker.replication.follower.follower_log import FetchPosition
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.sessions import EPOCH_MAX, INITIAL_EPOCH
 
 NAMED_MAX = 2500
 """The most partitions that one Fetch names: the leader looks at them in one go, in some 15 ms."""
-Key = tuple[bytes, int]
-"""Topic id and partition."""
 
 
 class PartitionFetch(NamedTuple):
@@ -32,7 +31,7 @@ class FetchSession:
     def __init__(self) -> None:
         self.id = 0
         self.epoch = INITIAL_EPOCH
-        self._told: dict[Key, PartitionFetch] = {}
+        self._told: dict[TopicIdPartition, PartitionFetch] = {}
         self.is_refused = False
         """The leader's last response had no session: it has no room."""
 
@@ -42,8 +41,8 @@ class FetchSession:
         return self.epoch == INITIAL_EPOCH
 
     def news(
-        self, wanted: Mapping[Key, PartitionFetch | None], *, is_whole: bool = True
-    ) -> tuple[dict[Key, PartitionFetch], list[Key], list[Key]]:
+        self, wanted: Mapping[TopicIdPartition, PartitionFetch | None], *, is_whole: bool = True
+    ) -> tuple[dict[TopicIdPartition, PartitionFetch], list[TopicIdPartition], list[TopicIdPartition]]:
         """What the next Fetch must say: new or changed partitions, those to forget, and those left to later Fetches.
 
         wanted: None marks a partition to forget. is_whole: `wanted` has all partitions; any other is to forget, too.

@@ -15,8 +15,8 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.metadata.whereabouts import address_for_brokers
 from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_plan import RETRY_MS, FetchPlan
-from kpybroker.replication.follower.fetch_session import Key
 from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
 
@@ -188,7 +188,7 @@ class Fetcher:
             if latest is not None and earliest is not None:
                 self._move_into_range(partition, place, latest, earliest)
 
-    def _take(self, key: Key, partition: Partition, place: FetchPosition, row: Any) -> None:
+    def _take(self, key: TopicIdPartition, partition: Partition, place: FetchPosition, row: Any) -> None:
         if row.records and self._plan.slows(partition):
             self._context.throttle.count(len(row.records))
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.wire.rpc.assign_replicas_to_dirs import DirectoryData, PartitionData, Request, TopicData
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,6 @@ IN_VAIN = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
 """Errors after which a report is dropped: this broker no longer has the replica, as the metadata will say soon."""
-Key = tuple[bytes, int]
 
 
 class DirectoryReports:
@@ -36,7 +36,7 @@ class DirectoryReports:
         self._channel = channel
         self._node_id = node_id
         self._broker_epoch = broker_epoch
-        self._wanted: dict[Key, bytes] = {}
+        self._wanted: dict[TopicIdPartition, bytes] = {}
         self._task: asyncio.Task[None] | None = None
 
     def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
@@ -65,7 +65,7 @@ class DirectoryReports:
         finally:
             self._task = None
 
-    async def _send(self, asked: dict[Key, bytes]) -> bool:
+    async def _send(self, asked: dict[TopicIdPartition, bytes]) -> bool:
         """Send one request; False if some reports have to be sent again, after a while."""
         directories: dict[bytes, DirectoryData] = {}
         topics: dict[tuple[bytes, bytes], TopicData] = {}

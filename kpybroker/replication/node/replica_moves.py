@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 20
 TAIL_BYTES = 1 << 20
 """The most bytes that may be copied in the last step, which also replaces the replica."""
 LOOK_AGAIN_S = 0.05
-Key = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +63,7 @@ class ReplicaMoves:
         self._log_dirs = log_dirs
         self._reports = reports
         self._image = image
-        self._moves: dict[Key, ReplicaMove] = {}
+        self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._news = asyncio.Event()
 
     def __iter__(self) -> Iterator[ReplicaMove]:
@@ -135,7 +135,7 @@ class ReplicaMoves:
         if move.is_reported and source is not None:
             self._reports.assign(partition.topic_id, partition.index, source.id)
 
-    def _discard(self, key: Key, target: LogDirectory) -> None:
+    def _discard(self, key: TopicPartition, target: LogDirectory) -> None:
         try:
             discard_future(self._world, target, key, 0)
         except OSError as error:

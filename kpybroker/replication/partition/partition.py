@@ -133,10 +133,7 @@ class Partition:
         return self.leader_id == self._rules.node_id
 
     def become(self, image: PartitionImage) -> bool:
-        """Adopt leader, epoch, replicas and in-sync set. Returns whether this broker's leadership began or ended.
-
-        Waiters that only a leader can serve are settled, so that they see the change.
-        """
+        """Adopt leader, epoch, replicas and in-sync set; returns whether this broker's leadership began or ended."""
         if image.partition_epoch <= self.partition_epoch and image.leader_epoch == self.leader_epoch:
             return False
         led, has_new_leader = self.leads, image.leader_epoch != self.leader_epoch

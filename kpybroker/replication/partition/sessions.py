@@ -129,7 +129,7 @@ class ReplicaWant(Want):
         self.last_fetched_epoch, self.log_start = want.last_fetched_epoch, want.log_start
 
 
-Wanted = tuple[str | bytes, int]
+SessionKey = tuple[str | bytes, int]
 """A topic's name (its id from Fetch 13 on) and a partition's index."""
 Rank = tuple[bool, int, int]
 """Whether a session is a replica's, its number of partitions, its id. A lower rank is evicted for a higher one."""
@@ -145,7 +145,7 @@ class Session:
         session_id: int,
         *,
         by_id: bool,
-        wants: OrderedDict[Wanted, Want],
+        wants: OrderedDict[SessionKey, Want],
         is_replica: bool = False,
         now_ms: int = 0,
     ) -> None:
@@ -160,7 +160,7 @@ class Session:
         self.counted = 0
         """How many of its partitions `Sessions` has counted."""
 
-    def update(self, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
+    def update(self, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
         """Apply a Fetch to the session; returns the wants that the Fetch names."""
         for key in forgotten:
             wants.pop(key, None)
@@ -175,7 +175,7 @@ class Session:
             named.append(known)
         return named
 
-    def had_its_turn(self, key: Wanted) -> None:
+    def had_its_turn(self, key: SessionKey) -> None:
         """Move a partition that was served to the end, so that none starves with a small fetch.max.bytes."""
         self.wants.move_to_end(key)
 
@@ -213,7 +213,7 @@ class Sessions:
         """Least recently used first."""
         return iter(list(self._sessions.values()))
 
-    def open(self, wants: OrderedDict[Wanted, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
+    def open(self, wants: OrderedDict[SessionKey, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
         """A new session; None if there is no room, and the Fetch is then answered without a session."""
         now_ms, rank = self._now_ms(), (is_replica, len(wants), 0)
         if len(self._sessions) >= self._limit and not self._make_room(rank, now_ms):
@@ -232,7 +232,7 @@ class Sessions:
         self._count(session)
         return session
 
-    def update(self, session: Session, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
+    def update(self, session: Session, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
         """Apply a Fetch to its session; returns the wants that the Fetch names.
 
         Raises FETCH_SESSION_ID_NOT_FOUND if there is no room for its partitions: the session is closed, and the client
