@@ -27,18 +27,13 @@ from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.raft.duties.bootstrap import checked_format
 from kpybroker.raft.log.feature_check import check_served
 from kpybroker.raft.quorum import Quorum
-from kpybroker.replication.follower.fetcher import Context
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.controller_channel import ControllerChannel
-from kpybroker.replication.node.directory_reports import Assignments
-from kpybroker.replication.node.isr_proposals import Proposals
 from kpybroker.replication.node.lifecycle import Lifecycle
-from kpybroker.replication.node.moving import Moves
 from kpybroker.replication.node.producer_ids import ProducerIds
-from kpybroker.replication.node.replicas import Replicas, Wishes
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.node.replicas import ReplicaCallbacks
+from kpybroker.replication.node.replication import Replication
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS, Partition
-from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.storage.dirs.directory import Directory, random_id
@@ -76,9 +71,6 @@ class Broker:
         self.long_work = LongWork()
         self._departed = whereabouts.Departed()
         self.supported_features = SUPPORTED_FEATURES
-        self.hosting = Hosting(config.node_id)
-        self.sessions = Sessions(world.random, config.max_incremental_fetch_session_cache_slots, self.hosting.now)
-        self.quotas = ClientQuotas(config, self.hosting.now)
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.quorum = Quorum(world, config, directories[0])
         self.controller = Controller(
@@ -88,6 +80,13 @@ class Broker:
         self.presence = Presence(world, self.controller, config.node_id)
         self.channel = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}")
         """Asks the active controller whatever handlers and replication want of it."""
+        self.epoch = -1
+        now = (lambda: self.config, lambda: self.epoch, lambda: self.image)
+        callbacks = ReplicaCallbacks(self._reign_changed, self.fail, self._tell_controller)
+        replication = Replication(world, log_dirs, self.channel, *now, callbacks)
+        self.flush_queue, self.hosting = replication.flush_queue, replication.hosting
+        self.replicas, self.sessions = replication.replicas, replication.sessions
+        self.quotas = ClientQuotas(config, replication.rules.now_ms)
         self._heartbeats = ControllerChannel(world.network, self.quorum, f"broker-{config.node_id}-heartbeat")
         self.lifecycle: Lifecycle | None = None
         self.groups = GroupCoordinator(
@@ -97,13 +96,9 @@ class Broker:
             image=lambda: self.image,
         )
         self.write_markers = TxnMarkers(
-            self.hosting, world, config.request_timeout_ms, self.groups.end_transaction
+            self.hosting, self.flush_queue, world, config.request_timeout_ms, self.groups.end_transaction
         ).write
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
-        self.epoch = -1
-        now = (lambda: self.config, lambda: self.epoch, lambda: self.image)
-        context = Context(world.network, self.node_id, *now, self.hosting.following_throttle)
-        self.replicas = self._replicas(context)
         self._creation = TopicCreation(self.channel.ask, now[0], now[2])
         self._neighbours = Neighbours(world.network, f"broker-{config.node_id}-transactions", self._address_of)
         self.transactions = TransactionCoordinator(
@@ -126,20 +121,6 @@ class Broker:
     def _watch_disks(self) -> DiskWatch:
         paths, out = [each.path for each in self.directories], self.log_dirs.offline
         return DiskWatch(self.world, paths, self.config.broker_session_timeout_ms, self._tell_controller, out=out)
-
-    def _replicas(self, context: Context) -> Replicas:
-        asking = (self.channel, self.node_id, lambda: self.epoch)
-        assignments = Assignments(*asking)
-        moves = Moves(self.world, self.hosting, self.log_dirs, assignments, context.image)
-        return Replicas(
-            self.hosting,
-            self.log_dirs,
-            context,
-            Proposals(*asking),
-            assignments,
-            Wishes(self._reign_changed, self.fail, self._tell_controller),
-            moves,
-        )
 
     # ---- start and stop
 
@@ -177,7 +158,8 @@ class Broker:
 
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
         """How requests to the active controller are answered while that is this node."""
-        self.channel.here = self._heartbeats.here = answer
+        self.channel.answer_here(answer)
+        self._heartbeats.answer_here(answer)
 
     async def join(self, advertised: tuple[Endpoint, ...]) -> None:
         """Register with the controller and be unfenced: from then on clients are sent here. Raises ConfigError."""
@@ -220,7 +202,7 @@ class Broker:
         self.epoch = epoch
         self.log_dirs.register(epoch)
         self._settle_in()
-        self.hosting.flush()
+        self.flush_queue.flush()
         self.replicas.wake()
 
     def _tell_controller(self) -> None:
@@ -245,7 +227,7 @@ class Broker:
         for chore in self._chores:
             chore.cancel()
         await self.replicas.close()
-        self.hosting.flush()
+        self.flush_queue.flush()
         self.groups.close()
         self.transactions.close()
         self.transactions_client.close()
@@ -289,7 +271,7 @@ class Broker:
             if kind == TOPIC_RESOURCE and name not in changed and name in new.topics:
                 self._apply_topic_settings(name)
         self._settle_in()
-        self.hosting.flush()
+        self.flush_queue.flush()
         self.quorum.answering.followed.look_again()
         self.replicas.moves.wake()
         if self.lifecycle is not None:
@@ -300,7 +282,7 @@ class Broker:
         me = self.image.brokers.get(self.node_id)
         if self.replicas.is_registered or self.epoch < 0 or me is None or me.epoch != self.epoch:
             return
-        self.replicas.is_registered = True
+        self.replicas.register()
         for name, topic in self.image.topics.items():
             self.replicas.host(topic, self._log_settings(name))
 

@@ -44,7 +44,7 @@ class Server:
         self.unsent = UnsentReplies(self._loop.time, broker.quotas.limit_fetches)
         self.limits = ConnectionLimits(lambda: broker.config)
         self.refusals = RefusalLog(self.now)
-        self.flush: Callable[[], None] = broker.hosting.flush
+        self.flush: Callable[[], None] = broker.flush_queue.flush
         self.steady_ms: Callable[[], int] = broker.world.steady_ms
         self.give_back: Callable[[Any], None] = broker.world.disk.give_back
         self._unflushed: list[Connection] = []
@@ -121,8 +121,8 @@ class Server:
 
     def has_unflushed(self) -> bool:
         """Whether anything was appended, or is to be settled, since the last flush."""
-        hosting = self.broker.hosting
-        return bool(hosting.dirty or hosting.woken)
+        queue = self.broker.flush_queue
+        return bool(queue.dirty or queue.woken)
 
     def flush_soon(self, connection: Connection) -> None:
         """Flush when every connection that is ready now has been read: one write serves them all."""
@@ -137,7 +137,7 @@ class Server:
         Those that come while a flush settles (a reply makes a connection go on) wait for the next: what they appended
         is not written yet, and still lies in their receive buffers.
         """
-        if self.broker.hosting.flushing:
+        if self.broker.flush_queue.flushing:
             return
         self._flush_is_due = False
         waited, self._unflushed = self._unflushed, []

@@ -4,62 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from kpybroker.client.peer import Peer
 from kpybroker.controller.presence import BETWEEN_FENCINGS_MS
-from kpybroker.server.node import Node
+from kpybroker.sim.cluster.setup import CONTROLLER_PORT
 from kpybroker.wire.rpc import broker_registration
-from tests.conftest import WithBroker
-from tests.handlers.strangers import Stranger, inner
+from tests.handlers.strangers import Stranger
+from tests.replication import virtual
+from tests.replication.virtual import VirtualCluster
 
-LONG = {"broker.session.timeout.ms": "600000"}
-"""No session ends while a test runs."""
+LONG_MS = 600_000
+"""A session that does not end while a test runs."""
+LATER_S = 30.0
+"""Longer than a check of a broker takes."""
+
+
+def play(scene: Callable[[VirtualCluster], Awaitable[None]]) -> None:
+    """One node in virtual time; the strangers are on the client's machine."""
+    virtual.play(scene, 1, broker_session_timeout_ms=str(LONG_MS))
 
 
 @contextlib.asynccontextmanager
-async def listening(node: Node) -> AsyncIterator[int]:
-    """Somebody who accepts connections, and nothing more."""
-    listener = await node.broker.world.network.listen(asyncio.Protocol, "127.0.0.1", 0)
+async def listening(cluster: VirtualCluster) -> AsyncIterator[int]:
+    """A listener that accepts connections, and nothing more."""
+    listener = await cluster.client.network.listen(asyncio.Protocol, cluster.client.network.address, 0)
     try:
         yield listener.port
     finally:
         listener.close()
 
 
-async def unfenced(node: Node, node_id: int, port: int) -> tuple[Peer, Stranger]:
+async def dialled(cluster: VirtualCluster) -> Peer:
+    """A connection to the controller listener of the node."""
+    peer = await Peer.dial(cluster.client.network, cluster.machines[1].setup.address, CONTROLLER_PORT)
+    await peer.negotiate()
+    return peer
+
+
+async def unfenced(cluster: VirtualCluster, node_id: int, port: int) -> tuple[Peer, Stranger]:
     """A live broker with a connection of its own, whose registered listener is at this port."""
-    inner_port = await node.server.start("127.0.0.1", 0, "CONTROLLER", "controller")
-    peer = await Peer.dial(node.broker.world.network, "127.0.0.1", inner_port)
-    stranger = Stranger(peer, node.broker.cluster_id, node_id)
-    at = broker_registration.Listener(name="PLAINTEXT", host="127.0.0.1", port=port)
+    peer = await dialled(cluster)
+    stranger = Stranger(peer, cluster.broker(1).cluster_id, node_id)
+    at = broker_registration.Listener(name="PLAINTEXT", host=cluster.client.network.address, port=port)
     told = await peer.ask("BrokerRegistration", stranger.registration(listeners=[at]))
     stranger.epoch = told.broker_epoch
     assert not (await stranger.beat()).is_fenced
     return peer, stranger
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)
+def is_fenced(cluster: VirtualCluster, node_id: int) -> bool:
+    return cluster.broker(1).image.brokers[node_id].fenced
 
 
-def is_fenced(node: Node, node_id: int) -> bool:
-    return node.broker.image.brokers[node_id].fenced
-
-
-def test_who_is_gone_is_fenced_though_its_session_lasts(with_broker: WithBroker) -> None:
-    async def scenario(_: Peer, node: Node) -> None:
-        async with listening(node) as port:
-            peer, _stranger = await unfenced(node, 2, port)
+def test_who_is_gone_is_fenced_though_its_session_lasts() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        async with listening(cluster) as port:
+            peer, _stranger = await unfenced(cluster, 2, port)
         peer.close()
-        await until(lambda: is_fenced(node, 2))
+        await cluster.until(lambda: is_fenced(cluster, 2), "it is fenced")
 
-    with_broker(scenario, LONG)
+    play(scene)
 
 
-def test_a_listener_may_close_a_moment_after_the_connection(with_broker: WithBroker) -> None:
-    async def scenario(_: Peer, node: Node) -> None:
+def test_a_listener_may_close_a_moment_after_the_connection() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
         dials: list[asyncio.BaseTransport] = []
 
         class Closing(asyncio.Protocol):
@@ -67,59 +76,58 @@ def test_a_listener_may_close_a_moment_after_the_connection(with_broker: WithBro
                 dials.append(transport)
                 listener.close()
 
-        listener = await node.broker.world.network.listen(Closing, "127.0.0.1", 0)
-        peer, _stranger = await unfenced(node, 2, listener.port)
+        listener = await cluster.client.network.listen(Closing, cluster.client.network.address, 0)
+        peer, _stranger = await unfenced(cluster, 2, listener.port)
         peer.close()
-        await until(lambda: is_fenced(node, 2))
+        await cluster.until(lambda: is_fenced(cluster, 2), "it is fenced")
         assert len(dials) == 1
 
-    with_broker(scenario, LONG)
+    play(scene)
 
 
-def test_one_at_a_time(with_broker: WithBroker) -> None:
-    async def scenario(_: Peer, node: Node) -> None:
+def test_one_at_a_time() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
         peers = []
-        async with listening(node) as port:
+        async with listening(cluster) as port:
             for node_id in (2, 3):
-                peers.append((await unfenced(node, node_id, port))[0])
+                peers.append((await unfenced(cluster, node_id, port))[0])
         for peer in peers:
             peer.close()
-        loop = asyncio.get_running_loop()
-        await until(lambda: is_fenced(node, 2) or is_fenced(node, 3))
-        first = loop.time()
-        assert is_fenced(node, 2) != is_fenced(node, 3)
-        await until(lambda: is_fenced(node, 2) and is_fenced(node, 3))
-        assert (loop.time() - first) * 1000 > BETWEEN_FENCINGS_MS * 0.9
+        first_s = await cluster.until(lambda: is_fenced(cluster, 2) or is_fenced(cluster, 3), "one is fenced")
+        assert is_fenced(cluster, 2) != is_fenced(cluster, 3)
+        both_s = await cluster.until(lambda: is_fenced(cluster, 2) and is_fenced(cluster, 3), "both are fenced")
+        assert (both_s - first_s) * 1000 > BETWEEN_FENCINGS_MS * 0.9
 
-    with_broker(scenario, LONG)
+    play(scene)
 
 
-def test_who_still_listens_is_not_fenced_and_a_new_incarnation_need_not_wait(with_broker: WithBroker) -> None:
-    async def scenario(_: Peer, node: Node) -> None:
-        async with listening(node) as port, inner(node) as other:
-            peer, stranger = await unfenced(node, 2, port)
+def test_who_still_listens_is_not_fenced_and_a_new_incarnation_need_not_wait() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        async with listening(cluster) as port:
+            other = await dialled(cluster)
+            peer, stranger = await unfenced(cluster, 2, port)
             peer.close()
-            await until(lambda: not node.broker.presence._connections and not node.broker.presence._checks)
-            assert not is_fenced(node, 2)
-            successor = Stranger(other, node.broker.cluster_id, 2, incarnation=2)
+            await asyncio.sleep(LATER_S)
+            assert not is_fenced(cluster, 2)
+            successor = Stranger(other, cluster.broker(1).cluster_id, 2, incarnation=2)
             assert await successor.register() == 0
             assert successor.epoch > stranger.epoch
 
-    with_broker(scenario, LONG)
+    play(scene)
 
 
-def test_who_comes_back_on_another_connection_is_there(with_broker: WithBroker) -> None:
-    async def scenario(_: Peer, node: Node) -> None:
-        async with inner(node) as other:
-            async with listening(node) as port:
-                peer, stranger = await unfenced(node, 2, port)
-                stranger.peer = other
-                assert not (await stranger.beat()).is_fenced
-            peer.close()
-            rival = Stranger(other, node.broker.cluster_id, 2, incarnation=2)
-            for _ in range(10):
-                assert not (await stranger.beat()).is_fenced
-            assert not node.broker.presence._checks
-            assert await rival.register() != 0, "its session goes on"
+def test_who_comes_back_on_another_connection_is_there() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        other = await dialled(cluster)
+        async with listening(cluster) as port:
+            peer, stranger = await unfenced(cluster, 2, port)
+            stranger.peer = other
+            assert not (await stranger.beat()).is_fenced
+        peer.close()
+        await asyncio.sleep(LATER_S)
+        assert not is_fenced(cluster, 2)
+        assert not (await stranger.beat()).is_fenced
+        rival = Stranger(other, cluster.broker(1).cluster_id, 2, incarnation=2)
+        assert await rival.register() != 0, "its session goes on"
 
-    with_broker(scenario, LONG)
+    play(scene)

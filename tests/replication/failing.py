@@ -1,4 +1,4 @@
-"""A simulated disk on which calls fail: one of them, some in a row, all from one on."""
+"""A simulated disk on which chosen calls fail: one, several in a row, or all from one on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANGES = frozenset({"open", "pwritev", "truncate", "mkdir", "rename", "unlink",
 
 
 class FailingDisk:
-    """Forwards to a SimDisk; of `calls` each is counted, and may fail."""
+    """Forwards to a SimDisk. Calls in `calls` are counted, and may fail."""
 
     def __init__(self, disk: Any) -> None:
         self._disk = disk
@@ -21,7 +21,7 @@ class FailingDisk:
         self.count = 0
 
     def fail(self, calls: frozenset[str], code: int, numbers: range) -> None:
-        """Of the `calls` from now on those with these numbers end in the error `code`."""
+        """From now on, count `calls`, and fail those with these numbers with the error `code`."""
         self._calls, self._code, self._numbers, self.count = calls, code, numbers, 0
 
     def mend(self) -> None:
@@ -42,7 +42,7 @@ class FailingDisk:
 
 
 class FailingWorld(VirtualWorld):
-    """A process on such a disk."""
+    """A process with such a disk."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)

@@ -1,12 +1,16 @@
-"""A partition that leads, over a log in a directory of the test's own."""
+"""A partition that this node leads, with a log in a directory of the test."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from kpybroker.config import LogSettings
+from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.partition_events import PartitionEvents
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import Batch, encode_batch, split
 from kpybroker.world.real import RealWorld
@@ -15,10 +19,28 @@ NODE = 1
 NOW_MS = 1_700_000_000_000
 
 
-def leading(world: RealWorld, directory: Path, settings: LogSettings | None = None, epoch: int = 0) -> Partition:
-    """t-0 in `directory`, recovered if it is there, led by this node."""
+class Host(Hosting):
+    """The partitions of a node, with its flush queue. proposed: partitions that proposed an in-sync set."""
+
+    def __init__(self, rules: ReplicaRules, propose: Callable[[Partition], None] | None = None) -> None:
+        self.queue = FlushQueue()
+        self.proposed: list[Partition] = []
+        super().__init__(rules, self.queue, PartitionEvents(propose or self.proposed.append))
+
+    def flush(self) -> None:
+        self.queue.flush()
+
+
+def leading(
+    world: RealWorld,
+    directory: Path,
+    settings: LogSettings | None = None,
+    epoch: int = 0,
+    host: Host | None = None,
+) -> Partition:
+    """t-0 in `directory`, recovered if it exists, led by `host`, by default a new one."""
     storage = Log.open(world, str(directory / "t-0"), "t", 0, settings or LogSettings(), clean=False)
-    partition = Hosting(NODE).host("t", bytes(16), 0, storage)
+    partition = (host or Host(ReplicaRules(NODE))).host("t", bytes(16), 0, storage)
     partition.leader_id, partition.leader_epoch = NODE, epoch
     partition.isr = partition.replicas = (NODE,)
     partition.take_lead()
@@ -30,7 +52,7 @@ def batch(*values: bytes) -> list[Batch]:
 
 
 class Waiting:
-    """Counts how often it was settled."""
+    """A waiter that counts how often it is settled."""
 
     def __init__(self) -> None:
         self.settled = 0

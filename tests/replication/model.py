@@ -1,4 +1,4 @@
-"""Three real replicas under a controller and a network of the test's own: any message may be late or lost.
+"""Three real replicas with a model of the controller and the network: any message may be late or lost.
 
 What is real: Partition, Followers, Log, the handler of followers' fetches, what followers do with the answers. What is
 the model's: time, messages, and a controller that decides as the real one does.
@@ -16,15 +16,16 @@ from kpybroker.call import Call
 from kpybroker.config import BrokerConfig, LogSettings, parse_config
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.serving.fetch.replica import fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import encode_batch, read_records, split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
-from tests.replication.deciding import NODES, Controller, Proposal
+from tests.replication.leading import Host
+from tests.replication.model_controller import NODES, Controller, Proposal
 
 TOPIC_ID = bytes(15) + b"\1"
 FETCH = Call(1, 17, "follower", "127.0.0.1", 1)
@@ -34,17 +35,17 @@ SETTINGS = replace(LogSettings(), segment_bytes=700, index_interval_bytes=100)
 
 
 class Asked(NamedTuple):
-    """A fetch on its way to a leader."""
+    """A Fetch on its way to a leader."""
 
     sender: int
     to: int
     life: int
-    place: Place
+    place: FetchPosition
     request: fetch.Request
 
 
 class Told(NamedTuple):
-    """Its answer on the way back."""
+    """The response on its way back."""
 
     asked: Asked
     row: Any
@@ -52,7 +53,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Sent:
-    """A produce with acks=all. `settle` is called as the real reply's is."""
+    """A Produce with acks=all; `settle` is called like that of the real reply."""
 
     partition: Partition
     end: int
@@ -74,14 +75,14 @@ class Sent:
 
 @dataclass
 class Node:
-    """What the handler asks of a broker, and the one partition."""
+    """A broker, as far as the Fetch needs it, with one partition."""
 
     node_id: int
-    hosting: Hosting
+    hosting: Host
     partition: Partition
     life: int
     known: int = 0
-    """How many of the controller's decisions it has heard of."""
+    """How many of the controller's decisions it knows."""
     config: BrokerConfig = CONFIG
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(CONFIG, lambda: 0))
     sessions: Any = None
@@ -95,7 +96,7 @@ class Node:
 
 @dataclass
 class Model:
-    """One run: `step` does something at random, `finish` lets everything come to rest."""
+    """One run: `step` takes a random step, `finish` lets everything come to rest."""
 
     world: RealWorld
     root: Path
@@ -109,7 +110,7 @@ class Model:
     proposals: list[Proposal] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     latest: dict[int, list[int]] = field(default_factory=dict)
-    """By leader epoch, what was answered as the latest offset, in order."""
+    """By leader epoch, the answers to ListOffsets for the latest offset, in order."""
     lives: int = 0
     checkpoints: dict[int, int] = field(default_factory=dict)
 
@@ -124,14 +125,11 @@ class Model:
         storage = Log.open(self.world, str(self.root / f"{node_id}"), "t", 0, settings, clean=False)
         storage.high_watermark = max(storage.start, min(self.checkpoints.get(node_id, 0), storage.end))
         storage.last_stable = storage.high_watermark
-        hosting = Hosting(node_id)
-        hosting.now_ms = lambda: self.now_ms
-        hosting.lag_max_ms = LAG_MS
-        hosting.may_join = self.controller.may_join
-        hosting.propose = lambda partition: self.send_proposal(node_id, partition)
+        rules = ReplicaRules(node_id, lag_max_ms=LAG_MS, now_ms=lambda: self.now_ms, may_join=self.controller.may_join)
+        hosting = Host(rules, lambda partition: self.send_proposal(node_id, partition))
         self.lives += 1
         self.nodes[node_id] = Node(node_id, hosting, hosting.host("t", TOPIC_ID, 0, storage), self.lives)
-        self.nodes[node_id].known = len(self.controller.images) - 1  # it learns all that was before it registered
+        self.nodes[node_id].known = len(self.controller.images) - 1  # it knows every decision before its registration
         self.hear(self.nodes[node_id])
 
     def hear(self, node: Node) -> None:
@@ -141,7 +139,7 @@ class Model:
             node.hosting.flush()
 
     def crash(self, node_id: int) -> None:
-        """The process ends; what was written stays."""
+        """End the process; written data stays."""
         node = self.nodes.pop(node_id)
         if self.random.random() < 0.5:
             self.checkpoints[node_id] = node.partition.log.high_watermark
@@ -168,13 +166,13 @@ class Model:
             return
         same = node.partition.partition_epoch == proposal.partition_epoch
         if code == ErrorCode.INELIGIBLE_REPLICA and same:
-            node.partition.followers.proposed = None
+            node.partition.followers.withdraw()
 
     def ask(self, node: Node) -> None:
         partition = node.partition
         if partition.leads or partition.leader_id not in self.nodes:
             return
-        place = place_of(partition)
+        place = position_of(partition)
         wanted = fetch.FetchPartition(
             partition=0,
             current_leader_epoch=place.leader_epoch,
@@ -210,15 +208,15 @@ class Model:
             take(node.partition, told.asked.place, told.row)
         except KafkaError as refusal:
             if refusal.code == ErrorCode.CORRUPT_MESSAGE:
-                raise  # nothing damages bytes here
+                raise  # no bytes are damaged here
             if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.find_the_way(node, told.asked.place)
 
-    def find_the_way(self, node: Node, place: Place) -> None:
+    def find_the_way(self, node: Node, place: FetchPosition) -> None:
         leader = self.nodes.get(node.partition.leader_id)
         if leader is None or not leader.partition.leads or leader.partition.leader_epoch != place.leader_epoch:
             return
-        if place != place_of(node.partition):
+        if place != position_of(node.partition):
             return
         if leader.partition.committable_end < place.offset:
             cut(node.partition, leader.partition.committable_end)
@@ -288,7 +286,7 @@ class Model:
             self.take_proposal(message)
 
     def disturb(self, node: Node | None) -> None:
-        """Somebody else leads, a node dies, one comes back."""
+        """Change the leader, or kill or restart a node."""
         kind = self.random.random()
         now = self.controller.now
         if kind < 0.4:
@@ -305,7 +303,7 @@ class Model:
                     break
 
     def finish(self) -> Node:
-        """Everybody is back and hears everything: the leader at rest, all in sync."""
+        """Restart every node and deliver every message, until all replicas are in sync."""
         for node_id in NODES:
             if node_id not in self.nodes:
                 self.controller.back(node_id)
@@ -317,7 +315,7 @@ class Model:
                 node.partition.drop_lagging()
                 followers = node.partition.followers
                 if node.partition.leads and followers is not None and followers.proposed is not None:
-                    self.send_proposal(node.node_id, node.partition)  # asked again until the metadata answers
+                    self.send_proposal(node.node_id, node.partition)  # proposed again until the metadata answers
                 self.ask(node)
             messages: deque[Any] = deque((*self.proposals, *self.told, *self.asked))
             self.asked, self.told, self.proposals = [], [], []

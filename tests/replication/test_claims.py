@@ -1,4 +1,4 @@
-"""No follower claims more than its files have, whatever fails under it; who is short of descriptors asks again."""
+"""No follower claims more than its files have, whatever call fails; without descriptors it fetches again later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage
-from kpybroker.replication.follower.following import Place, place_of, take
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.follower.follower_log import FetchPosition, position_of, take
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.sim.checks.claims import Files
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.files.file_pool import FilePool
@@ -20,6 +20,7 @@ from kpybroker.wire.records.batch import Record, encode_batch, split
 from kpybroker.wire.records.markers import Marker, encode_marker
 from kpybroker.wire.rpc.fetch import PartitionData
 from tests.replication.failing import CHANGES, FailingWorld
+from tests.replication.leading import Host
 from tests.storage.compacting import VirtualWorld
 
 DIRECTORY = "/data/t-0"
@@ -28,14 +29,14 @@ EPOCH = 3
 ROWS, A_ROW = 12, 3
 EVER = 1 << 60
 SETTINGS = LogSettings(segment_bytes=1500, segment_index_bytes=240, index_interval_bytes=1)
-"""An index entry for each batch, of which a tenth of an index is saved at once."""
+"""Every batch gets an index entry; the index is saved a tenth at a time."""
 
 
 def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
     world.disk.mkdir("/data")
     storage = Log.open(world, DIRECTORY, "t", 0, settings, clean=True, lazy=True, pool=FilePool(2))
     storage.topic_id = bytes(15) + b"\1"
-    partition = Hosting(FOLLOWER).host("t", storage.topic_id, 0, storage)
+    partition = Host(ReplicaRules(FOLLOWER)).host("t", storage.topic_id, 0, storage)
     replicas = [LEADER, FOLLOWER]
     partition.become(
         PartitionImage(replicas=replicas, isr=replicas, leader=LEADER, leader_epoch=EPOCH, partition_epoch=0)
@@ -44,7 +45,7 @@ def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
 
 
 def row_at(offset: int, count: int) -> PartitionData:
-    """What the leader answers to a fetch from there: batches of one record, or the end of a transaction."""
+    """The leader's response to a Fetch from `offset`: batches of one record, or with an end of a transaction."""
     found = bytearray()
     for number in range(offset, offset + count):
         made = encode_batch(
@@ -58,12 +59,12 @@ def row_at(offset: int, count: int) -> PartitionData:
     return PartitionData(partition_index=0, high_watermark=offset, records=memoryview(found))
 
 
-def claim_of(partition: Partition) -> Place | None:
-    """What the next fetch would say; None where there is none. As `Agenda` has it."""
+def claim_of(partition: Partition) -> FetchPosition | None:
+    """The position of the next Fetch, as `FetchPlan` has it; None if there is none."""
     if partition.offline is not None:
         return None
     try:
-        return place_of(partition)
+        return position_of(partition)
     except KafkaError:
         return None
     except Damage as damage:
@@ -72,7 +73,7 @@ def claim_of(partition: Partition) -> Place | None:
 
 
 def followed(partition: Partition, end: int, storage: Storage, tries: int = 60) -> None:
-    """Fetch up to `end`, as `Fetcher` does, and see at every turn that what is claimed is in the files."""
+    """Fetch up to `end`, as `Fetcher` does; at every step, the files must have what the position claims."""
     files = Files()
     for _ in range(tries):
         place = claim_of(partition)
@@ -94,7 +95,7 @@ def followed(partition: Partition, end: int, storage: Storage, tries: int = 60) 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_whatever_fails_no_more_is_claimed_than_was_written(code: int, lasts: bool) -> None:
+def test_no_failure_makes_a_follower_claim_unwritten_records(code: int, lasts: bool) -> None:
     at, ended = 0, False
     while not ended:
         storage = Storage()
@@ -110,8 +111,8 @@ def test_whatever_fails_no_more_is_claimed_than_was_written(code: int, lasts: bo
 
 
 @pytest.mark.parametrize("spare", range(10))
-def test_who_is_short_of_descriptors_claims_what_it_has_and_comes_again(spare: int) -> None:
-    """Short between any two turns: nothing goes offline, and all is there in the end."""
+def test_a_follower_without_descriptors_claims_what_it_has_and_fetches_again(spare: int) -> None:
+    """At any point, nothing goes offline, and in the end everything is there."""
     for turn in range(ROWS):
         storage = Storage()
         world = VirtualWorld(storage)
@@ -122,11 +123,11 @@ def test_who_is_short_of_descriptors_claims_what_it_has_and_comes_again(spare: i
         world.disk.handles_max = -1
         assert (partition.offline, partition.log.offline) == (None, None)
         followed(partition, ROWS * A_ROW, storage)
-        assert claim_of(partition) == Place(EPOCH, ROWS * A_ROW, EPOCH)
+        assert claim_of(partition) == FetchPosition(EPOCH, ROWS * A_ROW, EPOCH)
 
 
 def test_an_index_that_cannot_be_saved_takes_the_log_offline() -> None:
-    """The first write that fails on a disk that fills may be that of an index."""
+    """On a disk that fills up, the first write that fails may be one of an index."""
     storage = Storage()
     world = VirtualWorld(storage)
     settings = LogSettings(index_interval_bytes=1, segment_index_bytes=1 << 20)

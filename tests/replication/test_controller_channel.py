@@ -1,4 +1,4 @@
-"""The way to the active controller: it may be elsewhere, move, be silent, or not be there at all."""
+"""The channel to the active controller, which may be remote, move, not answer, or not exist."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kpybroker.replication.node import controller_channel
 from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import describe_cluster
-from tests.replication.pointing import At, Pointing, controller_of
+from tests.replication.controller_pointer import At, ControllerPointer, controller_of
 from tests.serving import serving
 
-Play = Callable[[Node, Node, Pointing, ControllerChannel], Awaitable[None]]
+Play = Callable[[Node, Node, ControllerPointer, ControllerChannel], Awaitable[None]]
 PATIENCE_MS = 20_000
 
 
@@ -27,16 +27,16 @@ def play(root: Path, scene: Play) -> None:
 
     async def whole() -> None:
         async with serving(root / "a") as first, serving(root / "b") as second:
-            pointing = Pointing()
-            channel = ControllerChannel(first.broker.world.network, pointing, "tests")
-            await scene(first, second, pointing, channel)
+            pointer = ControllerPointer()
+            channel = ControllerChannel(first.broker.world.network, pointer, "tests")
+            await scene(first, second, pointer, channel)
             channel.close()
 
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 async def cluster_asked(channel: ControllerChannel, **facts: Any) -> str:
-    """Whose controller answers: the cluster's id."""
+    """The id of the cluster whose controller answers."""
     told = await channel.ask(
         "DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), PATIENCE_MS, **facts
     )
@@ -45,48 +45,48 @@ async def cluster_asked(channel: ControllerChannel, **facts: Any) -> str:
 
 
 def test_the_channel_follows_the_controller(tmp_path: Path) -> None:
-    async def scene(first: Node, second: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+    async def scene(first: Node, second: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         for node in (first, second, first):
-            pointing.to(await controller_of(node))
+            pointer.to(await controller_of(node))
             assert await cluster_asked(channel) == node.broker.cluster_id
 
     play(tmp_path, scene)
 
 
-def test_without_a_majority_of_voters_the_cause_is_told_before_patience_ends(
+def test_without_a_majority_of_voters_a_request_fails_before_its_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 50)
 
-    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
-        pointing.why_in_vain, pointing.lacks_majority = "2 of 3 controllers are out of reach: 2, 3", True
+    async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
+        pointer.why_in_vain, pointer.lacks_majority = "2 of 3 controllers are out of reach: 2, 3", True
         with pytest.raises(KafkaError, match=r"nobody leads the quorum, 2 of 3 controllers are out of reach: 2, 3$"):
             await channel.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), 3_600_000)
         monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 3_600_000)
         asked = asyncio.ensure_future(cluster_asked(channel))
         await asyncio.sleep(0)
-        pointing.to(await controller_of(first))
+        pointer.to(await controller_of(first))
         assert await asked == first.broker.cluster_id, "who is elected in time answers"
 
     play(tmp_path, scene)
 
 
-def test_who_asks_before_anybody_leads_waits(tmp_path: Path) -> None:
-    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+def test_a_request_waits_until_there_is_a_leader(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         asked = [asyncio.ensure_future(cluster_asked(channel)) for _ in range(5)]
         for _ in range(3):
             await asyncio.sleep(0)
         assert not any(each.done() for each in asked)
-        pointing.to(await controller_of(first))
+        pointer.to(await controller_of(first))
         assert await asyncio.gather(*asked) == [first.broker.cluster_id] * 5
 
     play(tmp_path, scene)
 
 
-def test_where_nobody_leads_the_question_ends(tmp_path: Path) -> None:
-    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+def test_a_request_without_a_leader_times_out(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         for at in (None, At(9, "127.0.0.1", 1)):
-            pointing.to(at)
+            pointer.to(at)
             with pytest.raises(KafkaError) as refused:
                 await channel.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), 50)
             assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
@@ -94,23 +94,23 @@ def test_where_nobody_leads_the_question_ends(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_silent_controller_is_left_when_another_leads(tmp_path: Path) -> None:
-    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+def test_a_request_leaves_a_silent_controller_for_the_next_leader(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         network = first.broker.world.network
         silent = await network.listen(asyncio.Protocol, "127.0.0.1", 0)
-        pointing.to(At(9, "127.0.0.1", silent.port))
+        pointer.to(At(9, "127.0.0.1", silent.port))
         asked = asyncio.ensure_future(cluster_asked(channel, try_ms=100))
         await asyncio.sleep(0)
-        pointing.to(await controller_of(first))
+        pointer.to(await controller_of(first))
         assert await asked == first.broker.cluster_id
         silent.close()
 
     play(tmp_path, scene)
 
 
-def test_a_connection_that_ends_is_made_anew(tmp_path: Path) -> None:
-    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
-        pointing.to(await controller_of(first))
+def test_a_closed_connection_is_opened_again(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
+        pointer.to(await controller_of(first))
         for _ in range(3):
             assert await cluster_asked(channel) == first.broker.cluster_id
             for connection in first.server.connections():
@@ -119,18 +119,16 @@ def test_a_connection_that_ends_is_made_anew(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_on_the_controllers_own_node_no_connection_is_made(tmp_path: Path) -> None:
-    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
-        pointing.is_leader = True
-        channel.here = first.broker.channel.here
-        assert await cluster_asked(channel) == first.broker.cluster_id
+def test_the_controllers_own_node_opens_no_connection(tmp_path: Path) -> None:
+    async def scene(first: Node, *_: Any) -> None:
+        assert await cluster_asked(first.broker.channel) == first.broker.cluster_id
         assert not first.server.connections()
 
     play(tmp_path, scene)
 
 
-def test_a_closed_channel_answers_nobody(tmp_path: Path) -> None:
-    async def scene(first: Node, _: Node, pointing: Pointing, channel: ControllerChannel) -> None:
+def test_a_closed_channel_fails_its_requests(tmp_path: Path) -> None:
+    async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
         asked = asyncio.ensure_future(cluster_asked(channel))
         await asyncio.sleep(0)
         channel.close()

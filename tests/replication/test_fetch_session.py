@@ -1,4 +1,4 @@
-"""Two implementations agree: what the leader's session holds is what the follower wants, however that changed."""
+"""Both sides of a session agree: the leader has the partitions that the follower wants, after any change."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import KafkaError
 from kpybroker.replication.follower import fetch_session
-from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
-from kpybroker.replication.follower.following import Place
-from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Session, Sessions, Want, Wanted
+from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
+from kpybroker.replication.follower.follower_log import FetchPosition
+from kpybroker.replication.partition.hosting import TopicIdPartition
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Session, SessionKey, Sessions, Want
 
 TOPIC_ID = b"t" * 16
 WANTED = st.dictionaries(
     st.integers(0, 5).map(lambda index: (TOPIC_ID, index)),
-    st.integers(0, 3).map(lambda offset: Asked(Place(0, offset, 0), 0, 100)),
+    st.integers(0, 3).map(lambda offset: PartitionFetch(FetchPosition(0, offset, 0), 0, 100)),
     min_size=1,
 )
 
 
 class Leader:
-    """The leader's side, as `handlers.fetch.resolve` drives it."""
+    """The leader's side, driven like `serving.fetch.session.resolve`."""
 
     def __init__(self, limit: int) -> None:
         self.sessions = Sessions(Random(1), limit, lambda: 0)
-        self.held: dict[Wanted, int] = {}
+        self.held: dict[SessionKey, int] = {}
 
-    def fetch(self, follower: FetchSession, wanted: dict[Key, Asked]) -> None:
+    def fetch(self, follower: FetchSession, wanted: dict[TopicIdPartition, PartitionFetch]) -> None:
         changed, forgotten, _ = follower.news(wanted)
-        wants: OrderedDict[Wanted, Want] = OrderedDict(
+        wants: OrderedDict[SessionKey, Want] = OrderedDict(
             (key, Want(None, TOPIC_ID, key[1], asked.place.offset, asked.max_bytes, 0))
             for key, asked in changed.items()
         )
@@ -48,7 +49,7 @@ class Leader:
 
 
 @given(st.lists(WANTED, min_size=1, max_size=12), st.sampled_from((0, 1, 10)))
-def test_the_leader_knows_all_that_is_wanted(fetches: list[dict[Key, Asked]], limit: int) -> None:
+def test_the_leader_knows_all_partitions(fetches: list[dict[TopicIdPartition, PartitionFetch]], limit: int) -> None:
     leader, follower = Leader(limit), FetchSession()
     for wanted in fetches:
         leader.fetch(follower, wanted)
@@ -56,7 +57,7 @@ def test_the_leader_knows_all_that_is_wanted(fetches: list[dict[Key, Asked]], li
 
 
 @given(st.lists(st.tuples(WANTED, st.booleans()), min_size=1, max_size=12))
-def test_a_session_that_is_lost_is_begun_anew(fetches: list[tuple[dict[Key, Asked], bool]]) -> None:
+def test_a_lost_session_is_opened_again(fetches: list[tuple[dict[TopicIdPartition, PartitionFetch], bool]]) -> None:
     leader, follower = Leader(10), FetchSession()
     for wanted, is_lost in fetches:
         if is_lost:
@@ -70,9 +71,11 @@ def test_a_session_that_is_lost_is_begun_anew(fetches: list[tuple[dict[Key, Aske
 
 
 @given(st.lists(WANTED, min_size=2, max_size=12))
-def test_who_says_what_was_touched_says_the_same_as_who_says_everything(fetches: list[dict[Key, Asked]]) -> None:
+def test_naming_touched_partitions_says_the_same_as_naming_all(
+    fetches: list[dict[TopicIdPartition, PartitionFetch]],
+) -> None:
     whole, touched = FetchSession(), FetchSession()
-    before: dict[Key, Asked] = {}
+    before: dict[TopicIdPartition, PartitionFetch] = {}
     for wanted in fetches:
         changed, forgotten, _ = whole.news(wanted)
         parts = {key: wanted.get(key) for key in {**before, **wanted} if before.get(key) != wanted.get(key)}
@@ -81,17 +84,19 @@ def test_who_says_what_was_touched_says_the_same_as_who_says_everything(fetches:
         before = wanted
 
 
-def test_what_has_not_changed_is_not_said_again() -> None:
+def test_unchanged_partitions_are_not_repeated() -> None:
     leader, follower = Leader(10), FetchSession()
-    wanted = {(TOPIC_ID, index): Asked(Place(0, 0, 0), 0, 100) for index in range(1000)}
+    wanted = {(TOPIC_ID, index): PartitionFetch(FetchPosition(0, 0, 0), 0, 100) for index in range(1000)}
     leader.fetch(follower, wanted)
-    moved = {**wanted, (TOPIC_ID, 7): Asked(Place(0, 1, 0), 0, 100)}
+    moved = {**wanted, (TOPIC_ID, 7): PartitionFetch(FetchPosition(0, 1, 0), 0, 100)}
     assert follower.news(moved) == ({(TOPIC_ID, 7): moved[TOPIC_ID, 7]}, [], [])
 
 
 @given(st.lists(WANTED, min_size=1, max_size=12))
-def test_a_leader_that_is_told_a_little_at_a_time_knows_the_same(fetches: list[dict[Key, Asked]]) -> None:
-    """What one Fetch has no room for the next ones tell; until then the leader knows what it knew."""
+def test_several_fetches_name_all_partitions(
+    fetches: list[dict[TopicIdPartition, PartitionFetch]],
+) -> None:
+    """The next Fetches name what had no room in one; until then the leader keeps what it knew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch_session, "NAMED_MAX", 2)
         leader, follower = Leader(10), FetchSession()

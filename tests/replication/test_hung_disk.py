@@ -1,4 +1,4 @@
-"""A disk that does not answer any more silences nobody for longer than a node that does not."""
+"""A disk that hangs interrupts service for no longer than a node that hangs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.replication.virtual import VirtualCluster, play
 HANG_S = 20.0
 SESSION_S = 3.0
 FETCH_TIMEOUT_S = 2.0
-"""Our defaults of broker.session.timeout.ms and controller.quorum.fetch.timeout.ms."""
+"""The defaults of broker.session.timeout.ms and controller.quorum.fetch.timeout.ms."""
 SPARE_S = 1.0
 PATIENCE_S = 0.5
 EVERY_S = 0.05
 
 
 def hang(machine: SimMachine) -> None:
-    """A disk that is known to be slow answers nothing from now on: neither a write nor a sync."""
+    """From now on a disk that is known to be slow answers neither writes nor syncs."""
     storage, process, now_s = machine.storage, machine.process, asyncio.get_running_loop().time()
     assert process is not None
     process.world.disk.device("/data").took(SLOW_WRITE_S, now_s)
@@ -34,12 +34,12 @@ def hang(machine: SimMachine) -> None:
 
 
 def hang_syncs(machine: SimMachine) -> None:
-    """The page cache still takes what is written."""
+    """Only syncs hang; the page cache still takes writes."""
     machine.storage.sync_s = (HANG_S, HANG_S)
 
 
 class Writer:
-    """Writes with acks=all to whoever leads a topic, and knows the longest time without an acknowledgement."""
+    """Writes with acks=all to a topic's leader, and measures the longest time without an acknowledgement."""
 
     def __init__(self, cluster: VirtualCluster, topic: str, number: int) -> None:
         self._cluster = cluster
@@ -81,7 +81,7 @@ def leader_of_the_quorum(cluster: VirtualCluster) -> int:
 @pytest.mark.parametrize("how", [hang, hang_syncs])
 @pytest.mark.parametrize("leads_the_quorum", [False, True])
 def test_acks_all_goes_on_when_a_disk_hangs(how: Callable[[SimMachine], None], leads_the_quorum: bool) -> None:
-    """On partitions that the node leads, and on those it follows; whether it leads the quorum or not."""
+    """For partitions that the node leads or follows, and whether it leads the quorum or not."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = [f"t{node_id}" for node_id in cluster.machines]
@@ -118,7 +118,7 @@ def test_acks_all_goes_on_when_a_disk_hangs(how: Callable[[SimMachine], None], l
 
 
 def test_a_lone_broker_waits_for_its_disk() -> None:
-    """There is nobody to lead in its place: it stays unfenced, and answers when its disk does."""
+    """No other broker can lead, so it stays unfenced, and answers once its disk does."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1,))
@@ -138,8 +138,8 @@ def test_a_lone_broker_waits_for_its_disk() -> None:
     play(scene, count=1)
 
 
-def test_a_voter_does_without_an_election_while_its_disk_hangs() -> None:
-    """A vote is not granted, and the node is not held by writing it down; when the disk answers it votes again."""
+def test_a_voter_abstains_while_its_disk_hangs() -> None:
+    """It grants no vote, and does not block on storing one; once the disk answers, it votes again."""
 
     async def scene(cluster: VirtualCluster) -> None:
         controller = leader_of_the_quorum(cluster)

@@ -1,4 +1,4 @@
-"""Laws over schedules: whatever is late, lost or dead, what was acknowledged stays, and the logs agree."""
+"""Laws over schedules: whatever is late, lost or dead, acknowledged records stay, and the logs agree."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def world() -> Iterator[RealWorld]:
 
 
 def agree(model: Model) -> None:
-    """Logs are the same below both high watermarks."""
+    """Two logs are equal below both high watermarks."""
     for one, other in combinations(model.nodes.values(), 2):
         upper = min(one.partition.log.high_watermark, other.partition.log.high_watermark)
         assert model.values(one, upper) == model.values(other, upper)
 
 
 def never_recedes(model: Model) -> None:
-    """What was told as the latest offset grows within a reign, and from one reign to the next."""
+    """The latest offset never decreases, within a leader epoch or from one to the next."""
     highest = 0
     for _, told in sorted(model.latest.items()):
         assert told == sorted(told)
@@ -39,7 +39,7 @@ def never_recedes(model: Model) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_acknowledged_stays(seed: int, world: RealWorld, tmp_path: Path) -> None:
+def test_acknowledged_records_stay(seed: int, world: RealWorld, tmp_path: Path) -> None:
     random = Random(seed)
     model = Model(world, tmp_path, random, min_isr=random.choice((1, 2)))
     for number in range(STEPS):
@@ -59,8 +59,8 @@ def test_what_is_acknowledged_stays(seed: int, world: RealWorld, tmp_path: Path)
         assert model.values(node) == found
 
 
-def test_the_schedules_meet_what_they_should(world: RealWorld, tmp_path: Path) -> None:
-    """Enough is acknowledged, and enough reigns begin, for the law to mean something."""
+def test_the_schedules_are_eventful(world: RealWorld, tmp_path: Path) -> None:
+    """Enough is acknowledged, and enough leader epochs begin, for the laws to mean something."""
     acknowledged = reigns = 0
     for seed in range(5):
         model = Model(world, tmp_path / str(seed), Random(seed))

@@ -1,10 +1,9 @@
-"""A broker registers with a controller elsewhere, is let in, and leaves; and what it does when it is not welcome."""
+"""A broker registers with a remote controller, is unfenced and leaves; and how it handles a refusal."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,31 +14,43 @@ from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.replication.node import controller_channel
 from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.replication.node.lifecycle import Lifecycle, Stage
-from kpybroker.server.node import Node
+from kpybroker.sim.cluster.setup import CONTROLLER_PORT
 from kpybroker.wire.rpc import broker_registration as rpc
 from kpybroker.wire.rpc import unregister_broker
-from tests.replication.pointing import Pointing, controller_of
-from tests.serving import serving
+from tests.replication import virtual
+from tests.replication.controller_pointer import At, ControllerPointer
+from tests.replication.virtual import VirtualCluster
 
 SETTINGS = {
     "node.id": "2",
     "broker.session.timeout.ms": "600",
     "broker.heartbeat.interval.ms": "20",
-    "initial.broker.registration.timeout.ms": "5000",
 }
 
 
-class Guest:
-    """A broker that is nothing but its lifecycle."""
+AT = At(1, "10.0.0.1", CONTROLLER_PORT)
+"""The only node of the cluster, and its controller."""
 
-    def __init__(self, node: Node, pointing: Pointing, incarnation: int = 1, **facts: Any) -> None:
+
+class Guest:
+    """A broker with nothing but a Lifecycle. timeout_ms: initial.broker.registration.timeout.ms."""
+
+    def __init__(
+        self,
+        cluster: VirtualCluster,
+        pointer: ControllerPointer,
+        incarnation: int = 1,
+        timeout_ms: int = 5000,
+        **facts: Any,
+    ) -> None:
+        broker = cluster.broker(1)
         self.epochs: list[int] = []
         self.failures: list[str] = []
         self.wants_fence = False
-        self.channel = ControllerChannel(node.broker.world.network, pointing, "guest")
+        self.channel = ControllerChannel(cluster.client.network, pointer, "guest")
         wanted: dict[str, Any] = {
             "broker_id": 2,
-            "cluster_id": node.broker.cluster_id,
+            "cluster_id": broker.cluster_id,
             "incarnation_id": bytes([incarnation]) * 16,
             "listeners": [rpc.Listener(name="PLAINTEXT", host="127.0.0.1", port=1)],
             "features": [
@@ -51,9 +62,9 @@ class Guest:
         }
         self.lifecycle = Lifecycle(
             self.channel,
-            parse_config(SETTINGS),
+            parse_config({**SETTINGS, "initial.broker.registration.timeout.ms": str(timeout_ms)}),
             rpc.Request(**{**wanted, **facts}),
-            metadata_offset=lambda: node.broker.image.offset,
+            metadata_offset=lambda: broker.image.offset,
             on_epoch=self.epochs.append,
             on_failure=self.failures.append,
             wants_fence=lambda: self.wants_fence,
@@ -64,134 +75,136 @@ class Guest:
         self.channel.close()
 
 
-def play(root: Path, scene: Callable[[Node, Pointing], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with serving(root / "data", {"broker.session.timeout.ms": "600"}) as node:
-            pointing = Pointing()
-            pointing.to(await controller_of(node))
-            await scene(node, pointing)
+def play(scene: Callable[[VirtualCluster, ControllerPointer], Awaitable[None]]) -> None:
+    """A scene of a guest and a cluster of one node, in virtual time."""
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    async def with_pointer(cluster: VirtualCluster) -> None:
+        pointer = ControllerPointer()
+        pointer.to(AT)
+        await scene(cluster, pointer)
 
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)
+    virtual.play(with_pointer, 1, broker_session_timeout_ms="600")
 
 
-def test_a_broker_is_fenced_at_its_wish(tmp_path: Path) -> None:
-    """At once, though it is heard of; and let in again when it wishes that no more. It keeps its registration."""
+def is_live(cluster: VirtualCluster) -> bool:
+    """Whether the node's metadata has the guest, unfenced."""
+    known = cluster.broker(1).image.brokers.get(2)
+    return known is not None and not known.fenced
 
-    async def scene(node: Node, pointing: Pointing) -> None:
-        guest = Guest(node, pointing)
+
+def test_a_broker_is_fenced_at_its_request() -> None:
+    """At once, though its heartbeats go on; and unfenced again without the request. The registration stays."""
+
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
         for wish in (True, False, True, False):
             guest.wants_fence = wish
             guest.lifecycle.tell()
-            await until(lambda wish=wish: guest.lifecycle.fenced is wish)  # type: ignore[misc]
-            assert node.broker.image.brokers[2].fenced is wish
+            await cluster.until(lambda wish=wish: guest.lifecycle.fenced is wish, "it is as requested")  # type: ignore[misc]
+            assert cluster.broker(1).image.brokers[2].fenced is wish
         assert (len(guest.epochs), guest.failures) == (1, [])
         guest.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_join_and_leave(tmp_path: Path) -> None:
-    async def scene(node: Node, pointing: Pointing) -> None:
-        guest = Guest(node, pointing)
+def test_join_and_leave() -> None:
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
-        known = node.broker.image.brokers[2]
+        known = cluster.broker(1).image.brokers[2]
         assert (guest.epochs, known.fenced, known.rack) == ([known.epoch], False, "r")
         assert guest.lifecycle.stage is Stage.RUNNING
         assert await guest.lifecycle.leave()
-        assert node.broker.image.brokers[2].fenced
+        assert cluster.broker(1).image.brokers[2].fenced
         guest.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_who_starts_before_the_others_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That nobody can be elected now is said to those who ask, and does not end a start."""
+def test_a_broker_that_starts_first_waits_for_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other requests fail while nobody can be elected, but the start goes on."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
-    async def scene(node: Node, pointing: Pointing) -> None:
-        at = pointing.active_controller
-        pointing.to(None)
-        pointing.lacks_majority = True
-        guest = Guest(node, pointing)
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        at = pointer.active_controller
+        pointer.to(None)
+        pointer.lacks_majority = True
+        guest = Guest(cluster, pointer)
         joining = asyncio.ensure_future(guest.lifecycle.join())
         with pytest.raises(KafkaError, match="nobody leads the quorum"):
             await guest.channel.ask("BrokerRegistration", None, 5000)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not joining.done()
-        pointing.lacks_majority = False
-        pointing.to(at)
+        pointer.lacks_majority = False
+        pointer.to(at)
         await joining
-        assert not node.broker.image.brokers[2].fenced
+        assert not cluster.broker(1).image.brokers[2].fenced
         guest.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_who_was_unregistered_while_it_runs_registers_again(tmp_path: Path) -> None:
-    async def scene(node: Node, pointing: Pointing) -> None:
-        guest = Guest(node, pointing)
+def test_a_running_broker_that_was_unregistered_registers_again() -> None:
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer)
         await guest.lifecycle.join()
-        await node.broker.channel.ask("UnregisterBroker", unregister_broker.Request(broker_id=2), 5000)
-        await until(lambda: 2 in node.broker.image.brokers and not node.broker.image.brokers[2].fenced)
-        assert len(guest.epochs) == 2
-        assert guest.epochs[1] == node.broker.image.brokers[2].epoch > guest.epochs[0]
+        await cluster.broker(1).channel.ask("UnregisterBroker", unregister_broker.Request(broker_id=2), 5000)
+        await cluster.until(lambda: len(guest.epochs) == 2 and is_live(cluster), "it has registered again")
+        assert guest.epochs[1] == cluster.broker(1).image.brokers[2].epoch > guest.epochs[0]
         guest.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_a_new_incarnation_takes_over_from_one_that_was_killed(tmp_path: Path) -> None:
-    async def scene(node: Node, pointing: Pointing) -> None:
-        first, second = (Guest(node, pointing, incarnation) for incarnation in (1, 2))
+def test_a_new_incarnation_replaces_a_killed_one() -> None:
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        first, second = (Guest(cluster, pointer, incarnation) for incarnation in (1, 2))
         await first.lifecycle.join()
         first.kill()
         await second.lifecycle.join()
         assert second.epochs[0] > first.epochs[0]
         second.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_two_nodes_with_one_id_do_not_both_stay(tmp_path: Path) -> None:
-    async def scene(node: Node, pointing: Pointing) -> None:
-        first, second = (Guest(node, pointing, incarnation) for incarnation in (1, 2))
+def test_two_nodes_with_one_id_cannot_both_register() -> None:
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        first, second = Guest(cluster, pointer, 1), Guest(cluster, pointer, 2, timeout_ms=300)
         await first.lifecycle.join()
-        second.lifecycle._start_timeout_ms = 300
         with pytest.raises(ConfigError, match=r"DUPLICATE_BROKER_REGISTRATION.*node\.id"):
             await second.lifecycle.join()
-        assert not node.broker.image.brokers[2].fenced
+        assert not cluster.broker(1).image.brokers[2].fenced
         first.kill()
         second.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_a_broker_whose_id_was_taken_gives_up(tmp_path: Path) -> None:
-    async def scene(node: Node, pointing: Pointing) -> None:
-        first, second = (Guest(node, pointing, incarnation) for incarnation in (1, 2))
+def test_a_broker_whose_id_was_taken_stops() -> None:
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        first = Guest(cluster, pointer, 1)
         await first.lifecycle.join()
-        pointing.to(None)  # the first one is cut off, for longer than its session
-        second_pointing = Pointing()
-        second_pointing.to(await controller_of(node))
-        second = Guest(node, second_pointing, 2)
+        pointer.to(None)  # the first one is cut off for longer than its session
+        second_pointer = ControllerPointer()
+        second_pointer.to(AT)
+        second = Guest(cluster, second_pointer, 2)
+        node = cluster.machines[1].node
+        assert node is not None
         for connection in node.server.connections():
             connection.abort()
         await second.lifecycle.join()
-        pointing.to(await controller_of(node))
-        await until(lambda: bool(first.failures))
+        pointer.to(AT)
+        await cluster.until(lambda: bool(first.failures), "the first one gives up")
         assert "node.id" in first.failures[0]
-        assert not node.broker.image.brokers[2].fenced
+        assert not cluster.broker(1).image.brokers[2].fenced
         assert second.lifecycle.stage is Stage.RUNNING
         second.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
 @pytest.mark.parametrize(
@@ -207,23 +220,22 @@ def test_a_broker_whose_id_was_taken_gives_up(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_who_is_not_welcome_is_told_why(tmp_path: Path, facts: dict[str, Any], cause: str, way_out: str) -> None:
-    async def scene(node: Node, pointing: Pointing) -> None:
-        guest = Guest(node, pointing, **facts)
+def test_a_refused_broker_names_the_cause_and_the_way_out(facts: dict[str, Any], cause: str, way_out: str) -> None:
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        guest = Guest(cluster, pointer, **facts)
         with pytest.raises(ConfigError, match=rf"(?s){cause}.*{way_out}"):
             await guest.lifecycle.join()
         guest.kill()
 
-    play(tmp_path, scene)
+    play(scene)
 
 
-def test_without_a_controller_the_start_ends(tmp_path: Path) -> None:
-    async def scene(node: Node, pointing: Pointing) -> None:
-        pointing.to(None)
-        guest = Guest(node, pointing)
-        guest.lifecycle._start_timeout_ms = 50
+def test_a_start_without_a_controller_fails() -> None:
+    async def scene(cluster: VirtualCluster, pointer: ControllerPointer) -> None:
+        pointer.to(None)
+        guest = Guest(cluster, pointer, timeout_ms=50)
         with pytest.raises(ConfigError, match=r"no controller.*controller\.quorum\.voters"):
             await guest.lifecycle.join()
         guest.kill()
 
-    play(tmp_path, scene)
+    play(scene)

@@ -1,4 +1,4 @@
-"""Of a follower's session only what has news is looked at, and the follower learns everything all the same."""
+"""A follower's Fetch looks only at partitions with news, and the follower still learns everything."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings, parse_config
 from kpybroker.metadata.image import PartitionImage
 from kpybroker.quotas.clients import ClientQuotas
-from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
-from kpybroker.replication.follower.following import Place
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
+from kpybroker.replication.follower.follower_log import FetchPosition
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.serving.fetch.replica import COUNT_ALL_MS, fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld
-from tests.replication.leading import NOW_MS, batch
+from tests.replication.leading import NOW_MS, Host, batch
 
 LEADER, FOLLOWER = 1, 2
 TOPIC_ID = bytes(15) + b"\1"
@@ -34,17 +35,17 @@ WAIT_MS = 60_000
 
 
 class Leader:
-    """What the handler asks of a broker, and partitions with one follower."""
+    """A broker, as far as the Fetch needs it, that leads partitions with one follower."""
 
     node_id = LEADER
     config = parse_config({})
 
     def __init__(self, world: RealWorld, directory: Path) -> None:
         self.now_ms = 0
-        self.hosting = Hosting(LEADER)
-        self.hosting.now_ms = lambda: self.now_ms
-        self.sessions = Sessions(Random(1), 10, self.hosting.now)
-        self.quotas = ClientQuotas(self.config, self.hosting.now)
+        rules = ReplicaRules(LEADER, now_ms=lambda: self.now_ms)
+        self.hosting = Host(rules)
+        self.sessions = Sessions(Random(1), 10, rules.now_ms)
+        self.quotas = ClientQuotas(self.config, rules.now_ms)
         self.partitions = [self._lead(world, directory / f"t-{index}", index) for index in range(COUNT)]
 
     def _lead(self, world: RealWorld, directory: Path, index: int) -> Partition:
@@ -65,14 +66,14 @@ class Leader:
 
     @property
     def left(self) -> int:
-        """How many partitions the next fetch would look at, beside those that it names."""
-        (session,) = self.sessions._sessions.values()
+        """How many partitions the next Fetch looks at, besides those that it names."""
+        (session,) = self.sessions
         assert session.news is not None
         return len(session.news.wants)
 
 
 class Follower:
-    """Takes what it is told; asks in a session."""
+    """Fetches in a session, and keeps the ends and high watermarks of the responses."""
 
     def __init__(self) -> None:
         self.session = FetchSession()
@@ -80,8 +81,9 @@ class Follower:
         self.high_watermarks = [0] * COUNT
 
     def ask(self, leader: Leader, wait_ms: int = 0, max_bytes: int = 10_000) -> fetch.Response | Reply:
-        wanted: dict[Key, Asked | None] = {
-            (TOPIC_ID, index): Asked(Place(0, end, 0 if end else -1), 0, 1000) for index, end in enumerate(self.ends)
+        wanted: dict[TopicIdPartition, PartitionFetch | None] = {
+            (TOPIC_ID, index): PartitionFetch(FetchPosition(0, end, 0 if end else -1), 0, 1000)
+            for index, end in enumerate(self.ends)
         }
         changed, _, _ = self.session.news(wanted)
         rows = [
@@ -128,16 +130,14 @@ def world() -> Iterator[RealWorld]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_follower_learns_all_that_is_written_and_all_that_commits(
-    world: RealWorld, tmp_path: Path, seed: int
-) -> None:
+def test_a_follower_learns_all_records_and_high_watermarks(world: RealWorld, tmp_path: Path, seed: int) -> None:
     random, leader, follower = Random(seed), Leader(world, tmp_path), Follower()
     for _ in range(60):
         leader.now_ms += random.choice((0, 1, COUNT_ALL_MS))
         for _ in range(random.randrange(4)):
             leader.write(random.randrange(COUNT))
         follower.take(follower.ask(leader, max_bytes=random.choice((1, 10_000))))
-    leader.now_ms += 1  # too early for a look at everything: what is left is known without
+    leader.now_ms += 1  # too early to look at all partitions: the news alone must do
     for _ in range(COUNT):
         follower.take(follower.ask(leader, max_bytes=200))
     assert follower.ends == [partition.log.end for partition in leader.partitions]
@@ -146,7 +146,7 @@ def test_a_follower_learns_all_that_is_written_and_all_that_commits(
     assert leader.left == 0
 
 
-def test_a_parked_fetch_looks_where_something_was_written(world: RealWorld, tmp_path: Path) -> None:
+def test_an_append_completes_a_parked_fetch(world: RealWorld, tmp_path: Path) -> None:
     async def scene() -> None:
         leader, follower = Leader(world, tmp_path), Follower()
         follower.take(follower.ask(leader))
@@ -165,7 +165,7 @@ def test_a_parked_fetch_looks_where_something_was_written(world: RealWorld, tmp_
     asyncio.run(scene())
 
 
-def test_a_fetch_that_is_given_up_wakes_nobody(world: RealWorld, tmp_path: Path) -> None:
+def test_an_abandoned_fetch_is_not_settled(world: RealWorld, tmp_path: Path) -> None:
     async def scene() -> None:
         leader, follower = Leader(world, tmp_path), Follower()
         follower.take(follower.ask(leader))
@@ -179,15 +179,14 @@ def test_a_fetch_that_is_given_up_wakes_nobody(world: RealWorld, tmp_path: Path)
     asyncio.run(scene())
 
 
-def test_who_rests_is_counted_as_caught_up(world: RealWorld, tmp_path: Path) -> None:
+def test_an_idle_follower_counts_as_caught_up(world: RealWorld, tmp_path: Path) -> None:
     leader, follower = Leader(world, tmp_path), Follower()
-    lag_ms = leader.hosting.lag_max_ms
+    lag_ms = leader.hosting.rules.lag_max_ms
     while leader.now_ms < 3 * lag_ms:
         follower.take(follower.ask(leader))
         leader.now_ms += COUNT_ALL_MS
     leader.write(3)
-    proposed: list[Partition] = []
-    leader.hosting.propose = proposed.append
+    proposed = leader.hosting.proposed
     for partition in leader.partitions:
         partition.drop_lagging()
     assert not proposed
@@ -196,7 +195,7 @@ def test_who_rests_is_counted_as_caught_up(world: RealWorld, tmp_path: Path) -> 
     assert proposed == [leader.partitions[3]]
 
 
-def test_what_a_session_forgets_is_not_looked_for(world: RealWorld, tmp_path: Path) -> None:
+def test_a_forgotten_partition_has_no_news(world: RealWorld, tmp_path: Path) -> None:
     leader, follower = Leader(world, tmp_path), Follower()
     follower.take(follower.ask(leader))
     request = fetch.Request(

@@ -1,4 +1,4 @@
-"""Partition: what is written is committed once it is as durable as the settings ask, and who waits is told once."""
+"""Partition: records are committed once they are as durable as the settings demand; waiters are settled once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.world.real import RealWorld
-from tests.replication.leading import NODE, NOW_MS, Waiting, batch, leading
+from tests.replication.leading import NODE, NOW_MS, Host, Waiting, batch, leading
 
 FSYNC = replace(LogSettings(), fsync_always=True)
 
@@ -25,8 +26,8 @@ def world() -> Iterator[RealWorld]:
 
 
 def test_nothing_is_committed_before_the_flush(world: RealWorld, tmp_path: Path) -> None:
-    one = leading(world, tmp_path)
-    hosting = one._hosting
+    hosting = Host(ReplicaRules(NODE))
+    one = leading(world, tmp_path, host=hosting)
     produce, fetch = Waiting(), Waiting()
     one.fetches[fetch] = None
     for number in range(3):
@@ -35,24 +36,24 @@ def test_nothing_is_committed_before_the_flush(world: RealWorld, tmp_path: Path)
     assert (one.log.end, one.log.high_watermark, produce.settled) == (6, 0, 0)
     hosting.flush()
     assert (one.log.high_watermark, one.log.last_stable, one.log.written_end) == (6, 6, 6)
-    assert (produce.settled, fetch.settled) == (1, 1), "once for all that came in one event"
+    assert (produce.settled, fetch.settled) == (1, 1), "once for all appends of one event"
     hosting.flush()
     assert (produce.settled, fetch.settled) == (1, 1)
 
 
 def test_with_fsync_nothing_is_committed_before_it_is_on_disk(world: RealWorld, tmp_path: Path) -> None:
     async def whole() -> None:
-        one = leading(world, tmp_path, FSYNC)
-        hosting = one._hosting
+        hosting = Host(ReplicaRules(NODE))
+        one = leading(world, tmp_path, FSYNC, host=hosting)
         waiters = [Waiting() for _ in range(20)]
         seen: list[tuple[int, int]] = []
-        one.on_advance = lambda: seen.append((one.log.high_watermark, one.log.synced_end))
+        one.on_advance(lambda: seen.append((one.log.high_watermark, one.log.synced_end)))
         for number, waiter in enumerate(waiters):
             one.append(batch(b"x"), NOW_MS)
             hosting.flush()
             one.when_committed(number + 1, waiter)
             if number % 2 == 0:
-                await asyncio.sleep(0)  # the next one is written while this one is on its way to the disk
+                await asyncio.sleep(0)  # the next append is written during the sync of this one
         while one.log.high_watermark < 20:
             await asyncio.sleep(0.001)
         assert all(committed == synced for committed, synced in seen)
@@ -62,10 +63,10 @@ def test_with_fsync_nothing_is_committed_before_it_is_on_disk(world: RealWorld, 
     asyncio.run(asyncio.wait_for(whole(), 20))
 
 
-def test_leading_again_commits_what_is_there(world: RealWorld, tmp_path: Path) -> None:
+def test_a_single_replica_that_leads_again_commits_its_log(world: RealWorld, tmp_path: Path) -> None:
     one = leading(world, tmp_path, epoch=4)
     one.append(batch(b"a"), NOW_MS)
-    one._hosting.flush()
+    one.flush()
     one.log.drop_files()
     again = leading(world, tmp_path, epoch=6)
     assert (again.log.end, again.log.high_watermark) == (1, 1)
@@ -83,16 +84,16 @@ def test_epochs_are_fenced_both_ways(world: RealWorld, tmp_path: Path) -> None:
         assert refused.value.code == code
 
 
-def test_the_only_replica_is_never_too_few(world: RealWorld, tmp_path: Path) -> None:
-    """min.insync.replicas asks for no more than there are, as in Kafka."""
+def test_a_single_replica_is_always_enough(world: RealWorld, tmp_path: Path) -> None:
+    """min.insync.replicas demands at most all replicas, as in Kafka."""
     one = leading(world, tmp_path)
     one.require_in_sync(1)
     one.require_in_sync(2)
 
 
-def test_who_waits_is_told_when_the_partition_goes(world: RealWorld, tmp_path: Path) -> None:
-    one = leading(world, tmp_path)
-    hosting = one._hosting
+def test_waiters_are_settled_when_the_partition_is_retired(world: RealWorld, tmp_path: Path) -> None:
+    hosting = Host(ReplicaRules(NODE))
+    one = leading(world, tmp_path, host=hosting)
     produce, fetch = Waiting(), Waiting()
     one.fetches[fetch] = None
     one.when_committed(99, produce)
@@ -107,9 +108,9 @@ def test_who_waits_is_told_when_the_partition_goes(world: RealWorld, tmp_path: P
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_who_leads_is_asked(world: RealWorld, tmp_path: Path) -> None:
-    one = leading(world, tmp_path)
-    hosting = one._hosting
+def test_leads_refuses_followers_and_offline_partitions(world: RealWorld, tmp_path: Path) -> None:
+    hosting = Host(ReplicaRules(NODE))
+    one = leading(world, tmp_path, host=hosting)
     one.leader_id = NODE + 1
     with pytest.raises(KafkaError) as refused:
         hosting.leads("t", 0)

@@ -1,4 +1,4 @@
-"""ProducerIds: no id twice, whatever comes between."""
+"""ProducerIds gives out no id twice, in any interleaving."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kpybroker.replication.node.producer_ids import ProducerIds
 
 @dataclass(frozen=True)
 class Block:
-    """Ids from `first` on."""
+    """Consecutive ids from `first` on."""
 
     first: int
     count: int
 
 
 class Allocator:
-    """A controller that takes a few turns of the loop for each block."""
+    """A controller that needs a few turns of the loop for each block."""
 
     def __init__(self, sizes: list[int], turns: int) -> None:
         self.sizes = sizes
@@ -40,7 +40,7 @@ class Allocator:
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4), turns=st.integers(0, 3), askers=st.integers(1, 12))
-def test_everybody_gets_an_id_of_their_own(sizes: list[int], turns: int, askers: int) -> None:
+def test_all_ids_differ(sizes: list[int], turns: int, askers: int) -> None:
     async def whole() -> None:
         allocator = Allocator(sizes, turns)
         ids = ProducerIds(allocator.allocate)
@@ -52,7 +52,7 @@ def test_everybody_gets_an_id_of_their_own(sizes: list[int], turns: int, askers:
     asyncio.run(whole())
 
 
-def test_a_refusal_is_passed_on_and_the_next_question_asks_again() -> None:
+def test_a_refusal_is_raised_and_the_next_call_asks_again() -> None:
     async def whole() -> None:
         refusals = [KafkaError(ErrorCode.NOT_CONTROLLER)]
 

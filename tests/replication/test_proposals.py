@@ -1,8 +1,9 @@
-"""However much leaders propose at once, no request to the controller has more than it takes."""
+"""However many in-sync sets are proposed at once, each request to the controller is within its limit."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,15 @@ from kpybroker.errors import ErrorCode
 from kpybroker.metadata.parts import PartitionImage
 from kpybroker.replication.node import isr_proposals
 from kpybroker.replication.node.controller_channel import ControllerChannel
-from kpybroker.replication.node.isr_proposals import Proposals
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.node.isr_proposals import IsrProposals
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc.alter_partition import PartitionDataReply, Request, Response, TopicDataReply
 from kpybroker.world.real import RealWorld
-from tests.replication.leading import NODE
-from tests.replication.pointing import Pointing
+from tests.replication.controller_pointer import ControllerPointer
+from tests.replication.leading import NODE, Host
 
 COUNT, AT_ONCE = 23, 5
 REPLICAS = 32
@@ -28,7 +30,7 @@ IMAGE = PartitionImage(leader=NODE, leader_epoch=0, partition_epoch=0, replicas=
 
 
 class Controller:
-    """Keeps what it is asked, and answers the first requests with these errors."""
+    """Records its requests, and answers the first ones with these errors."""
 
     def __init__(self, errors: list[ErrorCode]) -> None:
         self.errors = errors
@@ -53,10 +55,9 @@ class Controller:
         return Response(topics=[TopicDataReply(topic_id=rows[0][0], partitions=taken)])
 
 
-def leading_many(world: RealWorld, root: Path, now: list[int]) -> Hosting:
+def leading_many(world: RealWorld, root: Path, now: list[int], propose: Callable[[Partition], None]) -> Host:
     """Partitions that this node leads, with a follower that never fetches."""
-    hosting = Hosting(NODE)
-    hosting.lag_max_ms, hosting.now_ms = LAG_MS, lambda: now[0]
+    hosting = Host(ReplicaRules(NODE, lag_max_ms=LAG_MS, now_ms=lambda: now[0]), propose)
     for index in range(COUNT):
         log = Log.open(world, str(root / f"t-{index}"), "t", index, LogSettings(), clean=False)
         partition = hosting.host("t", bytes(15) + b"t", index, log)
@@ -65,21 +66,21 @@ def leading_many(world: RealWorld, root: Path, now: list[int]) -> Hosting:
 
 
 @pytest.mark.parametrize("errors", [[], [ErrorCode.STALE_BROKER_EPOCH]], ids=["taken", "refused once"])
-def test_all_proposals_are_sent_a_few_in_a_request(
+def test_all_proposals_are_sent_in_bounded_requests(
     errors: list[ErrorCode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In their order, and none twice; those of a request that is refused again, behind the others."""
+    """In order, and none twice; those of a refused request are sent again after the others."""
     monkeypatch.setattr(isr_proposals, "AT_ONCE_MAX", AT_ONCE, raising=False)
     monkeypatch.setattr(isr_proposals, "RETRY_MS", 0)
     world, now = RealWorld(1), [0]
 
     async def whole() -> list[list[int]]:
-        hosting, pointing, controller = leading_many(world, tmp_path, now), Pointing(), Controller(list(errors))
-        pointing.is_leader = True
-        channel = ControllerChannel(world.network, pointing, "tests")
-        channel.here = controller.answer
-        proposals = Proposals(channel, NODE, lambda: 1)
-        hosting.propose = proposals.propose
+        pointer, controller = ControllerPointer(), Controller(list(errors))
+        pointer.is_leader = True
+        channel = ControllerChannel(world.network, pointer, "tests")
+        channel.answer_here(controller.answer)
+        proposals = IsrProposals(channel, NODE, lambda: 1)
+        hosting = leading_many(world, tmp_path, now, proposals.propose)
         now[0] += LAG_MS + 1
         for partition in hosting:
             partition.drop_lagging()
@@ -100,6 +101,6 @@ def test_all_proposals_are_sent_a_few_in_a_request(
     assert [index for some in asked for index in some] == everything + refused
 
 
-def test_a_request_of_proposals_is_within_its_row() -> None:
-    """Where each partition is of a topic of its own: this topic, the partition, and its replicas."""
+def test_the_largest_request_is_within_the_limit_of_the_api_table() -> None:
+    """With one topic for each partition: elements are the topics, the partitions and their replicas."""
     assert by_name["AlterPartition"].elements >= isr_proposals.AT_ONCE_MAX * (2 + REPLICAS)

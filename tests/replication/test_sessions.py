@@ -1,4 +1,4 @@
-"""Sessions: epochs count up, the limit holds, and turns go round."""
+"""Sessions: epochs count up, the limits hold, and partitions take turns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.partition.sessions import EPOCH_MAX, EVICTION_MS, Session, Sessions, Want, Wanted
+from kpybroker.replication.partition.sessions import EPOCH_MAX, EVICTION_MS, Session, SessionKey, Sessions, Want
 
 ID = bytes(range(16))
 
 
-def wants(*indices: int, offset: int = 0) -> OrderedDict[Wanted, Want]:
+def wants(*indices: int, offset: int = 0) -> OrderedDict[SessionKey, Want]:
     return OrderedDict((("t", index), Want("t", ID, index, offset, 1000, -1)) for index in indices)
 
 
@@ -34,7 +34,7 @@ def code_of(sessions: Sessions, session_id: int, epoch: int, *, by_id: bool = Fa
     return ErrorCode.NONE
 
 
-def test_an_epoch_is_good_once() -> None:
+def test_an_epoch_is_valid_once() -> None:
     sessions = Sessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     assert [code_of(sessions, one.id, epoch) for epoch in (0, 2, 1, 1, 2)] == [
@@ -48,7 +48,7 @@ def test_an_epoch_is_good_once() -> None:
     assert code_of(sessions, one.id, 3) == ErrorCode.NONE
 
 
-def test_epochs_wrap_past_those_with_a_meaning() -> None:
+def test_epochs_wrap_past_the_special_ones() -> None:
     sessions = Sessions(Random(1), 10, lambda: 0)
     one = opened(sessions)
     one.epoch = EPOCH_MAX
@@ -70,7 +70,7 @@ def test_without_room_there_are_no_sessions(limit: int) -> None:
 
 
 class Model:
-    """What KIP-227 says of slots, over a plain list."""
+    """KIP-227's rules for slots, with a plain list."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -79,7 +79,7 @@ class Model:
         self.alive: list[Known] = []
 
     def given_up(self, is_replica: bool, size: int) -> Known | None:
-        """For such a newcomer, where there is no slot left."""
+        """The session to evict for a new one of this rank, if no slot is free."""
         unused = min(self.alive, key=lambda one: one.used)
         if self.now_ms - unused.used_ms > EVICTION_MS:
             return unused
@@ -110,7 +110,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=300)
 @given(limit=st.integers(1, 3), steps=st.lists(STEPS, max_size=30))
-def test_a_newcomer_gets_a_slot_only_from_who_has_to_give_it_up(limit: int, steps: list[tuple[str, int, int]]) -> None:
+def test_a_new_session_evicts_only_as_kip_227_allows(limit: int, steps: list[tuple[str, int, int]]) -> None:
     model = Model(limit)
     sessions = Sessions(Random(1), limit, lambda: model.now_ms)
     for number, (what, which, much) in enumerate(steps):
@@ -143,13 +143,13 @@ def test_a_newcomer_gets_a_slot_only_from_who_has_to_give_it_up(limit: int, step
 
 
 def held(sessions: Sessions) -> int:
-    """Partitions, counted one by one."""
-    return sum(len(one.wants) for one in sessions._sessions.values() if one.news is None)
+    """The partitions of consumers' sessions, counted one by one."""
+    return sum(len(one.wants) for one in sessions if one.news is None)
 
 
 @settings(max_examples=300)
 @given(limit=st.integers(0, 6), steps=st.lists(STEPS, max_size=30))
-def test_consumers_partitions_are_bounded_altogether(limit: int, steps: list[tuple[str, int, int]]) -> None:
+def test_the_partitions_of_all_consumers_are_bounded(limit: int, steps: list[tuple[str, int, int]]) -> None:
     now_ms = 0
     sessions = Sessions(Random(1), 10, lambda: now_ms, limit)
     every: list[Session] = []
@@ -176,7 +176,7 @@ def test_consumers_partitions_are_bounded_altogether(limit: int, steps: list[tup
         assert sessions.partitions == held(sessions)
 
 
-def test_who_is_too_large_for_all_rooms_takes_nobodys() -> None:
+def test_a_session_above_the_limit_evicts_nobody() -> None:
     now_ms = 0
     sessions = Sessions(Random(1), 10, lambda: now_ms, 3)
     kept = sessions.open(wants(0, 1), by_id=False)
@@ -204,7 +204,7 @@ def test_updates_change_positions_and_keep_what_was_told() -> None:
 
 
 @given(served=st.lists(st.integers(0, 3), max_size=20))
-def test_who_waits_longest_stands_first(served: list[int]) -> None:
+def test_the_partition_served_longest_ago_comes_first(served: list[int]) -> None:
     session = Session(1, by_id=False, wants=wants(0, 1, 2, 3))
     for index in served:
         session.had_its_turn(("t", index))

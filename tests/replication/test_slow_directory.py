@@ -1,4 +1,4 @@
-"""A slow log directory of one node holds up the partitions that need it, and nothing else of the cluster."""
+"""A slow log directory of one node delays only the partitions in it, and nothing else in the cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ QUICK_S = 1.0
 
 
 def slow_down(cluster: VirtualCluster, node_id: int, below: str = "/more") -> None:
-    """Writes below a directory take long from now on, and that has been noticed."""
+    """Make writes below a directory slow from now on, and let the node notice it."""
     machine = cluster.machines[node_id]
     machine.storage.slow_below, machine.storage.slow_s = below, WRITE_S
     cluster.broker(node_id).world.disk.device(below).took(SLOW_WRITE_S, cluster.loop.time())
 
 
 async def placed(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
-    """Topics led by node 1 with a replica on all, one for each directory of a node, by directory."""
+    """Topics led by node 1 with a replica on every node, one for each directory of a node."""
     found: dict[str, str] = {}
     for number in range(4):
         topic = f"t{number}"
@@ -35,7 +35,7 @@ async def placed(cluster: VirtualCluster, node_id: int) -> dict[str, str]:
 
 
 def put_by_another(cluster: VirtualCluster, topic: str) -> asyncio.Task[int]:
-    """On a connection of its own: answers come in the order of their requests."""
+    """Over its own connection, because responses come in the order of requests."""
     client = Client("another", "10.0.1.2", 2, cluster.fabric, cluster.where)
 
     async def put() -> int:
@@ -53,8 +53,8 @@ def safe(partition: Partition) -> bool:
     return partition.log.written_end == partition.log.end == partition.log.high_watermark
 
 
-def test_a_followers_slow_directory_holds_up_only_what_is_in_it() -> None:
-    """It claims nothing that a thread still writes, and goes on with what it has of the same leader elsewhere."""
+def test_a_followers_slow_directory_delays_only_its_partitions() -> None:
+    """It claims nothing that a thread still writes; partitions of the same leader in other directories go on."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = await placed(cluster, 2)
@@ -78,7 +78,7 @@ def test_a_followers_slow_directory_holds_up_only_what_is_in_it() -> None:
     play(scene, **DIRECTORIES)
 
 
-def test_a_leaders_slow_directory_holds_up_only_what_is_in_it() -> None:
+def test_a_leaders_slow_directory_delays_only_its_partitions() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         topics = await placed(cluster, 1)
         quorum = {node_id: broker.quorum.epoch for node_id, broker in cluster.brokers.items()}
@@ -99,8 +99,8 @@ def test_a_leaders_slow_directory_holds_up_only_what_is_in_it() -> None:
     play(scene, **DIRECTORIES)
 
 
-def test_where_the_metadata_is_slow_the_rest_of_the_node_goes_on() -> None:
-    """A voter says nothing of what a thread still writes, and serves its clients meanwhile."""
+def test_a_slow_metadata_directory_does_not_stop_the_node() -> None:
+    """A voter does not claim what a thread still writes, and keeps serving clients."""
 
     async def scene(cluster: VirtualCluster) -> None:
         topics = await placed(cluster, 1)

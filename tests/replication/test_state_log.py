@@ -1,4 +1,4 @@
-"""PartitionLog: what a coordinator wrote is what it replays, here and after a restart."""
+"""PartitionLog: a coordinator replays what it wrote, also after a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Stored
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.replication.partition.state_log import RECORDS_A_TURN, TOLD_LIMIT, WRITE_LIMIT_BYTES, PartitionLog
+from kpybroker.replication.partition.state_log import LOGGED_LIMIT, RECORDS_A_TURN, WRITE_LIMIT_BYTES, PartitionLog
 from kpybroker.wire.records.batch import encode_batch, split, with_body
 from kpybroker.wire.records.compression import Codec
 from kpybroker.world.real import RealWorld
@@ -59,7 +59,7 @@ def test_replay_gives_what_was_appended(
 
 
 @pytest.mark.parametrize("together", [1, 3, 10 * RECORDS_A_TURN])
-def test_others_have_turns_while_a_log_is_replayed(tmp_path: Path, together: int) -> None:
+def test_a_replay_yields_to_the_loop(tmp_path: Path, together: int) -> None:
     partition = leading(WORLD, tmp_path)
     log = PartitionLog(partition, WORLD)
     count = 0
@@ -84,8 +84,8 @@ def test_others_have_turns_while_a_log_is_replayed(tmp_path: Path, together: int
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_compressed_batch_is_unpacked_off_the_loop(tmp_path: Path, codec: Codec) -> None:
-    """As clients and other brokers write them: a few bytes may be a hundred megabytes."""
+def test_a_compressed_batch_is_decompressed_off_the_loop(tmp_path: Path, codec: Codec) -> None:
+    """Clients and other brokers write them: a few bytes may become a hundred megabytes."""
     partition = leading(WORLD, tmp_path)
     rows = [(b"k", bytes(1 << 20)), (b"l", b"v")]
     for _ in range(3):
@@ -108,25 +108,23 @@ def test_a_compressed_batch_is_unpacked_off_the_loop(tmp_path: Path, codec: Code
     assert on_loop == []
 
 
-def test_batches_that_cannot_be_read_are_passed_over_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Their CRC is sound: somebody meant them, and the rest of the log is as it was."""
+def test_unreadable_batches_are_skipped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Their CRC is right, so they were written like this; the rest of the log is still replayed."""
     partition = leading(WORLD, tmp_path)
     log = PartitionLog(partition, WORLD)
-    for number in range(TOLD_LIMIT + 2):
+    for number in range(LOGGED_LIMIT + 2):
         log.append([Stored(b"k", b"%d" % number, NOW_MS)])
         good = split(encode_batch([(b"k", b"v")], timestamp_ms=NOW_MS))[0]
         partition.append([with_body(good, number % 5, b"no records", NOW_MS)], NOW_MS, client=False)
         partition.flush()
     found = asyncio.run(replayed(partition))
-    assert [value for _, _, value, _ in found] == [b"%d" % number for number in range(TOLD_LIMIT + 2)]
+    assert [value for _, _, value, _ in found] == [b"%d" % number for number in range(LOGGED_LIMIT + 2)]
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert len(told) == TOLD_LIMIT
+    assert len(told) == LOGGED_LIMIT
     assert "t-0: the batch at offset 1 " in told[0]
 
 
-def test_what_was_deleted_is_not_replayed(tmp_path: Path) -> None:
+def test_deleted_records_are_not_replayed(tmp_path: Path) -> None:
     partition = leading(WORLD, tmp_path)
     log = PartitionLog(partition, WORLD)
     log.append([Stored(b"k", b"%d" % n, NOW_MS) for n in range(5)])
@@ -134,7 +132,7 @@ def test_what_was_deleted_is_not_replayed(tmp_path: Path) -> None:
     assert [offset for offset, *_ in asyncio.run(replayed(partition))] == [3, 4]
 
 
-def test_what_a_follower_could_not_fetch_is_refused(tmp_path: Path) -> None:
+def test_a_batch_that_a_follower_could_not_fetch_is_refused(tmp_path: Path) -> None:
     log = PartitionLog(leading(WORLD, tmp_path), WORLD)
     some = [Stored(b"k", bytes(WRITE_LIMIT_BYTES // 4), NOW_MS) for _ in range(4)]
     with pytest.raises(KafkaError) as refused:
@@ -142,7 +140,7 @@ def test_what_a_follower_could_not_fetch_is_refused(tmp_path: Path) -> None:
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert log.end == 0
 
-    async def play() -> None:  # threads write so much, and tell the loop
+    async def play() -> None:  # threads write this much, and call back on the loop
         assert log.append(some[1:]) == 3
 
     asyncio.run(play())

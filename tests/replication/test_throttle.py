@@ -1,4 +1,4 @@
-"""Throttles (KIP-73): replicas that are not in sync come no faster than the rate; those in sync are never slowed."""
+"""Throttles (KIP-73): replicas out of sync are filled no faster than the rate; those in sync are not slowed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from kpybroker.config import LogSettings
-from kpybroker.replication.partition.hosting import Hosting
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.throttle import Throttle
+from tests.replication.leading import Host
 from tests.replication.virtual import BROKER, TOPIC, VirtualCluster, play
 
 RATE = 20_000
@@ -32,7 +33,7 @@ async def _fill(cluster: VirtualCluster) -> None:
 
 
 async def _watch(cluster: VirtualCluster, ends: list[tuple[float, int]]) -> None:
-    """When the new replica had how much."""
+    """Record (time, log end) of the new replica."""
     while True:
         found = cluster.broker(3).hosting.find("t", 0)
         ends.append((cluster.loop.time(), 0 if found is None else found.log.end))
@@ -41,7 +42,7 @@ async def _watch(cluster: VirtualCluster, ends: list[tuple[float, int]]) -> None
 
 @pytest.mark.parametrize("named", ["*", "0:1,0:3"])
 @pytest.mark.parametrize("key", KEYS)
-def test_a_new_replica_comes_no_faster_than_the_rate(key: str, named: str) -> None:
+def test_a_new_replica_is_filled_no_faster_than_the_rate(key: str, named: str) -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await _fill(cluster)
         for node_id in (1, 2, 3):
@@ -59,7 +60,7 @@ def test_a_new_replica_comes_no_faster_than_the_rate(key: str, named: str) -> No
         took = cluster.loop.time() - began
         watching.cancel()
         assert COUNT * BATCH / RATE * 0.8 < took < COUNT * BATCH / RATE * 2
-        overshoot = RATE + BATCH  # a response has what a second may bring, and is cut behind a batch
+        overshoot = RATE + BATCH  # a response has the bytes of one second, and ends with a whole batch
         for place, (since, had) in enumerate(ends):
             for until, has in ends[place + 1 :]:
                 assert (has - had) * BATCH <= RATE * (until - since + 0.02) + overshoot
@@ -69,7 +70,7 @@ def test_a_new_replica_comes_no_faster_than_the_rate(key: str, named: str) -> No
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_whom_nobody_names_is_not_slowed(key: str) -> None:
+def test_a_replica_that_is_not_listed_is_not_slowed(key: str) -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await _fill(cluster)
         for node_id in (1, 2, 3):
@@ -82,8 +83,8 @@ def test_whom_nobody_names_is_not_slowed(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_throttle_that_is_taken_away_slows_nobody(key: str) -> None:
-    """Also one that lets nothing pass at all."""
+def test_a_removed_throttle_slows_nobody(key: str) -> None:
+    """Also one with a rate of 0."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await _fill(cluster)
@@ -99,7 +100,7 @@ def test_a_throttle_that_is_taken_away_slows_nobody(key: str) -> None:
     play(scene)
 
 
-def test_what_passes_is_bounded_over_any_time() -> None:
+def test_the_rate_holds_over_any_period() -> None:
     random = Random(73)
     for _ in range(50):
         clock = Clock()
@@ -121,12 +122,12 @@ def test_what_passes_is_bounded_over_any_time() -> None:
         for first in range(len(passed)):
             total = 0
             for at_ms, size in passed[first:]:
-                assert total <= rate * (at_ms - passed[first][0]) / 1000, "the last one may go over it, no other"
+                assert total <= rate * (at_ms - passed[first][0]) / 1000, "only the last response may exceed it"
                 total += size
 
 
-def test_without_a_rate_nobody_is_looked_at() -> None:
-    hosting = Hosting(1)
+def test_without_a_rate_partitions_are_not_looked_at() -> None:
+    hosting = Host(ReplicaRules(1))
     settings = LogSettings(leader_replication_throttled_replicas=frozenset({"*"}))
     assert settings.leader_replication_throttled_replicas
     assert not hosting.leading_throttle.slows(None, 2)  # type: ignore[arg-type]

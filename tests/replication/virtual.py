@@ -1,4 +1,4 @@
-"""The product's own nodes in virtual time, with nothing that breaks but what a test breaks (`kpybroker.sim`)."""
+"""Whole nodes in virtual time (`kpybroker.sim`), without faults but those of the test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = {"offsets.topic.num.partitions": "1", "auto.create.topics.enable": "fals
 
 
 class VirtualCluster:
-    """Nodes 1..n. `voters` are those who are controllers, too; all where none are named. Times are virtual seconds."""
+    """Nodes 1..n. voters: those that are controllers too, by default all. Times are virtual seconds."""
 
     def __init__(
         self, count: int, settings: dict[str, str], own: dict[int, dict[str, str]], voters: tuple[int, ...] = ()
@@ -58,11 +58,11 @@ class VirtualCluster:
 
     @property
     def brokers(self) -> dict[int, Broker]:
-        """Of the nodes that run."""
+        """The brokers of the running nodes."""
         return {node_id: each.node.broker for node_id, each in self.machines.items() if each.node is not None}
 
     async def until(self, holds: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> float:
-        """Wait until something holds; when that was."""
+        """Wait until `holds()`, and return the time. Fails after `limit_s`, with the last lines of the trace."""
         deadline = self.loop.time() + limit_s
         while not holds():
             if self.loop.time() > deadline:
@@ -79,14 +79,14 @@ class VirtualCluster:
         return found
 
     def image(self, topic: str = "t", index: int = 0) -> Any:
-        """What the most recent Image of those who run says of a partition."""
+        """A partition in the newest Image of the running nodes."""
         images = [broker.image for broker in self.brokers.values()]
         found = max(images, key=lambda image: image.offset).topic(topic)
         assert found is not None, f"there is no {topic}"
         return found.partitions[index]
 
     async def create(self, *assignments: tuple[int, ...], topic: str = "t", **configs: str) -> None:
-        """A topic with these replicas; all who have it know it when this returns."""
+        """Create a topic with these replicas; the brokers that have it know it when this returns."""
         wanted = create_topics.CreatableTopic(
             name=topic,
             num_partitions=-1,
@@ -104,7 +104,7 @@ class VirtualCluster:
         assert told.topics[0].error_code == 0, told.topics[0]
 
     async def reassign(self, *replicas: int, topic: str = "t", index: int = 0) -> Any:
-        """Ask for other replicas; the row of the answer."""
+        """Ask for other replicas; returns the row of the response."""
         wanted = alter_partition_reassignments.ReassignablePartition(partition_index=index, replicas=list(replicas))
         named = alter_partition_reassignments.ReassignableTopic(name=topic, partitions=[wanted])
         asked = alter_partition_reassignments.Request(timeout_ms=10_000, topics=[named])
@@ -128,11 +128,11 @@ class VirtualCluster:
     # ---- clients
 
     async def ask(self, name: str, request: Any, node_id: int | None = None) -> Any:
-        """Ask a node, or any that runs."""
+        """Send a request to a node, by default any that runs."""
         return await self.client.ask(next(iter(self.brokers)) if node_id is None else node_id, name, request)
 
     async def put(self, *values: bytes, topic: str = "t", index: int = 0, acks: int = -1) -> int:
-        """Produce to whoever leads; the offset. What goes wrong for a moment is tried again."""
+        """Produce to the leader, with retries; returns the offset."""
         deadline = self.loop.time() + PATIENCE_S
         while True:
             leader = self.image(topic, index).leader
@@ -162,7 +162,7 @@ class VirtualCluster:
         return told.responses[0].partitions[0]
 
     async def values(self, topic: str = "t", index: int = 0) -> list[bytes]:
-        """Everything that its leader shows of a partition."""
+        """All values that the leader returns of a partition."""
         found: list[bytes] = []
         offset = 0
         while True:
@@ -199,7 +199,7 @@ def play(
     voters: tuple[int, ...] = (),
     **settings: str,
 ) -> None:
-    """Start the nodes, play the scene, and see that nothing was raised where nothing may be."""
+    """Start the nodes and play the scene; no task of a node may fail."""
     given = {name.replace("_", "."): value for name, value in settings.items()}
     cluster = VirtualCluster(count, given, own or {}, voters)
 

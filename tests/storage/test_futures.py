@@ -66,7 +66,7 @@ def append(log: Log, *offsets: int) -> None:
 
 
 def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, synced: list[int]) -> None:
-    """Copy and change over, as `replication.node.moving` does, and write on. `synced`: what is on disk for sure."""
+    """Copy and change over, as `replication.node.replica_moves` does, and write on. `synced`: what is on disk."""
     source, target = log_dirs.online
     future = open_future(world, target, log, SETTINGS)
     copy(log, future)

@@ -10,7 +10,7 @@ import pytest
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ConfigError, Damage, KafkaError
-from kpybroker.replication.node.moving import _cut_like
+from kpybroker.replication.node.replica_moves import truncate_like
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.futures import open_future, replace
@@ -50,12 +50,12 @@ def begun(source: str) -> tuple[Storage, FailingWorld, LogDirectories, Log]:
 
 
 def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, path: str) -> None:
-    """As `replication.node.moving` does, once the metadata says so. Raises Damage, KafkaError."""
+    """As `replication.node.replica_moves` does, once the metadata says so. Raises Damage, KafkaError."""
     source, target = log_dirs.of(log), log_dirs.by_path(path)
     assert source is not None
     assert target is not None
     future = target.logs.get(KEY) or open_future(world, target, log, SETTINGS)
-    _cut_like(future, log)
+    truncate_like(future, log)
     copy(log, future)
     world.loop.run_until_complete(future.sync())
     try:

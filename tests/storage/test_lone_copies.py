@@ -52,7 +52,7 @@ def left(*, copied: int, is_half: bool = False) -> Storage:
     return storage
 
 
-def test_a_lone_copy_is_not_cut_like_an_empty_log() -> None:
+def test_a_lone_copy_is_nottruncate_like_an_empty_log() -> None:
     storage = left(copied=RECORDS)
     world = VirtualWorld(storage)
     for _ in range(2):

@@ -7,14 +7,14 @@ from pathlib import Path
 from threading import Event
 
 from kpybroker.config import LogSettings
-from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.log.log import Log
 from kpybroker.world import Buffer
 from kpybroker.world.devices import SLOW_WRITE_S
 from kpybroker.world.real import RealDisk
-from tests.replication.leading import NODE, NOW_MS, Waiting, batch
+from tests.replication.leading import NODE, NOW_MS, Host, Waiting, batch
 from tests.storage.compacting import VirtualWorld
 
 STALL_S = 30.0
@@ -25,7 +25,7 @@ class TwoDisks(VirtualWorld):
 
     def __init__(self, settings: LogSettings | None = None) -> None:
         super().__init__(Storage())
-        self.hosting = Hosting(NODE)
+        self.hosting = Host(ReplicaRules(NODE))
         self.slow, self.quick = (self.led(path, settings or LogSettings()) for path in ("/slow", "/quick"))
 
     def led(self, path: str, settings: LogSettings) -> Partition:

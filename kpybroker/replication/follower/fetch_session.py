@@ -1,7 +1,7 @@
-"""The follower's side of an incremental fetch session (KIP-227): it asks again only for what has changed.
+"""The follower's side of an incremental fetch session (KIP-227): each Fetch names only what has changed.
 
-The leader's side is `sessions`, which consumers use too. A leader without room for a session answers with id 0, and
-every fetch is then a whole one.
+The leader's side is `partition.sessions`. A leader without room for a session answers with id 0, and every Fetch is
+then a full one.
 """
 
 from __future__ import annotations
@@ -9,45 +9,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kpybroker.replication.follower.following import Place
+from kpybroker.replication.follower.follower_log import FetchPosition
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.sessions import EPOCH_MAX, INITIAL_EPOCH
 
 NAMED_MAX = 2500
-"""So many partitions one Fetch tells of: the leader looks at them in one go, some 15 ms."""
-Key = tuple[bytes, int]
-"""Topic id and partition."""
+"""The most partitions that one Fetch names: the leader looks at them in one go, in some 15 ms."""
 
 
-class Asked(NamedTuple):
-    """What a fetch says of one partition."""
+class PartitionFetch(NamedTuple):
+    """What a Fetch says about one partition."""
 
-    place: Place
+    place: FetchPosition
     log_start: int
     max_bytes: int
 
 
 class FetchSession:
-    """What the leader has been told, and may take for granted from now on."""
+    """What the leader knows from earlier Fetches of the session."""
 
     def __init__(self) -> None:
         self.id = 0
         self.epoch = INITIAL_EPOCH
-        self._told: dict[Key, Asked] = {}
+        self._told: dict[TopicIdPartition, PartitionFetch] = {}
         self.is_refused = False
-        """The leader has no room for one, as of its last answer."""
+        """The leader's last response had no session: it has no room."""
 
     @property
     def is_new(self) -> bool:
-        """The leader knows nothing yet: everything must be said."""
+        """Whether the leader knows nothing yet, so that the next Fetch is a full one."""
         return self.epoch == INITIAL_EPOCH
 
     def news(
-        self, wanted: Mapping[Key, Asked | None], *, is_whole: bool = True
-    ) -> tuple[dict[Key, Asked], list[Key], list[Key]]:
-        """What the leader must be told to know all that is wanted: new or changed, not wanted any more, and what is
-        left for later Fetches since there is too much of it.
+        self, wanted: Mapping[TopicIdPartition, PartitionFetch | None], *, is_whole: bool = True
+    ) -> tuple[dict[TopicIdPartition, PartitionFetch], list[TopicIdPartition], list[TopicIdPartition]]:
+        """What the next Fetch must say: new or changed partitions, those to forget, and those left to later Fetches.
 
-        `wanted` has None for what is not; where it is the whole, what it does not name is not wanted either.
+        wanted: None marks a partition to forget. is_whole: `wanted` has all partitions; any other is to forget, too.
         """
         told, left = self._told, []
         changed = {key: asked for key, asked in wanted.items() if asked is not None and told.get(key) != asked}
@@ -65,7 +63,7 @@ class FetchSession:
         return changed, gone, left
 
     def answered(self, session_id: int) -> None:
-        """The leader has taken the fetch, under this session."""
+        """The leader took the Fetch, in this session."""
         self.is_refused = session_id == 0
         if session_id == 0:
             self.end()
@@ -75,6 +73,6 @@ class FetchSession:
             self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
 
     def end(self) -> None:
-        """The next fetch is a whole one, and begins another session."""
+        """Make the next Fetch a full one, which opens another session."""
         self.id, self.epoch = 0, INITIAL_EPOCH
         self._told = {}

@@ -1,33 +1,29 @@
 """The follower's loop: one connection to one leader broker, and one Fetch at a time for all partitions it leads.
 
-A fetch says that all below its offset is as safe here as the settings ask, so where they ask for the disk none leaves
-before it is there. A partition that is refused waits a while, the others go on.
+A Fetch claims that everything below its offset is as durable here as the settings demand. With
+`kpybroker.fsync=always` it is therefore sent after the fdatasync. A refused partition is delayed; the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kpybroker.client.peer import Peer
-from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
-from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import address_for_brokers
-from kpybroker.replication.follower.agenda import RETRY_MS, Agenda
-from kpybroker.replication.follower.fetch_session import Key
-from kpybroker.replication.follower.following import Place, begin_at, cut, place_of, take
+from kpybroker.replication.follower.context import FetcherContext
+from kpybroker.replication.follower.fetch_plan import RETRY_MS, FetchPlan
+from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.replication.partition.throttle import Throttle
 from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
-from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
 
 LOST = (OSError, MalformedFrame, TimeoutError)
-"""What may become of a request on its way; a ConnectionError is an OSError."""
+"""How a request can fail on its way; a ConnectionError is an OSError."""
 DIAL_TIMEOUT_MS = 1000
 LATEST, EARLIEST = -1, -2
 BY_ID = 13
@@ -38,21 +34,10 @@ SESSION_LOST = (
 )
 
 
-class Context(NamedTuple):
-    """What all fetchers of a broker share."""
-
-    network: Network
-    node_id: int
-    config: Callable[[], BrokerConfig]
-    broker_epoch: Callable[[], int]
-    image: Callable[[], Image]
-    throttle: Throttle
-
-
 class Fetcher:
-    """Follows one leader broker. `follow` and `leave` say what; it ends with `close`."""
+    """Fetches the partitions of one leader broker that `follow` adds, until `close`."""
 
-    def __init__(self, context: Context, leader_id: int) -> None:
+    def __init__(self, context: FetcherContext, leader_id: int) -> None:
         self._context = context
         self._leader_id = leader_id
         self._peer: Peer | None = None
@@ -60,47 +45,47 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._poking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._agenda = Agenda(context, self._loop.time)
+        self._plan = FetchPlan(context, self._loop.time)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
     def __len__(self) -> int:
-        return len(self._agenda)
+        return len(self._plan)
 
     def follow(self, partition: Partition) -> None:
-        """Fetch this partition, from now on or anew; an answer to an earlier leader epoch is dropped when it comes."""
-        self._agenda.follow(partition)
+        """Fetch a partition from now on; a late response for an earlier leader epoch is dropped."""
+        self._plan.follow(partition)
         self.wake()
 
     def written(self, partition: Partition) -> None:
-        """It may be fetched again: a thread has written what came."""
-        self._agenda.written(partition)
+        """Fetch a partition again: a thread has written its records."""
+        self._plan.written(partition)
         self.wake()
 
     def leave(self, partition: Partition) -> None:
-        """Do not fetch it any more."""
-        self._agenda.leave(partition)
+        """Stop fetching a partition."""
+        self._plan.leave(partition)
 
     def wake(self) -> None:
-        """Look again, also where the leader keeps a fetch that knows nothing of it."""
+        """Look for partitions to fetch; a Fetch that is parked at the leader is made to return."""
         self._changed.set()
         if self._is_parked and self._poking is None and self._peer is not None:
             self._poking = self._loop.create_task(self._poke(self._peer))
 
     async def _poke(self, peer: Peer) -> None:
-        """A parked Fetch gives way to a request of another kind behind it."""
-        await asyncio.sleep(0)  # once for all that change in this event
+        """Make a parked Fetch return: the leader ends it when a request of another kind arrives behind it."""
+        await asyncio.sleep(0)  # once for all changes of this event
         try:
             await peer.ask("OffsetForLeaderEpoch", offset_for_leader_epoch.Request(replica_id=self._context.node_id))
         except LOST:
-            return  # the fetch before it says so, too
+            return  # the parked Fetch fails in the same way
         finally:
             self._poking = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("bug in fetching from broker %d, which ends", self._leader_id, exc_info=error)
+            log.critical("bug: fetching from broker %d has stopped", self._leader_id, exc_info=error)
 
     async def close(self) -> None:
         """Stop fetching."""
@@ -111,7 +96,7 @@ class Fetcher:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        self._agenda.session.end()
+        self._plan.session.end()
         if self._peer is not None:
             self._peer.close()
             self._peer = None
@@ -122,11 +107,11 @@ class Fetcher:
         failures = 0
         while True:
             self._changed.clear()
-            if not self._agenda.look():
-                await self._pause(self._agenda.next_s())
+            if not self._plan.look():
+                await self._pause(self._plan.next_s())
                 continue
-            if not await self._are_safe():
-                continue  # what could not be made safe is not asked for as if it were
+            if not await self._sync_claims():
+                continue  # do not claim what could not be synced
             try:
                 peer = await self._connected()
                 told = None if self._changed.is_set() else await self._ask(peer)
@@ -148,46 +133,46 @@ class Fetcher:
         except TimeoutError:
             return
 
-    async def _are_safe(self) -> bool:
-        """What the next request claims to have is on disk, where the settings ask for that."""
-        unsynced = self._agenda.unsynced()
+    async def _sync_claims(self) -> bool:
+        """Sync what the next request claims, if the settings demand it; returns whether that succeeded."""
+        unsynced = self._plan.unsynced()
         if unsynced:
             await asyncio.gather(*(self._sync(partition) for partition in unsynced))
         return all(partition.offline is None for partition in unsynced)
 
     async def _ask(self, peer: Peer) -> Any:
-        """The answer to one Fetch, None where there is nothing to take from it. Raises one of LOST."""
-        config, agenda = self._context.config(), self._agenda
-        next_s = agenda.next_s()
+        """The response to one Fetch; None if the session was lost. Raises one of LOST."""
+        config, plan = self._context.config(), self._plan
+        next_s = plan.next_s()
         wait_ms = config.replica_fetch_wait_max_ms
         if next_s is not None:
             wait_ms = min(wait_ms, max(int(next_s * 1000), 1))
         self._is_parked = True
         try:
             async with asyncio.timeout((wait_ms + config.replica_socket_timeout_ms) / 1000):
-                told = await peer.ask("Fetch", agenda.request(wait_ms))
+                told = await peer.ask("Fetch", plan.request(wait_ms))
         finally:
             self._is_parked = False
         if told.error_code in SESSION_LOST:
-            agenda.session.end()
+            plan.session.end()
             return None
         if told.error_code:
             raise ConnectionError(f"broker {self._leader_id} refused a fetch with error code {told.error_code}")
-        agenda.session.answered(told.session_id)
+        plan.session.answered(told.session_id)
         return told
 
     async def _take_all(self, peer: Peer, told: Any) -> None:
-        """What comes of an answer. Files that fail here are those of a log, which says so: no connection is lost."""
-        agenda = self._agenda
+        """Apply a response. An error of this node's files takes its partition offline; the connection stays."""
+        plan = self._plan
         lost = []
         for topic in told.responses:
             for row in topic.partitions:
                 key = (topic.topic_id, row.partition_index)
-                asked = agenda.asked(key)
-                if agenda.is_left(key):
-                    continue  # asked for by an earlier Fetch; a later one tells more, and what comes then is taken
+                asked = plan.asked(key)
+                if plan.is_left(key):
+                    continue  # an earlier Fetch asked for it; the response to a later one is applied
                 if asked is None:
-                    agenda.session.end()  # what is dropped would not be told again
+                    plan.session.end()  # within the session the leader would not repeat the row
                     continue
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -201,22 +186,22 @@ class Fetcher:
                 self._hang_up()
                 return
             if latest is not None and earliest is not None:
-                self._find_the_way(partition, place, latest, earliest)
+                self._move_into_range(partition, place, latest, earliest)
 
-    def _take(self, key: Key, partition: Partition, place: Place, row: Any) -> None:
-        if row.records and self._agenda.slows(partition):
+    def _take(self, key: TopicIdPartition, partition: Partition, place: FetchPosition, row: Any) -> None:
+        if row.records and self._plan.slows(partition):
             self._context.throttle.count(len(row.records))
         try:
             take(partition, place, row)
         except KafkaError as refusal:
-            self._agenda.delay(key, refusal)
+            self._plan.delay(key, refusal)
         except Damage as damage:
             partition.fail(str(damage))
         else:
-            self._agenda.served(key)
+            self._plan.served(key)
 
     async def _sync(self, partition: Partition) -> None:
-        """What a fetch claims to have is on disk, whoever led when it came."""
+        """Sync a partition; on damage it goes offline."""
         try:
             await partition.log.sync()
         except Damage as damage:
@@ -232,28 +217,28 @@ class Fetcher:
         listener = context.config().inter_broker_listener_name
         address = address_for_brokers(context.image(), self._leader_id, listener)
         if address is None:
-            raise ConnectionError(f"broker {self._leader_id} is not there")
+            raise ConnectionError(f"the metadata has no address of broker {self._leader_id}")
         async with asyncio.timeout(DIAL_TIMEOUT_MS / 1000):
             client_id = f"broker-{context.node_id}-fetcher-{self._leader_id}"
             self._peer = await Peer.meet(context.network, *address, client_id=client_id)
         return self._peer
 
-    def _find_the_way(self, partition: Partition, place: Place, latest: int, earliest: int) -> None:
-        """The leader's log does not reach to here, or begins later."""
+    def _move_into_range(self, partition: Partition, place: FetchPosition, latest: int, earliest: int) -> None:
+        """Truncate to the leader's log end, or begin anew at its log start, if the position lies outside."""
         try:
-            if partition.leads or partition.offline is not None or place != place_of(partition):
+            if partition.leads or partition.offline is not None or place != position_of(partition):
                 return
             if latest < place.offset:
                 cut(partition, latest)
             elif earliest > place.offset:
                 begin_at(partition, earliest)
         except KafkaError as refusal:
-            self._agenda.delay((partition.topic_id, partition.index), refusal)
+            self._plan.delay((partition.topic_id, partition.index), refusal)
         except Damage as damage:
             partition.fail(str(damage))
 
-    async def _offset(self, peer: Peer, partition: Partition, place: Place, timestamp: int) -> int | None:
-        """Raises one of LOST."""
+    async def _offset(self, peer: Peer, partition: Partition, place: FetchPosition, timestamp: int) -> int | None:
+        """The leader's log start or end (ListOffsets); None if it refuses. Raises one of LOST."""
         row = list_offsets.ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=place.leader_epoch, timestamp=timestamp
         )
@@ -268,16 +253,16 @@ class Fetcher:
 
 
 class Fetchers:
-    """The fetchers of a broker, by leader. `follow` moves a partition to the right one."""
+    """The fetchers of a broker, one for each leader. `follow` moves a partition to its leader's fetcher."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: FetcherContext) -> None:
         self._context = context
         self._by_leader: dict[int, Fetcher] = {}
         self._follows: dict[Partition, int] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from whoever leads it now: from nobody where that is this broker, or where nobody leads."""
+        """Fetch from the present leader; from nobody if this broker leads, or there is no leader."""
         leader_id = partition.leader_id
         known = self._follows.get(partition)
         if known is not None and known != leader_id:
@@ -291,13 +276,13 @@ class Fetchers:
         fetcher.follow(partition)
 
     def written(self, partition: Partition) -> None:
-        """A thread has written what came of it."""
+        """Fetch a partition again: a thread has written its records."""
         leader_id = self._follows.get(partition)
         if leader_id is not None:
             self._by_leader[leader_id].written(partition)
 
     def leave(self, partition: Partition) -> None:
-        """This replica leads, or is not here any more."""
+        """Stop fetching a partition: this broker leads it, or no longer hosts it."""
         leader_id = self._follows.pop(partition, None)
         if leader_id is None:
             return
@@ -310,12 +295,12 @@ class Fetchers:
             ending.add_done_callback(self._ending.discard)
 
     def wake(self) -> None:
-        """This broker has registered."""
+        """Start fetching: this broker has registered."""
         for fetcher in self._by_leader.values():
             fetcher.wake()
 
     async def close(self) -> None:
-        """Stop all."""
+        """Stop all fetchers."""
         fetchers = list(self._by_leader.values())
         self._by_leader.clear()
         self._follows.clear()

@@ -1,4 +1,4 @@
-"""What is done from time to time for all partitions: retention, checkpoints; each at its own interval."""
+"""Periodic work on all partitions: retention and checkpoints, each at its own interval."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 
 async def retain_and_checkpoint(world: World, config: BrokerConfig, hosting: Hosting, log_dirs: LogDirectories) -> None:
-    """Runs until it is cancelled."""
+    """Apply retention, and write the checkpoints of recovery points. Runs until cancelled."""
     retention_s = config.log_retention_check_interval_ms / 1000
     checkpoint_s = config.log_flush_offset_checkpoint_interval_ms / 1000
     loop = asyncio.get_running_loop()
     retain_at = loop.time() + min(config.log_initial_task_delay_ms / 1000, retention_s)
-    # what was recovered must not be recovered again should the next stop be as rough
+    # after a recovery, checkpoint at once: another crash must not repeat it
     checkpoint_at = loop.time() + (checkpoint_s if log_dirs.clean else 0)
     while True:
         await asyncio.sleep(max(min(retain_at, checkpoint_at) - loop.time(), 0.001))
@@ -43,4 +43,4 @@ def _retain(world: World, partition: Partition, log_dirs: LogDirectories) -> Non
     except Damage as damage:
         partition.fail(str(damage))
     except KafkaError as refusal:
-        log.warning("%r keeps what is to be deleted until the next time: %s", partition, refusal)
+        log.warning("%r: retention is postponed to the next interval: %s", partition, refusal)

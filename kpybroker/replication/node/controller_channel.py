@@ -1,4 +1,4 @@
-"""The way from a broker to the active controller, wherever that is: over a connection, or here on the same node."""
+"""A broker's channel to the active controller: over a connection, or directly if it is on the same node."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ log = logging.getLogger(__name__)
 BACKOFF_MS = 20
 BACKOFF_MAX_MS = 500
 IN_VAIN_MS = 3000
-"""So long a request waits for a controller while a majority of the voters is out of reach."""
+"""How long a request waits for a controller while a majority of the voters is out of reach."""
 DIAL_TIMEOUT_MS = 1000
-"""For a connection and its ApiVersions; a node of the cluster is near, or gone."""
+"""For a connection and its ApiVersions: a node of the cluster is near, or gone."""
 NOBODY_LEADS = "nobody leads the quorum"
 ASKED_MAX = 1000
-"""Requests under way at once; more are refused rather than queued."""
+"""The most requests at once; more are refused rather than queued."""
 
 
-class Address(Protocol):
+class ControllerAddress(Protocol):
     """Where the active controller listens."""
 
     @property
@@ -38,14 +38,14 @@ class Address(Protocol):
     def port(self) -> int: ...
 
 
-class Leadership(Protocol):
-    """The quorum, as far as it says who the active controller is."""
+class ActiveController(Protocol):
+    """What the channel needs to know of the quorum: where the active controller is, and why there is none."""
 
     @property
     def is_leader(self) -> bool: ...
 
     @property
-    def active_controller(self) -> Address | None: ...
+    def active_controller(self) -> ControllerAddress | None: ...
 
     @property
     def why_in_vain(self) -> str | None: ...
@@ -57,9 +57,9 @@ class Leadership(Protocol):
 
 
 class ControllerChannel:
-    """One connection to the active controller, made when it is needed, and made anew when the controller moves."""
+    """One connection to the active controller, opened on demand, and opened again when the controller moves."""
 
-    def __init__(self, network: Network, quorum: Leadership, client_id: str) -> None:
+    def __init__(self, network: Network, quorum: ActiveController, client_id: str) -> None:
         self._network = network
         self._quorum = quorum
         self._client_id = client_id
@@ -68,28 +68,31 @@ class ControllerChannel:
         self._dialling: asyncio.Task[Peer] | None = None
         self._changed = asyncio.Event()
         self._limits: dict[asyncio.Timeout, None] = {}
-        """Of the answers that are waited for."""
+        """The time-outs of the requests that wait for an answer over the connection."""
         self._asked = 0
         self._closed = False
-        self.here: Callable[[str, Any], Awaitable[Any]] | None = None
-        """Answers a request on this node, for the time in which it is the active controller itself."""
+        self._here: Callable[[str, Any], Awaitable[Any]] | None = None
         quorum.on_leadership(self._leadership_changed)
 
-    async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
-        """The active controller's answer, asked again where it has moved or cannot be reached.
+    def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+        """Pass requests to `answer` while this node is the active controller."""
+        self._here = answer
 
-        try_ms: when an answer that does not come is given up with its connection. Raises REQUEST_TIMED_OUT, before the
-        time is over where the voters that are in reach can elect nobody.
+    async def ask(self, name: str, request: Any, timeout_ms: int, *, try_ms: int | None = None) -> Any:
+        """The active controller's answer. If the controller moved or cannot be reached, the request is sent again.
+
+        try_ms: when to close a connection on which no answer comes. Raises REQUEST_TIMED_OUT; before timeout_ms, if the
+        reachable voters cannot elect a controller.
         """
         if self._asked >= ASKED_MAX:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests wait for the controller already")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{ASKED_MAX} requests already wait for the controller")
         self._asked += 1
         try:
-            if self._quorum.is_leader and self.here is not None:
-                answer = await self.here(name, request)
+            if self._quorum.is_leader and self._here is not None:
+                answer = await self._here(name, request)
                 if not by_name[name].has_error(answer, ErrorCode.NOT_CONTROLLER):
                     return answer
-            # a task of its own: a handler's first step runs outside of any, and time-outs need one
+            # its own task: time-outs need one, and a handler's first step runs outside any task
             return await asyncio.get_running_loop().create_task(
                 self._ask(name, request, timeout_ms, try_ms or timeout_ms)
             )
@@ -126,9 +129,9 @@ class ControllerChannel:
         return NOBODY_LEADS if found is None else f"{NOBODY_LEADS}, {found}"
 
     async def _try(self, name: str, request: Any, try_s: float) -> Any:
-        """An answer; None where nobody is known who could give it. Raises OSError, MalformedFrame, TimeoutError."""
-        if self._quorum.is_leader and self.here is not None:
-            return await self.here(name, request)
+        """An answer; None if no active controller is known. Raises OSError, MalformedFrame, TimeoutError."""
+        if self._quorum.is_leader and self._here is not None:
+            return await self._here(name, request)
         address = self._quorum.active_controller
         if address is None or self._quorum.is_leader:
             return None
@@ -140,13 +143,13 @@ class ControllerChannel:
                 return await peer.ask(name, request)
         except TimeoutError:
             if self._peer is not None and self._peer_at == at and not self._changed.is_set():
-                self._peer.close()  # it was given time enough
+                self._peer.close()  # it had its time
             raise
         finally:
             self._limits.pop(limit, None)
 
     def _leadership_changed(self) -> None:
-        """Whoever waits for an answer asks again: the one that was asked may be silent for ever."""
+        """Let waiting requests be sent again: the previous controller may never answer."""
         self._changed.set()
         now = asyncio.get_running_loop().time()
         for limit in self._limits:
@@ -162,9 +165,9 @@ class ControllerChannel:
             self._dialling = asyncio.get_running_loop().create_task(self._dial(at))
             self._dialling.add_done_callback(self._dialled)
         dialling = self._dialling
-        await asyncio.wait([dialling])  # it may be called off, which is not the asker's own end
+        await asyncio.wait([dialling])  # its cancellation must not cancel this request
         if dialling.cancelled():
-            raise ConnectionError("the controller moved meanwhile")
+            raise ConnectionError("the controller moved while connecting")
         return dialling.result()
 
     def _dialled(self, dialling: asyncio.Task[Peer]) -> None:
@@ -190,7 +193,7 @@ class ControllerChannel:
             return await Peer.meet(self._network, *at, client_id=self._client_id)
 
     async def _pause(self, pause_s: float) -> None:
-        """A moment, or until somebody else leads."""
+        """Wait for this time, or until the leader of the quorum changes."""
         try:
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()
@@ -198,7 +201,7 @@ class ControllerChannel:
             return
 
     def close(self) -> None:
-        """End the connection; who waits for an answer gets none."""
+        """Close the connection; waiting requests fail."""
         self._closed = True
         self._leadership_changed()
         self._hang_up()

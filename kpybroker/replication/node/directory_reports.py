@@ -1,7 +1,7 @@
-"""The way of what a broker knows of its replicas' directories to the controller: AssignReplicasToDirs (KIP-858).
+"""Reports to the controller which directory holds each replica, by AssignReplicasToDirs (KIP-858).
 
-One request is under way at a time. What the controller has taken comes back with the metadata, which is compared with
-what is so whenever it changes: what was lost on the way is said again then.
+One request is sent at a time. The controller's decision comes with the metadata; `Replicas` compares it with the
+directories at every change, and reports differences again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.node.controller_channel import ControllerChannel
+from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.wire.rpc.assign_replicas_to_dirs import DirectoryData, PartitionData, Request, TopicData
 
 log = logging.getLogger(__name__)
@@ -25,32 +26,31 @@ IN_VAIN = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
-"""The replica is not to be here any more: the metadata says so soon."""
-Key = tuple[bytes, int]
+"""Errors after which a report is dropped: this broker no longer has the replica, as the metadata will say soon."""
 
 
-class Assignments:
-    """Collects where replicas are, and says it. broker_epoch: of this node's registration."""
+class DirectoryReports:
+    """Collects the directories of replicas and sends them. broker_epoch: of this node's registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._channel = channel
         self._node_id = node_id
         self._broker_epoch = broker_epoch
-        self._wanted: dict[Key, bytes] = {}
+        self._wanted: dict[TopicIdPartition, bytes] = {}
         self._task: asyncio.Task[None] | None = None
 
     def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
-        """Say where a replica is, with the next request; a later word replaces an earlier one."""
+        """Report a replica's directory with the next request, in place of an earlier report."""
         self._wanted[topic_id, index] = directory
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     def settled(self, topic_id: bytes, index: int) -> None:
-        """The metadata says it, or there is nothing to be said any more."""
+        """Drop a report: the metadata has it, or this broker no longer has the replica."""
         self._wanted.pop((topic_id, index), None)
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._wanted.clear()
         if self._task is not None:
             self._task.cancel()
@@ -58,15 +58,15 @@ class Assignments:
     async def _send_all(self) -> None:
         try:
             while self._wanted:
-                await asyncio.sleep(0)  # what comes in the same event goes along
+                await asyncio.sleep(0)  # reports of the same event go along
                 asked = dict(list(self._wanted.items())[:AT_ONCE_MAX])
                 if asked and not await self._send(asked):
                     await asyncio.sleep(RETRY_MS / 1000)
         finally:
             self._task = None
 
-    async def _send(self, asked: dict[Key, bytes]) -> bool:
-        """Ask once; False where some must be asked again, and that should not be at once."""
+    async def _send(self, asked: dict[TopicIdPartition, bytes]) -> bool:
+        """Send one request; False if some reports have to be sent again, after a while."""
         directories: dict[bytes, DirectoryData] = {}
         topics: dict[tuple[bytes, bytes], TopicData] = {}
         for (topic_id, index), directory in asked.items():
@@ -82,10 +82,10 @@ class Assignments:
         try:
             told = await self._channel.ask("AssignReplicasToDirs", request, TIMEOUT_MS)
         except KafkaError as refusal:
-            log.warning("the controller cannot be told where replicas are: %s", refusal)
+            log.warning("cannot report the directories of replicas to the controller: %s", refusal)
             return False
         if told.error_code:
-            log.warning("the controller did not take where replicas are: %s", ErrorCode(told.error_code).name)
+            log.warning("the controller refused the directories of replicas with %s", ErrorCode(told.error_code).name)
             return False
         taken = 0
         for each in told.directories:

@@ -1,9 +1,8 @@
-"""The way of a leader's proposals to the controller: other in-sync sets, by AlterPartition (KIP-497, KIP-903).
+"""Sends the in-sync sets that leaders propose to the controller, by AlterPartition (KIP-497, KIP-903).
 
-One request is under way at a time, for all partitions that have something to propose by then, or AT_ONCE_MAX of them.
-What the controller has taken comes back with the metadata, as everything does; a proposal stands until then, since it
-may have been taken even where the answer was lost or says otherwise. Only INELIGIBLE_REPLICA says for certain that it
-was not.
+One request is sent at a time, for all partitions with a proposal, up to AT_ONCE_MAX. The controller's decision comes
+with the metadata. A proposal stands until then, because the controller may have taken it even if the response was lost
+or has an error. Only INELIGIBLE_REPLICA is certain to mean that it did not.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from kpybroker.wire.rpc.alter_partition import BrokerState, PartitionData, Parti
 log = logging.getLogger(__name__)
 
 AT_ONCE_MAX = 2500
-"""Partitions in one request. The controller closes the connection where they have more elements, with their replicas,
-than the row of the Api table allows."""
+"""Partitions in one request. The controller closes the connection if they and their replicas have more elements than
+the Api table allows."""
 TIMEOUT_MS = 5_000
 RETRY_MS = 50
 RECOVERED = 0
-"""A leader that proposes has recovered its log, also after an unclean election (KIP-704)."""
+"""leader_recovery_state: a leader that proposes has recovered its log, also after an unclean election (KIP-704)."""
 AGAIN = (
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 )
-"""Refused for what may be different soon."""
+"""Errors after which a proposal is sent again."""
 
 
-class Proposals:
-    """Collects what leaders propose, and sends it. broker_epoch: of this node's registration."""
+class IsrProposals:
+    """Collects proposals and sends them. broker_epoch: of this node's registration."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._channel = channel
@@ -48,13 +47,13 @@ class Proposals:
         self._task: asyncio.Task[None] | None = None
 
     def propose(self, partition: Partition) -> None:
-        """Send what the partition has proposed, with the next request."""
+        """Send the partition's proposal with the next request."""
         self._waiting[partition] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()
@@ -62,7 +61,7 @@ class Proposals:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # what comes in the same event goes along
+                await asyncio.sleep(0)  # proposals of the same event go along
                 some = list(islice(self._waiting, AT_ONCE_MAX))
                 for partition in some:
                     del self._waiting[partition]
@@ -77,7 +76,7 @@ class Proposals:
             self._task = None
 
     async def _send(self, asked: dict[tuple[bytes, int], tuple[Partition, int]]) -> bool:
-        """Ask once; False where some must be asked again, and that should not be at once."""
+        """Send one request; False if some proposals have to be sent again, after a while."""
         topics: dict[bytes, TopicData] = {}
         for (topic_id, _), (partition, _) in asked.items():
             topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id, partitions=[]))
@@ -86,10 +85,10 @@ class Proposals:
         try:
             told = await self._channel.ask("AlterPartition", request, TIMEOUT_MS)
         except KafkaError as refusal:
-            log.warning("in-sync sets cannot be proposed: %s", refusal)
+            log.warning("cannot propose in-sync sets to the controller: %s", refusal)
             return self._again(asked)
         if told.error_code:
-            log.warning("the controller refused all in-sync sets with %s", ErrorCode(told.error_code).name)
+            log.warning("the controller refused all proposed in-sync sets with %s", ErrorCode(told.error_code).name)
             return self._again(asked)
         again = {}
         for topic in told.topics:
@@ -108,7 +107,7 @@ class Proposals:
     def _row(self, partition: Partition) -> PartitionData:
         followers = partition.followers
         assert followers is not None
-        assert followers.proposed is not None, "only what is proposed is sent"
+        assert followers.proposed is not None, "there is a proposal to send"
         epochs = {node_id: follower.broker_epoch for node_id, follower in followers.by_id.items()}
         epochs[self._node_id] = self._broker_epoch()
         return PartitionData(
@@ -124,16 +123,16 @@ class Proposals:
         )
 
     def _took(self, partition: Partition, epoch: int, row: PartitionDataReply) -> bool:
-        """Whether to ask again: not what was taken, and not what the metadata will answer."""
+        """Handle a partition's result; returns whether to send the proposal again."""
         if partition.partition_epoch != epoch or partition.followers is None:
             return False
         code = row.error_code
         if code == ErrorCode.NONE:
-            if row.partition_epoch == epoch:  # it was so already
-                partition.followers.proposed = None
+            if row.partition_epoch == epoch:  # the set is unchanged
+                partition.followers.withdraw()
             return False
-        log.info("%r: the controller did not take an in-sync set: error code %d", partition, code)
+        log.info("%r: the controller refused the in-sync set with error code %d", partition, code)
         if code == ErrorCode.INELIGIBLE_REPLICA:
-            partition.followers.proposed = None
+            partition.followers.withdraw()
             return False
         return code in AGAIN

@@ -1,4 +1,4 @@
-"""A broker's life as the controller sees it: registration, heartbeats, controlled shutdown (KIP-631)."""
+"""A broker's lifecycle with the controller: registration, heartbeats, controlled shutdown (KIP-631)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kpybroker.wire.rpc import broker_heartbeat, broker_registration
 log = logging.getLogger(__name__)
 
 RETRY_MS = 50
-"""Between heartbeats of a broker that waits to be unfenced, or to be let go."""
+"""Between heartbeats of a broker that waits to be unfenced, or for permission to shut down."""
 SHUTDOWN_PATIENCE_MS = 5000
-"""How long a broker that stops waits for others to take over what it leads."""
+"""How long a broker that shuts down waits for others to take over its leaderships."""
 LEAVING_TIMEOUT_MS = 1000
-"""How long a broker that stops looks for a controller."""
+"""How long a broker that shuts down looks for a controller."""
 TAKEN_AFTER_SESSIONS = 3
-"""A running broker that is told for so many sessions that another has its id gives it up."""
+"""For how many session time-outs a running broker registers again while another has its id, before it gives up."""
 
 FATAL = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the cluster has another id than this directory's meta.properties; "
@@ -33,25 +33,25 @@ FATAL = {
     "give every node a directory of its own (log.dirs)",
     ErrorCode.INVALID_REQUEST: "the controller cannot use this node's registration; check listeners and node.id",
 }
-"""What no retry mends, and the way out."""
+"""Errors that no retry mends, and the way out."""
 
 
 class Stage(Enum):
-    """How far a broker is."""
+    """The stages of a broker's life."""
 
     STARTING = "registers, and catches up with the metadata"
     RUNNING = "is unfenced, or will be again"
-    LEAVING = "hands over what it leads"
+    LEAVING = "hands over its leaderships"
     GONE = "may stop"
 
 
 class Lifecycle:
-    """`join` registers and returns when clients may be sent here; `leave` hands over; heartbeats go on in between.
+    """`join` registers, and returns once unfenced; `leave` hands over the leaderships; between them are heartbeats.
 
-    registration: what to register, without the epoch of the last clean stop. metadata_offset: of the last record that
-    has been applied here. on_epoch: told of every registration. on_failure: told why this node cannot stay.
-    offline_log_dirs: directories that have failed since the registration (KIP-858). wants_fence: whether others had
-    better lead, and this broker be in sync with nothing, though it lives.
+    registration: the request. metadata_offset: of the last record that is applied here. on_epoch: called with the epoch
+    of every registration. on_failure: called with the reason why this node cannot stay. offline_log_dirs: ids of
+    directories that failed since the registration (KIP-858). wants_fence: whether this broker asks to be fenced, though
+    it is alive: others should lead.
     """
 
     def __init__(
@@ -77,55 +77,55 @@ class Lifecycle:
         self._offline_log_dirs = offline_log_dirs
         self._wants_fence = wants_fence
         self._wake = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._reached: asyncio.Future[None] | None = None
         self.stage = Stage.STARTING
         self.epoch = -1
         self.fenced = True
         self._answered_s = 0.0
-        """When a controller last answered, in seconds of the loop's clock."""
+        """When a controller last answered a heartbeat, in seconds of the loop's clock."""
 
     async def join(self) -> None:
-        """Register, then wait until unfenced. Raises ConfigError: no controller, or one that cannot take this node."""
+        """Register, then wait until unfenced. Raises ConfigError if no controller answers, or it refuses this node."""
         await self._register(self._start_timeout_ms)
         self._reached = asyncio.get_running_loop().create_future()
-        self._begin_to_beat()
+        self._start_heartbeats()
         await self._reached
 
     async def leave(self, patience_ms: int = SHUTDOWN_PATIENCE_MS) -> bool:
-        """Ask to be let go: others lead what this broker led when it returns. False where that took too long."""
-        if self._beating is None or self._beating.done():
+        """Controlled shutdown: when this returns, others lead what this broker led. False if that took too long."""
+        if self._heartbeats is None or self._heartbeats.done():
             return False
         self.stage = Stage.LEAVING
         self._reached = asyncio.get_running_loop().create_future()
-        self._beating.cancel()  # a heartbeat under way may wait for an answer as long as a session lasts
-        self._begin_to_beat()
+        self._heartbeats.cancel()  # a heartbeat may wait for its answer for a whole session
+        self._start_heartbeats()
         try:
             async with asyncio.timeout(patience_ms / 1000):
                 await self._reached
         except TimeoutError:
-            log.warning("no controller let this broker go within %d ms; it stops all the same", patience_ms)
+            log.warning("no controller permitted the shutdown within %d ms; the broker stops anyway", patience_ms)
             return False
         return True
 
     def stop(self) -> None:
-        """End the heartbeats."""
+        """Stop the heartbeats."""
         self.stage = Stage.GONE
-        if self._beating is not None:
-            self._beating.cancel()
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
 
     def wake(self) -> None:
-        """The metadata has moved: a broker that waits to be unfenced asks again at once."""
+        """New metadata is applied: a broker that waits to be unfenced sends a heartbeat at once."""
         if self.stage is Stage.STARTING:
             self._wake.set()
 
     def tell(self) -> None:
-        """There is something that the controller should know: the next heartbeat is due now."""
+        """Send a heartbeat now: there is something that the controller should know."""
         self._wake.set()
 
     @property
     def quiet_ms(self) -> int:
-        """How long no controller has answered a heartbeat."""
+        """Milliseconds since a controller answered a heartbeat."""
         return int((asyncio.get_running_loop().time() - self._answered_s) * 1000)
 
     # ---- registration
@@ -142,10 +142,10 @@ class Lifecycle:
                 )
                 code = ErrorCode(reply.error_code)
             except KafkaError as refusal:
-                if (end - loop.time()) * 1000 > RETRY_MS:  # nobody can be elected now: the others may be starting, too
+                if (end - loop.time()) * 1000 > RETRY_MS:  # no majority yet: other nodes may be starting, too
                     await asyncio.sleep(RETRY_MS / 1000)
                     continue
-                if refused is not ErrorCode.NONE:  # tells more than the silence after it
+                if refused is not ErrorCode.NONE:  # says more than the time-out after it
                     raise ConfigError(self._refused(refused, timeout_ms)) from refusal
                 raise ConfigError(
                     f"no controller took the registration of node {self._node_id} within {timeout_ms} ms ({refusal}); "
@@ -160,10 +160,12 @@ class Lifecycle:
             if left_ms <= RETRY_MS:
                 raise ConfigError(self._refused(code, timeout_ms))
             refused = code
-            if not is_said and timeout_ms - left_ms > self._session_ms:  # a former self would have been given up by now
+            if (
+                not is_said and timeout_ms - left_ms > self._session_ms
+            ):  # the session of an earlier process is over by now
                 is_said = True
                 log.warning(
-                    "node %d is refused with %s, and asks again for %d ms; is another node running with this node.id?",
+                    "node %d is refused with %s, and tries again for %d ms; is another node running with this node.id?",
                     self._node_id,
                     code.name,
                     left_ms,
@@ -178,11 +180,11 @@ class Lifecycle:
 
     # ---- heartbeats
 
-    def _begin_to_beat(self) -> None:
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
-        self._beating.add_done_callback(self._ended)
+    def _start_heartbeats(self) -> None:
+        self._heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats())
+        self._heartbeats.add_done_callback(self._ended)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while not self._is_over():
             self._wake.clear()
             await self._heartbeat()
@@ -210,17 +212,17 @@ class Lifecycle:
         is_leaving = self.stage is Stage.LEAVING
         timeout_ms = min(self._session_ms, LEAVING_TIMEOUT_MS) if is_leaving else self._session_ms
         try:
-            # a controller on this very node waits for a majority, which may be gone for good
+            # a controller on this node waits for a majority, which may never come back
             async with asyncio.timeout(timeout_ms / 1000 if is_leaving else None):
                 reply = await self._channel.ask(
                     "BrokerHeartbeat", request, timeout_ms, try_ms=max(self._session_ms // 3, 1)
                 )
         except (KafkaError, TimeoutError) as refusal:
             log.warning(
-                "no controller heard of this broker for %d ms: %s", timeout_ms, str(refusal) or "no answer in time"
+                "no controller answered a heartbeat for %d ms: %s", timeout_ms, str(refusal) or "no answer in time"
             )
             if is_leaving:
-                self._reach(Stage.GONE)  # there is nobody to hand over to: the whole cluster may be stopping
+                self._reach(Stage.GONE)  # nobody can take over: the whole cluster may be stopping
             return
         if reply.error_code == ErrorCode.STALE_BROKER_EPOCH:
             await self._register_again()
@@ -230,11 +232,11 @@ class Lifecycle:
             self._take(reply)
 
     async def _register_again(self) -> None:
-        """The controller does not know this incarnation any more: somebody unregistered it, or took its id."""
+        """The controller no longer knows this incarnation: it was unregistered, or another node took its id."""
         if self.stage is Stage.LEAVING:
             self._reach(Stage.GONE)
             return
-        log.warning("the controller does not know epoch %d of this broker: it registers again", self.epoch)
+        log.warning("the controller does not know epoch %d of this broker, which registers again", self.epoch)
         await self._register(self._session_ms * TAKEN_AFTER_SESSIONS)
 
     def _take(self, reply: broker_heartbeat.Response) -> None:
@@ -254,7 +256,7 @@ class Lifecycle:
             self._reached.set_result(None)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """The heartbeats ended: asked to, or because this node cannot stay."""
+        """The heartbeats ended: by `stop` or `leave`, or because this node cannot stay."""
         error = None if task.cancelled() else task.exception()
         if error is None:
             return

@@ -1,4 +1,4 @@
-"""Producer ids, given out from blocks that the controller allocates (KIP-730)."""
+"""Producer ids, from blocks that the controller allocates (KIP-730)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 
-class Block(Protocol):
-    """Consecutive ids nobody else has."""
+class IdBlock(Protocol):
+    """Consecutive ids that the controller allocated to this broker only."""
 
     @property
     def first(self) -> int: ...
@@ -17,15 +17,15 @@ class Block(Protocol):
 
 
 class ProducerIds:
-    """Gives out ids; asks for the next block when the present one is used up."""
+    """Gives out ids. allocate: asks the controller for a block, when the present one is used up."""
 
-    def __init__(self, allocate: Callable[[], Awaitable[Block]]) -> None:
+    def __init__(self, allocate: Callable[[], Awaitable[IdBlock]]) -> None:
         self._allocate = allocate
         self._next = 0
         self._end = 0
 
     async def next(self) -> int:
-        """An id that no producer of the cluster has had. Raises KafkaError from the controller."""
+        """An id that no producer of the cluster has had. Raises the controller's KafkaError."""
         while self._next >= self._end:
             block = await self._allocate()
             if self._next >= self._end:

@@ -1,4 +1,4 @@
-"""The replicas that this broker hosts: their logs, and whether it leads or follows, as the metadata says."""
+"""Keeps the replicas of this broker as the metadata says: opens and deletes logs, leads or follows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import NamedTuple
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.metadata.image import PartitionImage, TopicImage
-from kpybroker.metadata.whereabouts import directory_in, epoch_of, has_partition, is_replicated, may_be_in_sync
-from kpybroker.replication.follower.fetcher import Context, Fetchers
-from kpybroker.replication.node.directory_reports import Assignments
-from kpybroker.replication.node.isr_proposals import Proposals
-from kpybroker.replication.node.moving import Moves
+from kpybroker.metadata.whereabouts import directory_in, is_replicated
+from kpybroker.replication.follower.context import FetcherContext
+from kpybroker.replication.follower.fetcher import Fetchers
+from kpybroker.replication.node.directory_reports import DirectoryReports
+from kpybroker.replication.node.isr_proposals import IsrProposals
+from kpybroker.replication.node.replica_moves import ReplicaMoves
+from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.log_dir import LogDirectory
@@ -24,76 +26,75 @@ from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 log = logging.getLogger(__name__)
 
 HOSTED_AT_ONCE = 200
-"""So many logs are opened before others have their turn: some 10 ms. Only a start opens all, before it serves."""
+"""How many logs are opened in one turn of the loop, in some 10 ms. At the start all are opened, before it serves."""
 OPEN_RETRY_S = 0.5
-"""When to open again what found no descriptor."""
+"""How long until a log that found no file descriptor is opened again."""
 
 
-class Wishes(NamedTuple):
-    """What others do for the replicas.
+class ReplicaCallbacks(NamedTuple):
+    """What the broker does about changes of its replicas.
 
-    reign: a partition's reign here began (True) or ended (False). end: the disk has failed under what other brokers
-    have too, or under all; this one is to end, so that they lead. tell: one of several log directories has failed, and
-    the controller is to know.
+    on_leadership: this broker began (True) or ceased (False) to lead a partition. on_lost: the disk failed under
+    partitions that other brokers have, or under all; this broker must stop, so that others lead. on_offline: one of
+    several log directories failed, and the controller must know.
     """
 
-    reign: Callable[[Partition, bool], None]
-    end: Callable[[str], None]
-    tell: Callable[[], None]
+    on_leadership: Callable[[Partition, bool], None]
+    on_lost: Callable[[str], None]
+    on_offline: Callable[[], None]
 
 
 class Replicas:
-    """`host` follows the metadata of a topic."""
+    """The replicas of this broker. `host` applies the metadata of a topic, `let_go` its deletion."""
 
     def __init__(
         self,
         hosting: Hosting,
+        queue: FlushQueue,
         log_dirs: LogDirectories,
-        context: Context,
-        proposals: Proposals,
-        assignments: Assignments,
-        wishes: Wishes,
-        moves: Moves,
+        context: FetcherContext,
+        proposals: IsrProposals,
+        reports: DirectoryReports,
+        callbacks: ReplicaCallbacks,
+        moves: ReplicaMoves,
     ) -> None:
         self._hosting = hosting
+        self._queue = queue
         self._log_dirs = log_dirs
         self._fetchers = Fetchers(context)
         self._proposals = proposals
-        self._assignments = assignments
+        self._reports = reports
         self.moves = moves
-        self._on_reign, self._on_lost, self._on_offline = wishes
+        self._on_leadership, self._on_lost, self._on_offline = callbacks
         self._image = context.image
-        log_dirs.on_io_error = self._disk_failed
-        log_dirs.on_failure = self._directory_failed
-        log_dirs.on_end = self._on_lost
-        self._made_anew: set[tuple[bytes, int]] = set()
-        """Replicas whose directory, as the metadata has it, is not there any more."""
+        log_dirs.report_to(self._disk_failed, self._directory_failed, self._on_lost)
+        self._created_anew: set[tuple[bytes, int]] = set()
+        """Replicas that were created anew, since the directory that the metadata names is gone."""
         self._unopened: dict[str, LogSettings] = {}
-        """Topics of which not all could be opened for want of descriptors, and their settings then."""
+        """Topics with logs that found no file descriptor, and their settings then."""
         self._room = HOSTED_AT_ONCE
-        """So many more logs may be opened in this turn of the loop."""
+        """How many more logs may be opened in this turn of the loop."""
         self._rest: dict[str, tuple[int, LogSettings]] = {}
-        """Topics of which the partitions from an index on are opened in later turns."""
+        """Topics whose partitions from an index on are opened in later turns, and their settings."""
         self._hosted: asyncio.Future[None] | None = None
-        """Those who wait until there are none."""
+        """Done when `_rest` is empty."""
         self.is_registered = False
-        """The metadata shows this incarnation of the broker.
+        """Whether the metadata shows this incarnation of the broker.
 
-        Until then it may show what the one before led. To lead that in the same epoch, with a log that a crash may have
-        cut, would let followers cut theirs: so only what nobody else has is led before.
+        Before that, it may show what the previous incarnation led. A crash may have truncated the log, and leading in
+        the same epoch would make followers truncate theirs. So until then, this broker leads only partitions without
+        other replicas.
         """
-        hosting.tell(self._fetchers.written)
-        hosting.propose = proposals.propose
-        hosting.is_rack_aware = context.config().is_rack_aware
-        hosting.lag_max_ms = context.config().replica_lag_time_max_ms
-        hosting.may_join = lambda *who: may_be_in_sync(context.image(), *who)
-        hosting.epoch_of = lambda node_id: epoch_of(context.image(), node_id)
-        hosting.exists = lambda *place: has_partition(context.image(), *place)
+        hosting.events.on_written(self._fetchers.written)
+
+    def register(self) -> None:
+        """Lead and follow from now on: the metadata shows this incarnation of the broker."""
+        self.is_registered = True
 
     def host(self, topic: TopicImage, settings: LogSettings, begin: int = 0) -> None:
-        """Host what this broker has of a topic, and let go what it has no more: of all partitions from `begin` on.
+        """Open this broker's partitions of a topic, and delete those it no longer has, from index `begin` on.
 
-        Once the broker serves, new ones are opened HOSTED_AT_ONCE in a turn; until then this broker does not lead them.
+        Once the broker serves, it opens HOSTED_AT_ONCE logs in a turn of the loop, and leads a partition after that.
         """
         self._rest.pop(topic.name, None)
         for index, image in enumerate(topic.partitions[begin:], begin):
@@ -117,10 +118,10 @@ class Replicas:
                 partition.configure(settings)
             if partition is not None:
                 self._follow_metadata(partition, image)
-                self._tell_place(partition, image)
+                self._report_directory(partition, image)
 
     def _has_room(self) -> bool:
-        """Take one of the logs that may be opened in this turn, if there is one left."""
+        """Whether one more log may be opened in this turn of the loop; counts it."""
         if self.is_registered:
             if self._room == HOSTED_AT_ONCE:
                 asyncio.get_running_loop().call_soon(self._host_on)
@@ -130,7 +131,7 @@ class Replicas:
         return True
 
     def _host_on(self) -> None:
-        """Another turn: open more of what is left."""
+        """In another turn of the loop, open more of the rest."""
         self._room = HOSTED_AT_ONCE
         rest = list(self._rest.items())
         for name, (begin, settings) in rest:
@@ -140,16 +141,13 @@ class Replicas:
             elif self._room:
                 self.host(topic, settings, begin)
         if rest:
-            self._hosting.flush()
+            self._queue.flush()
         if not self._rest and self._hosted is not None:
             self._hosted.set_result(None)
             self._hosted = None
 
     async def until_hosted(self, ends_s: float) -> None:
-        """Until all logs are opened that the metadata asks for, which may be more and more.
-
-        No longer than until `ends_s` by the loop's clock.
-        """
+        """Wait until all logs are open, also those of later metadata; at most until `ends_s` by the loop's clock."""
         if self._rest:
             loop = asyncio.get_running_loop()
             if self._hosted is None:
@@ -157,7 +155,7 @@ class Replicas:
             await asyncio.wait([self._hosted], timeout=max(ends_s - loop.time(), 0))
 
     def configure(self, topic: str, settings: LogSettings) -> None:
-        """Partitions that are still to be opened have these settings."""
+        """Give new settings to the partitions of a topic that are not open yet."""
         if topic in self._rest:
             self._rest[topic] = self._rest[topic][0], settings
 
@@ -176,11 +174,11 @@ class Replicas:
             self._open_later(topic.name, settings)
             return None
         if is_lost:
-            self._made_anew.add((topic.id, index))
+            self._created_anew.add((topic.id, index))
         return self._hosting.host(topic.name, topic.id, index, storage)
 
     def _open_later(self, topic: str, settings: LogSettings) -> None:
-        """Descriptors are short: look again, for as long as they are."""
+        """Open a topic's logs again after a while: there was no file descriptor."""
         if not self._unopened:
             asyncio.get_running_loop().call_later(OPEN_RETRY_S, self._open_again)
         self._unopened[topic] = settings
@@ -191,52 +189,52 @@ class Replicas:
             topic = self._image().topics.get(name)
             if topic is not None:
                 self.host(topic, settings)
-        self._hosting.flush()
+        self._queue.flush()
 
-    def _tell_place(self, partition: Partition, image: PartitionImage) -> None:
-        """Let the controller know in which directory a replica is, where the metadata says otherwise.
+    def _report_directory(self, partition: Partition, image: PartitionImage) -> None:
+        """Report a replica's directory to the controller, if the metadata has another one.
 
-        Of one that was made anew it is told before that the other is lost: it had what this one has not.
+        For a replica created anew, the old directory is first reported as lost: it had records that this one lacks.
         """
         directory = self._log_dirs.of(partition.log)
         if directory is None or not self.is_registered or partition in self.moves:
             return
         key, said = (partition.topic_id, partition.index), directory_in(image, self._hosting.node_id)
         if said == directory.id:
-            self._made_anew.discard(key)
-            self._assignments.settled(*key)
+            self._created_anew.discard(key)
+            self._reports.settled(*key)
         else:
-            is_lost = key in self._made_anew and said not in (LOST, MIGRATING, UNASSIGNED)
-            self._assignments.assign(*key, LOST if is_lost else directory.id)
+            is_lost = key in self._created_anew and said not in (LOST, MIGRATING, UNASSIGNED)
+            self._reports.assign(*key, LOST if is_lost else directory.id)
 
     def _directory_failed(self, directory: LogDirectory, why: str) -> None:
-        """What is in a directory is offline by now: others lead it once the controller knows."""
+        """Take the partitions of a failed directory offline; others lead once the controller knows."""
         for (topic, index), one in list(directory.logs.items()):
             partition = self._hosting.find(topic, index)
             if partition is not None and partition.log is one:
                 partition.fail(why)
                 self._fetchers.leave(partition)
-                self._assignments.settled(partition.topic_id, index)
+                self._reports.settled(partition.topic_id, index)
         self.moves.lose(directory)
-        asyncio.get_running_loop().call_soon(self._hosting.flush)
+        asyncio.get_running_loop().call_soon(self._queue.flush)
         self._on_offline()
 
     def _disk_failed(self, topic: str, index: int, why: str) -> None:
         if is_replicated(self._image(), topic, index):
-            self._on_lost(f"{why}; the broker ends, so that other replicas of {topic}-{index} lead")
+            self._on_lost(f"{why}; the broker stops, so that another replica of {topic}-{index} leads")
 
     def _follow_metadata(self, partition: Partition, image: PartitionImage) -> None:
         if not self.is_registered and len(image.replicas) > 1:
             return
         had_epoch = partition.leader_epoch
-        reign = partition.become(image)
+        has_changed = partition.become(image)
         if image.leader_epoch != had_epoch and partition.log.offline is None:
             self._fetchers.follow(partition)
-        if reign:
-            self._on_reign(partition, partition.leads)
+        if has_changed:
+            self._on_leadership(partition, partition.leads)
 
     def let_go(self, topic: TopicImage) -> None:
-        """The topic is deleted."""
+        """Delete the replicas of a deleted topic."""
         self._rest.pop(topic.name, None)
         for index in range(len(topic.partitions)):
             partition = self._hosting.find(topic.name, index)
@@ -246,38 +244,38 @@ class Replicas:
                 self._forget(partition)
 
     def _forget_unopened(self, topic: str, index: int) -> None:
-        """A replica that could not be opened, if there is one, is not to be here any more: it is not offline here."""
+        """Forget a replica that could not be opened: this broker no longer has it, so it is not offline either."""
         if self._hosting.offline.pop((topic, index), None) is not None:
             self._log_dirs.forget_unopened(topic, index)
 
     def _forget(self, partition: Partition) -> None:
-        """This replica is not to be here any more: its log is deleted."""
+        """Stop hosting a replica, and delete its log."""
         if partition.leads:
-            self._on_reign(partition, False)
+            self._on_leadership(partition, False)
         self._hosting.retire(partition.topic, partition.index)
         self._fetchers.leave(partition)
-        self.moves.call_off(partition)
-        self._assignments.settled(partition.topic_id, partition.index)
-        self._made_anew.discard((partition.topic_id, partition.index))
+        self.moves.cancel(partition)
+        self._reports.settled(partition.topic_id, partition.index)
+        self._created_anew.discard((partition.topic_id, partition.index))
         self._log_dirs.delete_log(partition.log)
 
     def wake(self) -> None:
-        """This broker has an epoch: its followers may fetch."""
+        """Start fetching: this broker has an epoch."""
         self._fetchers.wake()
 
     async def watch_followers(self) -> None:
-        """Look, twice within replica.lag.time.max.ms, who has fallen behind. Until cancelled."""
+        """Remove lagging followers, twice in replica.lag.time.max.ms. Runs until cancelled."""
         while True:
-            await asyncio.sleep(max(self._hosting.lag_max_ms / 2000, 0.001))
+            await asyncio.sleep(max(self._hosting.rules.lag_max_ms / 2000, 0.001))
             for partition in self._hosting:
                 if partition.followers is not None:
                     partition.drop_lagging()
-            self._hosting.flush()
+            self._queue.flush()
 
     async def close(self) -> None:
-        """Neither fetch nor propose any more."""
+        """Stop fetching, and send no proposals or reports."""
         self._rest.clear()
         self._unopened.clear()
         self._proposals.close()
-        self._assignments.close()
+        self._reports.close()
         await self._fetchers.close()

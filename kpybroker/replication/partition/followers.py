@@ -1,27 +1,24 @@
-"""What a leader knows of its followers, and what follows from it: how far has everybody come, and who is in sync?
+"""What a leader knows about its followers: how far each has come, and which are in sync.
 
-The high watermark waits for the largest set that may be in force: members that were proposed count at once, members
-that are to go count until the controller has said so (KIP-497). It stands still while fewer are in sync than
-min.insync.replicas asks (KIP-966). Times are milliseconds of the loop's clock.
+The high watermark waits for the maximal in-sync set: a proposed member counts at once, and a removed one counts until
+the controller has confirmed the removal (KIP-497). The high watermark does not move while fewer replicas are in sync
+than min.insync.replicas (KIP-966). Times are milliseconds of the loop's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from typing import Any
 
-from kpybroker.replication.partition.sessions import NEVER_MS
-
-if TYPE_CHECKING:
-    from kpybroker.replication.partition.partition import Waiter
-    from kpybroker.replication.partition.sessions import ReplicaWant
+from kpybroker.replication.partition.flush_queue import Waiter
+from kpybroker.replication.partition.news import NEVER_MS, News
 
 UNKNOWN = -1
-"""A log end, or a broker's epoch, that nobody has told."""
+"""A log end or broker epoch that is not known yet."""
 
 
 class Follower:
-    """One other replica, by what its fetches in this leader epoch have told."""
+    """Another replica, as its Fetches in this leader epoch describe it."""
 
     __slots__ = (
         "_end_at_fetch",
@@ -30,6 +27,7 @@ class Follower:
         "caught_up_ms",
         "log_end",
         "log_start",
+        "news",
         "node_id",
         "told_high_watermark",
         "want",
@@ -41,16 +39,18 @@ class Follower:
         self.log_end = UNKNOWN
         self.log_start = UNKNOWN
         self.caught_up_ms = caught_up_ms
-        """When it last had everything that the leader had at that time."""
+        """When it last had everything that the leader had then."""
         self._fetched_ms = caught_up_ms
         self._end_at_fetch = 0
         self.told_high_watermark = UNKNOWN
-        """The one that the last answer to it had."""
-        self.want: ReplicaWant | None = None
-        """This partition's place in its session."""
+        """The high watermark of the last response to it."""
+        self.news: News[Any] | None = None
+        """Of its fetch session, where the partition is `want`."""
+        self.want: Hashable = None
 
     def fetched(self, offset: int, log_start: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
-        """It asks from `offset` on: it has all below. What it had reached by its fetch before counts for that time."""
+        """Note a Fetch from `offset`: it has everything below. If that reaches the leader's end at the time of its
+        previous Fetch, it was caught up at that time."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self._end_at_fetch:
@@ -59,22 +59,27 @@ class Follower:
         self._fetched_ms, self._end_at_fetch = now_ms, leader_end
 
     def tell(self, high_watermark: int) -> None:
-        """A response tells it this high watermark."""
+        """Note the high watermark of a response to it."""
         self.told_high_watermark = high_watermark
 
-    def ask_by(self, want: ReplicaWant | None) -> None:
-        """Its session asks for this partition by `want` from now on; None: no session does."""
-        self.want = want
+    def attach(self, news: News[Any], want: Hashable) -> None:
+        """Its session asks for this partition by `want`: note changes in the session's news."""
+        self.news, self.want = news, want
+
+    def detach(self, want: Hashable) -> None:
+        """Its session no longer asks by `want`."""
+        if self.want is want:
+            self.news = self.want = None
 
     def is_caught_up(self, leader_end: int, lag_max_ms: int, now_ms: int) -> bool:
-        """It has everything, or had within replica.lag.time.max.ms."""
+        """Whether it has everything, or had within replica.lag.time.max.ms."""
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= lag_max_ms
 
 
 class Followers:
-    """The other replicas of a partition that this broker leads; of one that it follows, nobody.
+    """The other replicas of a partition that this broker leads; empty for one that it follows.
 
-    may_join: whether a node, with the broker epoch it fetched with, can be in sync: registered so, and not fenced.
+    may_join: whether a node that fetched with a broker epoch may be in sync: registered with it, and not fenced.
     """
 
     __slots__ = ("_lag_max_ms", "_may_join", "_node_id", "by_id", "isr", "proposed", "woken_at")
@@ -85,14 +90,14 @@ class Followers:
         self._may_join = may_join
         self.by_id: dict[int, Follower] = {}
         self.isr: tuple[int, ...] = ()
-        """In sync, as the controller has committed it."""
+        """The in-sync set that the controller has committed."""
         self.proposed: tuple[int, ...] | None = None
-        """What the controller has been asked for, until the metadata says what came of it."""
+        """The in-sync set that the controller was asked for, until the metadata brings its decision."""
         self.woken_at = UNKNOWN
-        """The end that the followers' fetches were last told of."""
+        """The log end at which the followers were last woken."""
 
     def take(self, replicas: tuple[int, ...], isr: tuple[int, ...], now_ms: int) -> None:
-        """What the controller has committed; who stays keeps what is known of it."""
+        """Adopt what the controller has committed. A follower that stays keeps its state."""
         self.by_id = {
             node_id: self.by_id.get(node_id) or Follower(node_id, now_ms if node_id in isr else NEVER_MS)
             for node_id in replicas
@@ -102,34 +107,45 @@ class Followers:
         self.proposed = None
 
     def note(self) -> None:
-        """There is something to tell: the followers' next fetches look here."""
+        """Let each follower's next Fetch look at this partition."""
         for follower in self.by_id.values():
-            want = follower.want
-            if want is not None:
-                want.news.wants[want] = None
+            news = follower.news
+            if news is not None:
+                news.wants[follower.want] = None
 
-    def wake(self, woken: list[Waiter]) -> None:
-        """There is something to tell at once: who is parked looks here now."""
+    def wake(self, woken: list[Waiter], end: int = UNKNOWN) -> None:
+        """As `note`, and settle parked Fetches. end: the log end that is the reason."""
+        if end > self.woken_at:
+            self.woken_at = end
         for follower in self.by_id.values():
-            want = follower.want
-            if want is not None:
-                news = want.news
-                news.wants[want] = None
+            news = follower.news
+            if news is not None:
+                news.wants[follower.want] = None
                 if news.waiter is not None:
                     woken.append(news.waiter)
 
+    def propose(self, isr: tuple[int, ...]) -> None:
+        """Note that the controller is asked for this set. It counts until new metadata comes, or `withdraw`."""
+        self.proposed = isr
+
+    def withdraw(self) -> None:
+        """Drop the proposal: the controller certainly did not take it, or it changes nothing."""
+        self.proposed = None
+
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Everybody who may be in sync by now: a proposal may have been taken before its sender knows."""
+        """All nodes that may be in sync: the controller may have taken a proposal before the leader knows."""
         proposed = self.proposed or ()
         return (*self.isr, *(node_id for node_id in proposed if node_id not in self.isr))
 
     def required(self, min_isr: int) -> int:
-        """How many must be in sync: never more than there are replicas."""
+        """How many replicas must be in sync: at most all of them."""
         return min(min_isr, len(self.by_id) + 1)
 
     def agreed_end(self, own_end: int, min_isr: int, now_ms: int) -> int:
-        """The end of what everybody in sync has. One that has just caught up is waited for, so that it can join."""
+        """The end that all in-sync replicas have; UNKNOWN if too few are in sync.
+
+        A follower that has just caught up counts too, so that it can join."""
         if len(self.isr) < self.required(min_isr):
             return UNKNOWN
         end, members = own_end, self.maximal_isr
@@ -145,7 +161,7 @@ class Followers:
         return self._may_join(follower.node_id, follower.broker_epoch)
 
     def with_caught_up(self, follower: Follower, high_watermark: int, epoch_start: int) -> tuple[int, ...] | None:
-        """The set to propose where this follower can join it, else None; one proposal at a time."""
+        """The in-sync set with this follower, to be proposed; None if it cannot join, or a proposal is pending."""
         if self.proposed is not None or follower.node_id in self.isr:
             return None
         if follower.log_end < max(high_watermark, epoch_start) or not self._is_eligible(follower):
@@ -153,7 +169,7 @@ class Followers:
         return (*self.isr, follower.node_id)
 
     def without_lagging(self, own_end: int, now_ms: int) -> tuple[int, ...] | None:
-        """The set to propose where members have fallen behind for too long, else None."""
+        """The in-sync set without lagging members, to be proposed; None if none lags, or a proposal is pending."""
         if self.proposed is not None:
             return None
         left = tuple(

@@ -1,39 +1,37 @@
-"""Incremental fetch sessions (KIP-227): what a consumer or a follower wants, remembered between its requests.
+"""Incremental fetch sessions (KIP-227): the partitions that a consumer or a follower fetches, kept between requests.
 
-A consumer's session is looked at as a whole by every Fetch. A follower's has as many partitions as it follows of this
-broker: there the partitions say of which of them there is news, and only these are looked at.
+Every Fetch of a consumer looks at its whole session. A follower's session has all partitions that it follows on this
+broker; its Fetches look only at those with news (see `news`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition.followers import Follower
+from kpybroker.replication.partition.news import News
+from kpybroker.replication.partition.partition import Partition
 
-if TYPE_CHECKING:
-    from kpybroker.replication.partition.followers import Follower
-    from kpybroker.replication.partition.partition import Partition, Waiter
-
-Found = TypeVar("Found", "Partition", None)
+Found = TypeVar("Found", Partition, None)
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
-NEVER_MS = -(1 << 62)
 EVICTION_MS = 120_000
-"""KIP-227's min.incremental.fetch.session.eviction.ms, which Apache Kafka has as a constant."""
+"""KIP-227's min.incremental.fetch.session.eviction.ms, a constant in Apache Kafka."""
 
 PARTITIONS_MAX = 200_000
-"""Of all consumers' sessions together, whether they exist or not: each takes some 330 bytes. Replicas have sessions for
-the partitions that there are, and count for nothing here."""
+"""The limit for all consumers' sessions together, at some 330 bytes a partition. A consumer may name partitions that do
+not exist. Replicas' sessions name partitions that exist, and do not count."""
 
 
 class Want:
-    """What a fetch asks of one partition, and what it was last told."""
+    """What a Fetch asks of one partition, and what the last response told about it."""
 
     __slots__ = (
         "fetch_offset",
@@ -59,102 +57,71 @@ class Want:
         self.told_high_watermark = -1
         self.told_log_start = -1
         self.partition: Partition | None = None
-        """Found on the last look; looked up again when it is no longer led here."""
+        """Where the last look found it; looked up again once this broker no longer leads it."""
 
     def renew(self, want: Want) -> None:
-        """What a later fetch of the session asks of the same partition."""
+        """Take over what a later Fetch of the session asks of the same partition."""
         self.fetch_offset = want.fetch_offset
         self.max_bytes = want.max_bytes
         self.leader_epoch = want.leader_epoch
 
     def locate(self, partition: Found) -> Found:
-        """Remember where it was found on the last look; None to look it up again."""
+        """Cache the partition; None to look it up again."""
         self.partition = partition
         return partition
 
     def tell(self, high_watermark: int, log_start: int) -> bool:
-        """Note what the client is told; whether it is told anything new."""
+        """Note what a response tells; returns whether any of it is new."""
         is_new = high_watermark != self.told_high_watermark or log_start != self.told_log_start
         self.told_high_watermark, self.told_log_start = high_watermark, log_start
         return is_new
 
     def knows(self, high_watermark: int, log_start: int) -> bool:
-        """Whether the client was told these last."""
+        """Whether the last response told these."""
         return high_watermark == self.told_high_watermark and log_start == self.told_log_start
 
     def forget_told(self) -> None:
-        """The next response tells the client everything again."""
+        """Include the partition in the next response, even if nothing changed."""
         self.told_high_watermark = -1
 
     def leave(self) -> None:
-        """The session does not hold it any more."""
-
-
-class News:
-    """The part of a follower's session that its next Fetch must look at."""
-
-    __slots__ = ("broker_epoch", "counted_ms", "waiter", "wants")
-
-    def __init__(self) -> None:
-        self.wants: dict[ReplicaWant, None] = {}
-        """Named by the follower, changed since they were looked at, or not told to the end."""
-        self.waiter: Waiter | None = None
-        """The parked Fetch."""
-        self.counted_ms = NEVER_MS
-        """When all partitions were looked at last; `broker_epoch` is the follower's by then."""
-        self.broker_epoch = -1
-
-    def is_due(self, broker_epoch: int, now_ms: int, every_ms: int) -> bool:
-        """Whether all partitions are to be counted now; they are then counted as of now."""
-        if broker_epoch == self.broker_epoch and now_ms - self.counted_ms < every_ms:
-            return False
-        self.broker_epoch, self.counted_ms = broker_epoch, now_ms
-        return True
-
-    def park(self, waiter: Waiter) -> None:
-        """Settle this Fetch when there is news."""
-        self.waiter = waiter
-
-    def unpark(self, waiter: Waiter) -> None:
-        """This Fetch waits no more; another one may."""
-        if self.waiter is waiter:
-            self.waiter = None
+        """The session drops the partition."""
 
 
 class ReplicaWant(Want):
-    """What a follower asks, and what it tells of its own log by it."""
+    """What a follower's Fetch asks of one partition, and says about the follower's own log."""
 
     __slots__ = ("follower", "last_fetched_epoch", "log_start", "news")
 
     last_fetched_epoch: int
     log_start: int
-    news: News
+    news: News[ReplicaWant]
 
     def __init__(
         self, topic: str | None, topic_id: bytes, index: int, fetch_offset: int, max_bytes: int, leader_epoch: int
     ) -> None:
         super().__init__(topic, topic_id, index, fetch_offset, max_bytes, leader_epoch)
         self.follower: Follower | None = None
-        """Where the leader looks for it when there is news."""
+        """The leader's record of this follower, which notes news for this session."""
 
     def tell_of_log(self, last_fetched_epoch: int, log_start: int) -> None:
-        """Note what the fetch says of the follower's log."""
+        """Note what the Fetch says about the follower's log: the epoch of its last record, and its start."""
         self.last_fetched_epoch, self.log_start = last_fetched_epoch, log_start
 
-    def join(self, news: News) -> None:
-        """The session's next Fetch must look at it."""
+    def join(self, news: News[ReplicaWant]) -> None:
+        """Let this or the next Fetch of the session look at the partition."""
         self.news = news
         news.wants[self] = None
 
     def belong_to(self, follower: Follower) -> None:
-        """It is this follower that asks; news of the partition are its own."""
+        """Receive news of the partition that the leader notes for this follower."""
         self.follower = follower
-        follower.ask_by(self)
+        follower.attach(self.news, self)
 
     def leave(self) -> None:
         self.news.wants.pop(self, None)
-        if self.follower is not None and self.follower.want is self:
-            self.follower.ask_by(None)
+        if self.follower is not None:
+            self.follower.detach(self)
 
     def renew(self, want: Want) -> None:
         assert isinstance(want, ReplicaWant), "a session is a consumer's or a replica's"
@@ -162,14 +129,14 @@ class ReplicaWant(Want):
         self.last_fetched_epoch, self.log_start = want.last_fetched_epoch, want.log_start
 
 
-Wanted = tuple[str | bytes, int]
-"""A topic's name, or its id from Fetch 13 on, and a partition's index."""
+SessionKey = tuple[str | bytes, int]
+"""A topic's name (its id from Fetch 13 on) and a partition's index."""
 Rank = tuple[bool, int, int]
-"""Whether a session is a replica's, its partitions, its id: the lower one is given up for the higher one."""
+"""Whether a session is a replica's, its number of partitions, its id. A lower rank is evicted for a higher one."""
 
 
 class Session:
-    """One session: its wants in the order in which they get their turn; `news` where it is a follower's."""
+    """One session. wants: in the order in which they are served. news: of a follower's session, else None."""
 
     __slots__ = ("begun_ms", "by_id", "counted", "epoch", "id", "news", "rank", "used_ms", "wants")
 
@@ -178,7 +145,7 @@ class Session:
         session_id: int,
         *,
         by_id: bool,
-        wants: OrderedDict[Wanted, Want],
+        wants: OrderedDict[SessionKey, Want],
         is_replica: bool = False,
         now_ms: int = 0,
     ) -> None:
@@ -186,15 +153,15 @@ class Session:
         self.epoch = 1
         self.by_id = by_id
         self.wants = wants
-        self.news: News | None = News() if is_replica else None
+        self.news: News[ReplicaWant] | None = News() if is_replica else None
         self.begun_ms = self.used_ms = now_ms
         self.rank: Rank = (is_replica, len(wants), session_id)
-        """As it was when the session was used last."""
+        """As of the last use of the session."""
         self.counted = 0
-        """Its partitions, as `Sessions` has counted them."""
+        """How many of its partitions `Sessions` has counted."""
 
-    def update(self, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
-        """Take over what a Fetch says; returned is what it names."""
+    def update(self, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
+        """Apply a Fetch to the session; returns the wants that the Fetch names."""
         for key in forgotten:
             wants.pop(key, None)
             gone = self.wants.pop(key, None)
@@ -208,19 +175,19 @@ class Session:
             named.append(known)
         return named
 
-    def had_its_turn(self, key: Wanted) -> None:
-        """Move a partition that was served to the end, so that none starves under a small fetch.max.bytes."""
+    def had_its_turn(self, key: SessionKey) -> None:
+        """Move a partition that was served to the end, so that none starves with a small fetch.max.bytes."""
         self.wants.move_to_end(key)
 
 
 class Sessions:
-    """All sessions of a broker, at most `limit`, and of consumers' partitions at most `partitions_limit`.
+    """All sessions of a broker: at most `limit`, with at most `partitions_limit` partitions of consumers.
 
-    Where there is no room left, sessions are given up for a newcomer (KIP-227), one for a slot, several for partitions:
+    Without room for a new session, others are evicted (KIP-227): one for its slot, several for its partitions. Evicted
+    is a session that was not used for EVICTION_MS; or else
 
-    - one that nobody has used for EVICTION_MS, or else
-    - a consumer's for a replica's, or
-    - one that has lasted for EVICTION_MS, for one of the same kind with more partitions.
+    - a consumer's session in favour of a replica's, or
+    - a session older than EVICTION_MS in favour of one of the same kind with more partitions.
     """
 
     def __init__(
@@ -230,20 +197,24 @@ class Sessions:
         self._limit = limit
         self._partitions_limit = partitions_limit
         self.partitions = 0
-        """Of all consumers' sessions."""
+        """Partitions in consumers' sessions."""
         self._now_ms = now_ms
         self._sessions: OrderedDict[int, Session] = OrderedDict()
-        """By id, the one unused for longest first."""
+        """By id, least recently used first."""
         self._young: dict[int, Session] = {}
-        """By id, as they have begun: what had not lasted for EVICTION_MS when a slot was last looked for."""
+        """By id, oldest first: the sessions younger than EVICTION_MS at the last search for a slot."""
         self._old: list[Rank] = []
-        """All others, sorted, so that a newcomer in vain costs no look at each of them."""
+        """The ranks of all others, sorted: a refused session need not look at each of them."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, wants: OrderedDict[Wanted, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
-        """A new session; None where no room is left for it, and the fetch is then answered without one."""
+    def __iter__(self) -> Iterator[Session]:
+        """Least recently used first."""
+        return iter(list(self._sessions.values()))
+
+    def open(self, wants: OrderedDict[SessionKey, Want], *, by_id: bool, is_replica: bool = False) -> Session | None:
+        """A new session; None if there is no room, and the Fetch is then answered without a session."""
         now_ms, rank = self._now_ms(), (is_replica, len(wants), 0)
         if len(self._sessions) >= self._limit and not self._make_room(rank, now_ms):
             return None
@@ -261,11 +232,11 @@ class Sessions:
         self._count(session)
         return session
 
-    def update(self, session: Session, wants: OrderedDict[Wanted, Want], forgotten: list[Wanted]) -> list[Want]:
-        """Take over what a Fetch of a session says; returned is what it names.
+    def update(self, session: Session, wants: OrderedDict[SessionKey, Want], forgotten: list[SessionKey]) -> list[Want]:
+        """Apply a Fetch to its session; returns the wants that the Fetch names.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND where it takes more partitions than there is room for: the session is closed,
-        and the client begins again as a newcomer.
+        Raises FETCH_SESSION_ID_NOT_FOUND if there is no room for its partitions: the session is closed, and the client
+        opens another one.
         """
         named = session.update(wants, forgotten)
         if len(session.wants) > session.counted and session.news is None:
@@ -281,7 +252,7 @@ class Sessions:
             session.counted = len(session.wants)
 
     def _make_room(self, newcomer: Rank, now_ms: int) -> bool:
-        """Give up one session for a newcomer; False where none has to."""
+        """Evict one session in favour of a new one; False if none may be evicted."""
         unused = next(iter(self._sessions.values()), None)
         if unused is None:
             return False
@@ -305,9 +276,9 @@ class Sessions:
         return True
 
     def resume(self, session_id: int, epoch: int, *, by_id: bool, is_replica: bool = False) -> Session:
-        """The session for its next epoch.
+        """The session with this id, moved on to its next epoch.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND, for one of the other kind too, INVALID_FETCH_SESSION_EPOCH,
+        Raises FETCH_SESSION_ID_NOT_FOUND (also for a session of the other kind), INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR.
         """
         session = self._sessions.get(session_id)
@@ -325,7 +296,7 @@ class Sessions:
         return session
 
     def forget_what_was_told(self, session_id: int) -> None:
-        """An answer was not sent after all: the next one tells everything, as the first one did."""
+        """A response was not sent after all: the next one includes every partition, as the first one did."""
         session = self._sessions.get(session_id)
         for want in () if session is None else session.wants.values():
             want.forget_told()
@@ -340,6 +311,7 @@ class Sessions:
             insort(self._old, session.rank)
 
     def close(self, session_id: int) -> None:
+        """Forget a session, if there is one with this id."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return

@@ -1,4 +1,4 @@
-"""A partition as the log of a Machine: what a coordinator writes to, and what it replays from."""
+"""A partition as the log of a Machine: a coordinator writes its state to it, and replays it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 15
 RECORDS_A_TURN = 300
-"""A replay lets others have their turn so often: a record costs some 4 us, where a machine makes more of it 20."""
+"""A replay yields to the loop after so many records, at 4 us each, or 20 us with the machine's work."""
 WRITE_LIMIT_BYTES = 32 << 20
-"""Of keys and values together: a follower has to fetch them as one batch, and be done with it in its time."""
-TOLD_LIMIT = 10
-"""Batches that cannot be read and are named, in one replay."""
+"""The limit for keys and values of one write: a follower fetches them as one batch, within its time-out."""
+LOGGED_LIMIT = 10
+"""How many unreadable batches one replay logs."""
 _transaction_of = attrgetter("transaction")
 
 
 def _encoded(records: list[Record], transaction: tuple[int, int] | Marker | None, now_ms: int) -> bytearray:
-    """One batch. In a transaction the sequence is always 0, as Kafka's coordinators write it: nobody checks it."""
+    """One batch. In a transaction its sequence is always 0, as in Kafka's coordinators: nobody checks it."""
     if transaction is None:
         return encode_batch(records, timestamp_ms=now_ms)
     if isinstance(transaction, Marker):
@@ -66,11 +66,14 @@ class PartitionLog:
         return self._partition.log.high_watermark
 
     def on_committed(self, callback: Callable[[], None]) -> None:
-        self._partition.on_advance = callback
+        self._partition.on_advance(callback)
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append as one batch, or one for each transaction, and write. Raises NOT_ENOUGH_REPLICAS, NOT_COORDINATOR
-        where it is not led here, UNKNOWN_SERVER_ERROR where it is too much for a batch."""
+        """Append one batch, or one for each transaction, and write; returns the log end.
+
+        Raises NOT_COORDINATOR if this broker does not lead it, NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE if the
+        partition is offline, UNKNOWN_SERVER_ERROR for more than a batch may have.
+        """
         partition = self._partition
         if not partition.leads:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -78,7 +81,7 @@ class PartitionLog:
             partition.require_in_sync(partition.log.settings.min_insync_replicas)
         size_bytes = sum(len(record.key or b"") + len(record.value or b"") for record in records)
         if size_bytes > WRITE_LIMIT_BYTES:
-            text = f"{size_bytes} bytes of state to be written at once, and {WRITE_LIMIT_BYTES} may be"
+            text = f"a coordinator may write {WRITE_LIMIT_BYTES} bytes of state at once, not {size_bytes}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
         now_ms = self._world.wall_ms()
         batches = []
@@ -92,14 +95,13 @@ class PartitionLog:
         return partition.log.end
 
     async def replay(self) -> AsyncIterator[list[Stored]]:
-        """Every record from the start to the end, in order; of control batches the markers of transactions.
+        """Yields every record from start to end, in order; of control batches, the markers of transactions.
 
-        Others have their turns between what is told at once: a log may be long, and a node that answers nobody is taken
-        for dead.
+        Yields to the loop between runs: a log may be long, and a node that does not answer is taken for dead.
         """
         storage = self._partition.log
         await storage.until_written()
-        offset, passed_over = storage.start, 0
+        offset, skipped = storage.start, 0
         while offset < storage.end:
             found = storage.read(offset, READ_BYTES, upper=storage.end, min_one=True)
             if found is None:
@@ -109,17 +111,17 @@ class PartitionLog:
             run: list[Stored] = []
             for batch in split(memoryview(found)):
                 offset = batch.next_offset
-                told: list[Stored] = []
+                stored_here: list[Stored] = []
                 try:
-                    for stored in _told_by(batch, await self._plain(batch)):
-                        told.append(stored)
-                        if not len(told) % RECORDS_A_TURN:
+                    for stored in _stored_in(batch, await self._plain(batch)):
+                        stored_here.append(stored)
+                        if not len(stored_here) % RECORDS_A_TURN:
                             await asyncio.sleep(0)
                 except KafkaError as unreadable:
-                    passed_over += 1
-                    self._tell(batch, unreadable, passed_over)
+                    skipped += 1
+                    self._log_skipped(batch, unreadable, skipped)
                     continue
-                for stored in told:
+                for stored in stored_here:
                     if stored.offset >= storage.start:
                         run.append(stored)
                         if len(run) == RECORDS_A_TURN:
@@ -129,16 +131,16 @@ class PartitionLog:
             yield run
             await asyncio.sleep(0)
 
-    def _tell(self, batch: Batch, unreadable: KafkaError, number: int) -> None:
-        """Its bytes are sound, so whoever appended it meant them: no reason to be without all the other batches."""
-        if number <= TOLD_LIMIT:
+    def _log_skipped(self, batch: Batch, unreadable: KafkaError, number: int) -> None:
+        """Log a batch that is skipped. Its CRC is right, so it was written like this; the others are still needed."""
+        if number <= LOGGED_LIMIT:
             name = f"{self._partition.topic}-{self._partition.index}"
             log.error(
-                "%s: the batch at offset %d cannot be read and is passed over: %s", name, batch.base_offset, unreadable
+                "%s: the batch at offset %d cannot be read and is skipped: %s", name, batch.base_offset, unreadable
             )
 
     async def _plain(self, batch: Batch) -> bytes:
-        """The records of a compressed batch, as others write them: they may be much more than their bytes say."""
+        """The decompressed records of a batch; empty if it is not compressed. Off the loop, since they may be large."""
         if not batch.codec:
             return b""
         body, found = batch.view[HEADER_BYTES:], list[bytes]()
@@ -149,8 +151,8 @@ class PartitionLog:
         return found[0]
 
 
-def _told_by(batch: Batch, plain: bytes) -> Iterator[Stored]:
-    """What a batch says to a machine; `plain` are its records where they were unpacked."""
+def _stored_in(batch: Batch, plain: bytes) -> Iterator[Stored]:
+    """The records of a batch for a machine. plain: the decompressed records of a compressed batch."""
     if batch.is_control:
         marker = read_marker(batch)
         if marker is not None:

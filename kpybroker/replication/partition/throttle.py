@@ -1,31 +1,30 @@
-"""Replication throttles: how fast replicas that are not in sync may be filled (KIP-73).
+"""Replication throttles: how fast replicas outside the in-sync set may be filled (KIP-73).
 
-A replica is slowed where three things hold: the broker has a rate (`leader.` or `follower.replication.throttled.rate`),
-the topic names the replica (`leader.` or `follower.replication.throttled.replicas`: `partition:broker`, or `*`), and it
-is not in sync. What was sent is paid off at the rate before more is, so in any time no more passes than the rate allows
-and one response over it. Kafka counts throttled replicas that are in sync too; here only what may be slowed counts.
+A throttle applies to a replica under three conditions: the broker has a rate (`leader.` or
+`follower.replication.throttled.rate`), the topic lists the replica (`leader.` or
+`follower.replication.throttled.replicas`: `partition:broker`, or `*`), and the replica is not in sync. Bytes that were
+sent are paid off at the rate before more are sent, so any period exceeds the rate by one response at most. Kafka also
+counts the bytes of listed replicas that are in sync; here only replicas that may be slowed count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kpybroker.config import LogSettings
-    from kpybroker.replication.partition.partition import Partition
+from kpybroker.config import LogSettings
+from kpybroker.replication.partition.partition import Partition
 
 ALL = "*"
 NO_RATE = (1 << 63) - 1
-"""The default of both rates: nothing is slowed."""
+"""The default of both rates: no throttle."""
 CLOSED_WAIT_MS = 1000
-"""At a rate of nothing: when to look again."""
+"""How long to wait at a rate of 0 before looking again."""
 
 
 class Throttle:
-    """One direction of a broker. `named` says which replicas a topic names; `now_ms` is the loop's clock.
+    """One direction of a broker. named: the replicas that a topic's settings list. now_ms: the loop's clock.
 
-    Rates are bytes a second. What is owed is kept in thousandths of a byte: a whole number at any rate and time.
+    Rates are bytes a second. The debt is kept in thousandths of a byte, so that it is a whole number.
     """
 
     def __init__(self, node_id: int, named: Callable[[LogSettings], frozenset[str]], now_ms: Callable[[], int]) -> None:
@@ -37,13 +36,13 @@ class Throttle:
         self.rate = NO_RATE
 
     def limit(self, rate: int) -> None:
-        """From now on so many bytes a second; what is owed stays owed."""
+        """Change the rate, in bytes a second. The debt stays."""
         if rate != self.rate:
             self._pay()
             self.rate = rate
 
     def slows(self, partition: Partition, replica_id: int) -> bool:
-        """What brings this replica up counts, and may have to wait."""
+        """Whether bytes for this replica count, and may have to wait."""
         if self.rate == NO_RATE or replica_id in partition.isr:
             return False
         named = self._named(partition.log.settings)
@@ -51,23 +50,23 @@ class Throttle:
 
     @property
     def is_limited(self) -> bool:
-        """There is a rate, or something owed from when there was one."""
+        """Whether there is a rate, or still a debt from an earlier one."""
         return self.rate != NO_RATE or self._owed > 0
 
     @property
     def must_wait(self) -> bool:
-        """There is still something owed."""
+        """Whether there is still a debt."""
         self._pay()
         return self._owed > 0 or self.rate == 0
 
     @property
     def wait_ms(self) -> int:
-        """How long until nothing is owed."""
+        """Milliseconds until the debt is paid off."""
         self._pay()
         return -(-self._owed // self.rate) if self.rate else CLOSED_WAIT_MS
 
     def count(self, size_bytes: int) -> None:
-        """So much has passed."""
+        """Add sent or received bytes to the debt."""
         self._pay()
         self._owed += size_bytes * 1000
 

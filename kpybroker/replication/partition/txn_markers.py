@@ -1,6 +1,6 @@
-"""Markers that end transactions in the partitions led here, by the word of a transaction coordinator (KIP-98).
+"""Writes the markers that end transactions, into partitions that this broker leads (KIP-98, WriteTxnMarkers).
 
-The marker of a partition of `__consumer_offsets` is written by the coordinator of its groups, which applies it.
+In a partition of `__consumer_offsets`, the group coordinator writes the marker, because it has to apply it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.records.markers import Marker
@@ -28,31 +29,33 @@ COORDINATORS_WORDS = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
 )
-"""What a coordinator of groups says where a log would say NOT_LEADER_OR_FOLLOWER."""
+"""Errors of a group coordinator where a log would have NOT_LEADER_OR_FOLLOWER."""
 
 MARKERS_A_TURN = 200
-"""So many are written before others of this broker have their turn."""
+"""The writer yields to the loop after so many."""
 
 Result = WritableTxnMarkerPartitionResult
 
 
 class TxnMarkers:
-    """Writes markers. in_groups: ends a transaction in a partition of `__consumer_offsets`, where its groups are."""
+    """Writes markers. in_groups: ends a transaction in a partition of `__consumer_offsets`, in its coordinator."""
 
     def __init__(
         self,
         hosting: Hosting,
+        queue: FlushQueue,
         world: World,
         timeout_ms: int,
         in_groups: Callable[[int, Marker, int], asyncio.Future[None]],
     ) -> None:
         self._hosting = hosting
+        self._queue = queue
         self._world = world
         self._timeout_ms = timeout_ms
         self._in_groups = in_groups
 
     async def write(self, request: Request) -> Response:
-        """Write all, and return when each is committed or refused; a code for every partition."""
+        """Write all markers; returns when each is committed or refused, with an error code for every partition."""
         waiting: list[tuple[Result, asyncio.Future[None]]] = []
         try:
             return await self._write(request, waiting)
@@ -68,9 +71,9 @@ class TxnMarkers:
             except KafkaError as refusal:
                 result.error_code = _in_a_logs_words(refusal.code)
             if number % MARKERS_A_TURN == 0:
-                self._hosting.flush()
+                self._queue.flush()
                 await asyncio.sleep(0)
-        self._hosting.flush()
+        self._queue.flush()
         for result, committed in waiting:
             try:
                 await committed
@@ -79,21 +82,21 @@ class TxnMarkers:
         return response
 
     def _append(self, topic: str, index: int, marker: Marker, transaction_version: int) -> asyncio.Future[None]:
-        """Raises KafkaError; what is returned waits for the marker's commit."""
+        """A future that ends when the marker is committed. Raises KafkaError."""
         partition = self._hosting.leads(topic, index)
         if min(marker.producer_id, marker.producer_epoch, transaction_version) < 0:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{marker} is nobody's")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{marker} has no producer id, epoch or version")
         if topic == OFFSETS_TOPIC:
             partition.log.producers.check_marker(marker, transaction_version)
             return self._in_groups(index, marker, self._timeout_ms)
         end = partition.append_marker(marker, transaction_version, self._world.wall_ms())
-        committed = Committed(partition, end)
+        committed = CommitWaiter(partition, end)
         partition.when_committed(end, committed)
         return committed.within(self._timeout_ms)
 
 
 def _let_go(committed: asyncio.Future[None]) -> None:
-    """Nobody waits any more: the broker ends, and a refusal that came first is not left for the loop to complain of."""
+    """Cancel. If it was refused already, take its exception, so that the loop does not log it."""
     if not committed.cancel() and not committed.cancelled():
         committed.exception()
 
@@ -109,7 +112,7 @@ def _unwritten(asked: WritableTxnMarker) -> WritableTxnMarkerResult:
 
 
 def _each(request: Request, response: Response) -> Iterator[tuple[Marker, int, str, Result]]:
-    """(marker, version of transactions, topic, where its partition's code goes), of all that is asked."""
+    """Of every partition: (marker, transaction version, topic, the result to fill in)."""
     for asked, told in zip(request.markers, response.markers, strict=True):
         marker = Marker(
             asked.producer_id, asked.producer_epoch, asked.coordinator_epoch, commits=asked.transaction_result
@@ -123,8 +126,8 @@ def _in_a_logs_words(code: ErrorCode) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in COORDINATORS_WORDS else code
 
 
-class Committed:
-    """Waits until the high watermark of a partition has reached an offset."""
+class CommitWaiter:
+    """Waits until the high watermark of a partition reaches an offset."""
 
     def __init__(self, partition: Partition, end: int) -> None:
         self._partition = partition
@@ -132,7 +135,7 @@ class Committed:
         self._reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self) -> None:
-        """It has, or will not while this broker leads."""
+        """End the wait, if the marker is committed or cannot be committed by this leader."""
         if self._reached.done():
             return
         refusal = self._partition.refusal
@@ -147,7 +150,7 @@ class Committed:
                 self._reached.set_exception(too_many)
 
     def within(self, timeout_ms: int) -> asyncio.Future[None]:
-        """Refused with REQUEST_TIMED_OUT, or with why this broker does not lead any more."""
+        """A future that raises REQUEST_TIMED_OUT after this time, or earlier why this broker stopped leading."""
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._time_out)
         self._reached.add_done_callback(lambda _: timer.cancel())
         return self._reached

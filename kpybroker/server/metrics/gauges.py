@@ -102,14 +102,14 @@ class Gauges:
             self._counted = counted
 
     async def _count_partitions(self, counted: dict[str, float]) -> None:
-        hosting = self._broker.hosting
+        hosting, events = self._broker.hosting, self._broker.hosting.events
         for number, partition in enumerate(hosting):
             _count_partition(partition, counted)
             if number % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
         counted[f"{LOGS}partitioncount"] += len(hosting.offline)
         counted[f"{LOGS}offlinereplicacount"] += len(hosting.offline)
-        counted[f"{LOGS}isrshrinks"], counted[f"{LOGS}isrexpands"] = hosting.isr_shrinks, hosting.isr_expands
+        counted[f"{LOGS}isrshrinks"], counted[f"{LOGS}isrexpands"] = events.isr_shrinks, events.isr_expands
 
     def _count_rest(self, counted: dict[str, float]) -> None:
         broker, server, quorum = self._broker, self._server, self._broker.quorum

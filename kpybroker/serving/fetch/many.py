@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
-from kpybroker.replication.partition.sessions import Want, Wanted
+from kpybroker.replication.partition.sessions import SessionKey, Want
 from kpybroker.serving.fair_loop import SLICE, Turns, slices
 from kpybroker.serving.fetch.consumer import ConsumerView
 from kpybroker.serving.fetch.reply import FetchReply
@@ -132,7 +132,7 @@ class ManyFetchReply(FetchReply):
 
 async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool) -> Reply:
     """A Fetch that names very many partitions. Raises KafkaError as `session.resume`."""
-    wants: OrderedDict[Wanted, Want] = OrderedDict()
+    wants: OrderedDict[SessionKey, Want] = OrderedDict()
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):
         for some in slices(topic.partitions):

@@ -15,7 +15,8 @@ from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.replication.follower.fetch_session import NAMED_MAX
 from kpybroker.replication.partition.followers import UNKNOWN, Follower
-from kpybroker.replication.partition.sessions import INITIAL_EPOCH, News, ReplicaWant, Session, Want
+from kpybroker.replication.partition.news import News
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, ReplicaWant, Session, Want
 from kpybroker.serving.fetch.reply import begin
 from kpybroker.serving.fetch.session import resume
 from kpybroker.serving.fetch.view import Cold, Looked, View
@@ -23,7 +24,8 @@ from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Res
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
-    from kpybroker.replication.partition.partition import Partition, Waiter
+    from kpybroker.replication.partition.flush_queue import Waiter
+    from kpybroker.replication.partition.partition import Partition
 
 NO_EPOCH = -1
 NAMED_LIMIT = 2 * NAMED_MAX
@@ -49,19 +51,25 @@ class ReplicaView(View):
     )
 
     def __init__(
-        self, broker: Broker, call: Call, request: Request, session: Session | None, news: News, replica_id: int
+        self,
+        broker: Broker,
+        call: Call,
+        request: Request,
+        session: Session | None,
+        news: News[ReplicaWant],
+        replica_id: int,
     ) -> None:
         super().__init__(broker, call, request, session, [])
         self._news = news
         self._replica_id = replica_id
         self._broker_epoch = UNKNOWN if request.replica_state is None else request.replica_state.replica_epoch
-        self._is_stale = UNKNOWN < self._broker_epoch < broker.hosting.epoch_of(replica_id)
+        self._is_stale = UNKNOWN < self._broker_epoch < broker.hosting.rules.epoch_of(replica_id)
         """An earlier incarnation of the follower sent it (KIP-903)."""
         self._even: list[ReplicaWant] = []
         """Partitions of which the follower had everything at the last look."""
         self._served: list[ReplicaWant] = []
         """Partitions of which the last look found records."""
-        self._is_rack_aware = broker.hosting.is_rack_aware
+        self._is_rack_aware = broker.hosting.rules.is_rack_aware
         self._throttle = broker.hosting.leading_throttle
         self._is_slowed = False
         """The last look left out records because of the throttle."""
@@ -70,7 +78,7 @@ class ReplicaView(View):
 
     def count(self, named: list[Want]) -> None:
         """Note how far the follower has come in each partition where its history is the leader's."""
-        news, session, now_ms = self._news, self.session, self.broker.hosting.now_ms()
+        news, session, now_ms = self._news, self.session, self.broker.hosting.rules.now_ms()
         if session is not None and news.is_due(self._broker_epoch, now_ms, COUNT_ALL_MS):
             named = list(session.wants.values())
         for want in named:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, Want, Wanted
+from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, ReplicaWant, Session, SessionKey, Want
 from kpybroker.wire.rpc.fetch import FetchPartition, FetchTopic, Request
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def resume(
 
     Raises KafkaError as `Sessions.resume` and `Sessions.update`.
     """
-    wants: OrderedDict[Wanted, Want] = OrderedDict()
+    wants: OrderedDict[SessionKey, Want] = OrderedDict()
     for topic in request.topics:
         name_wants(wants, topic, topic.partitions, by_id, make)
     return resume_with(broker, request, by_id, wants, is_replica=make is ReplicaWant)
 
 
 def name_wants(
-    wants: OrderedDict[Wanted, Want],
+    wants: OrderedDict[SessionKey, Want],
     topic: FetchTopic,
     partitions: Sequence[FetchPartition],
     by_id: bool,
@@ -50,7 +50,7 @@ def name_wants(
 
 
 def resume_with(
-    broker: Broker, request: Request, by_id: bool, wants: OrderedDict[Wanted, Want], *, is_replica: bool
+    broker: Broker, request: Request, by_id: bool, wants: OrderedDict[SessionKey, Want], *, is_replica: bool
 ) -> tuple[Session | None, list[Want]]:
     """As `resume`, with the wants that the request names."""
     sessions, session_id, epoch = broker.sessions, request.session_id, request.session_epoch
@@ -64,7 +64,7 @@ def resume_with(
         session = sessions.open(wants, by_id=by_id, is_replica=is_replica) if wants else None
         return session, list(wants.values())
     session = sessions.resume(session_id, epoch, by_id=by_id, is_replica=is_replica)
-    forgotten: list[Wanted] = []
+    forgotten: list[SessionKey] = []
     for gone in request.forgotten_topics_data:
         forgotten += [(gone.topic_id if by_id else gone.topic, index) for index in gone.partitions]
     return session, sessions.update(session, wants, forgotten)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from kpybroker.broker import Broker
     from kpybroker.call import Call
     from kpybroker.metadata.whereabouts import Leader
-    from kpybroker.replication.partition.partition import Partition, Waiter
+    from kpybroker.replication.partition.flush_queue import Waiter
+    from kpybroker.replication.partition.partition import Partition
     from kpybroker.replication.partition.sessions import Session, Want
     from kpybroker.wire.rpc.fetch import Request
     from kpybroker.world import Buffer

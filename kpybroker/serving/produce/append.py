@@ -86,5 +86,5 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
     if refused and request.acks == ACKS_NONE:
         raise MalformedFrame(f"a produce with acks=0 was refused: {first_error(result)}")
     reply = ProduceReply(request, result if request.acks != ACKS_NONE else None, rows)
-    broker.hosting.woken.append(reply)
+    broker.flush_queue.woken.append(reply)
     return reply

@@ -64,7 +64,7 @@ def append_one(
         reply: ProduceReply = OneReply(request, call.version, partition, appended)
     else:
         reply = _with_append_time(request, partition, appended)
-    broker.hosting.woken.append(reply)
+    broker.flush_queue.woken.append(reply)
     return reply
 
 

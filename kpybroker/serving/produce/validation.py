@@ -155,5 +155,5 @@ async def append_later(
     except KafkaError as refusal:
         validated = {id(data): refusal for topic in request.topic_data for data in topic.partition_data}
     reply = append_all(broker, call, request, verdicts, validated)
-    broker.hosting.flush()
+    broker.flush_queue.flush()
     return reply

@@ -71,7 +71,7 @@ async def replay_equals_live(machine: SimMachine, history: History) -> None:
     """Open a copy of the disk, as after a crash of the process, and compare. For a node that is its own quorum."""
     node = machine.node
     assert node is not None, "a node that serves"
-    node.broker.hosting.flush()
+    node.broker.flush_queue.flush()
     live = held_by(node.broker)
     process = Process(machine, SCRATCH_RUN, machine.storage.copy())
     with machine.loop.acting(process.owner):

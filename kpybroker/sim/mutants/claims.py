@@ -7,16 +7,16 @@ from typing import Any
 from unittest.mock import patch
 
 from kpybroker.raft.log.metadata_log import MetadataLog
-from kpybroker.replication.follower import agenda, fetcher, following
-from kpybroker.replication.follower.following import Place
+from kpybroker.replication.follower import fetch_plan, fetcher, follower_log
+from kpybroker.replication.follower.follower_log import FetchPosition
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.cluster.setup import BAD_FILE
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.log.log import Log
 
 
-def _place_of_what_is_queued(partition: Partition) -> Place:
-    return Place(partition.leader_epoch, partition.log.end, partition.log.epochs.latest)
+def _place_of_what_is_queued(partition: Partition) -> FetchPosition:
+    return FetchPosition(partition.leader_epoch, partition.log.end, partition.log.epochs.latest)
 
 
 def _takes_into_memory(take: Callable[..., bool]) -> Callable[..., bool]:
@@ -37,10 +37,10 @@ CLAIMERS = (
     Mutant(
         "a follower claims what it has not written",
         (
-            Patch(agenda, "place_of", _place_of_what_is_queued),
-            Patch(fetcher, "place_of", _place_of_what_is_queued),
-            Patch(following, "place_of", _place_of_what_is_queued),
-            Patch(fetcher, "take", _takes_into_memory(following.take)),
+            Patch(fetch_plan, "position_of", _place_of_what_is_queued),
+            Patch(fetcher, "position_of", _place_of_what_is_queued),
+            Patch(follower_log, "position_of", _place_of_what_is_queued),
+            Patch(fetcher, "take", _takes_into_memory(follower_log.take)),
         ),
         ("crash", BAD_FILE),
         brokers=3,

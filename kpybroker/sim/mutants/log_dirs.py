@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kpybroker.replication.node import moving
-from kpybroker.replication.node.directory_reports import Assignments
+from kpybroker.replication.node import replica_moves
+from kpybroker.replication.node.directory_reports import DirectoryReports
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.dirs.futures import replace
 from kpybroker.storage.dirs.log_dir import LogDirectory
@@ -24,9 +24,9 @@ def _does_nothing(*_: Any) -> None:
     pass
 
 
-async def _forgets(assignments: Assignments, asked: dict[tuple[bytes, int], bytes]) -> bool:
+async def _forgets(reports: DirectoryReports, asked: dict[tuple[bytes, int], bytes]) -> bool:
     for key in asked:
-        assignments.settled(*key)
+        reports.settled(*key)
     return True
 
 
@@ -37,21 +37,21 @@ def _keeps_the_files(directory: LogDirectory) -> None:
 MOVERS = (
     Mutant(
         "a replica that has moved lacks its last record",
-        (Patch(moving, "replace", _replaces_too_early),),
+        (Patch(replica_moves, "replace", _replaces_too_early),),
         FAULTS,
         brokers=3,
         moves=True,
     ),
     Mutant(
         "a future replica keeps what the current one has cut",
-        (Patch(moving, "_cut_like", _does_nothing),),
+        (Patch(replica_moves, "truncate_like", _does_nothing),),
         FAULTS,
         brokers=3,
         moves=True,
     ),
     Mutant(
         "the controller is not told where replicas are",
-        (Patch(Assignments, "_send", _forgets),),
+        (Patch(DirectoryReports, "_send", _forgets),),
         FAULTS,
         brokers=3,
         moves=True,

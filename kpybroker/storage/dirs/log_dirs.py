@@ -104,6 +104,15 @@ class LogDirectories:
         if not self._online:
             raise ConfigError(f"none of log.dirs can be used: {'; '.join(self.offline.values())}")
 
+    def report_to(
+        self,
+        on_io_error: Callable[[str, int, str], None],
+        on_failure: Callable[[LogDirectory, str], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        """Call back when a disk fails; see above. The partition, directory or node that is affected, and why."""
+        self.on_io_error, self.on_failure, self.on_end = on_io_error, on_failure, on_end
+
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
         """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
         self._finish_replacements(paths)

@@ -1,4 +1,4 @@
-"""Who comes in at the wrong door, or as somebody that is no more, moves nothing."""
+"""Fetches at the wrong listener, or of an old incarnation, change nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def leader_of_quorum(cluster: VirtualCluster) -> int:
     return next(node_id for node_id, broker in cluster.brokers.items() if broker.quorum.is_leader)
 
 
-def test_the_metadata_is_not_fetched_at_the_listener_of_clients() -> None:
-    """A client there could count for a voter, and what it has not got would be committed."""
+def test_the_metadata_log_is_not_fetched_at_a_client_listener() -> None:
+    """There a client could count as a voter, and commit records that it does not have."""
 
     async def scene(cluster: VirtualCluster) -> None:
         leader = leader_of_quorum(cluster)
@@ -60,7 +60,7 @@ def test_the_metadata_is_not_fetched_at_the_listener_of_clients() -> None:
     play(scene)
 
 
-def test_nothing_but_the_metadata_is_fetched_at_a_controllers_listener() -> None:
+def test_only_the_metadata_log_is_fetched_at_a_controller_listener() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
         await cluster.put(b"x")
@@ -73,8 +73,8 @@ def test_nothing_but_the_metadata_is_fetched_at_a_controllers_listener() -> None
     play(scene)
 
 
-def test_a_fetch_of_an_incarnation_that_is_no_more_moves_nothing() -> None:
-    """KIP-903: what the follower of before had may be gone."""
+def test_a_fetch_of_an_old_incarnation_changes_nothing() -> None:
+    """KIP-903: the new incarnation may have lost records of the old one."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3), min_insync_replicas="2")
@@ -99,7 +99,7 @@ def test_a_fetch_of_an_incarnation_that_is_no_more_moves_nothing() -> None:
     play(scene)
 
 
-def test_one_absurd_epoch_does_not_use_up_all_of_them() -> None:
+def test_one_absurd_epoch_does_not_exhaust_the_epochs() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         leader = leader_of_quorum(cluster)
         epoch = cluster.broker(leader).quorum.epoch

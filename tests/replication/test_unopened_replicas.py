@@ -1,4 +1,4 @@
-"""A replica that could not be opened for want of descriptors is offline as long as it is to be here, and no longer."""
+"""A replica that found no descriptor is offline for as long as this broker has it, and no longer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def delete(cluster: VirtualCluster) -> ErrorCode:
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_what_could_not_be_opened_leaves_nothing_where_it_is_not_to_be(is_deleted: bool) -> None:
-    """Neither offline replicas, nor a refusal that speaks of them, nor a place, nor doubt at a clean stop."""
+def test_an_unopened_replica_that_leaves_the_broker_leaves_nothing_behind(is_deleted: bool) -> None:
+    """No offline replica, no refusal that names it, no directory, and the stop is still clean."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2))

@@ -1,7 +1,7 @@
-"""Replicas on their way from one log directory of this broker to another (AlterReplicaLogDirs, KIP-113, KIP-858).
+"""Moves replicas between the log directories of this broker (AlterReplicaLogDirs, KIP-113, KIP-858).
 
-A future replica is filled from the current one. When it has caught up the controller is told where it is to be,
-and once the metadata says so it takes the current one's place, in one step.
+A future replica is filled from the current one. When it has caught up, the new directory is reported to the controller.
+Once the metadata has it, the future replica replaces the current one in one step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import directory_of
-from kpybroker.replication.node.directory_reports import Assignments
+from kpybroker.replication.node.directory_reports import DirectoryReports
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.dirs.futures import discard_future, is_too_long, open_future, replace
@@ -29,54 +29,54 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 TAIL_BYTES = 1 << 20
-"""What may be missing when the last of it is copied in one step."""
+"""The most bytes that may be copied in the last step, which also replaces the replica."""
 LOOK_AGAIN_S = 0.05
-Key = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Move:
-    """A replica on its way."""
+class ReplicaMove:
+    """One replica's move."""
 
     partition: Partition
     future: Log
     target: LogDirectory
     generation: int = -1
-    """Of the current log's cuts, when the two were last compared."""
-    is_told: bool = False
-    """The controller has been told where it will be."""
+    """The generation of the current log's truncations at the last comparison of the two logs."""
+    is_reported: bool = False
+    """Whether the new directory was reported to the controller."""
 
 
-class Moves:
-    """`alter` and `resume` begin them, `run` brings them on."""
+class ReplicaMoves:
+    """All moves. `alter` and `resume` begin one, `run` carries them on."""
 
     def __init__(
         self,
         world: World,
         hosting: Hosting,
         log_dirs: LogDirectories,
-        assignments: Assignments,
+        reports: DirectoryReports,
         image: Callable[[], Image],
     ) -> None:
         self._world = world
         self._hosting = hosting
         self._log_dirs = log_dirs
-        self._assignments = assignments
+        self._reports = reports
         self._image = image
-        self._moves: dict[Key, Move] = {}
+        self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._news = asyncio.Event()
 
-    def __iter__(self) -> Iterator[Move]:
+    def __iter__(self) -> Iterator[ReplicaMove]:
         return iter(list(self._moves.values()))
 
     def __contains__(self, partition: Partition) -> bool:
         return (partition.topic, partition.index) in self._moves
 
     def alter(self, topic: str, index: int, path: str) -> None:
-        """The replica shall be in that directory; where it is already, a move elsewhere is called off.
+        """Move a replica to this directory. If it is there already, cancel a move elsewhere.
 
         Raises INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, and
-        REPLICA_NOT_AVAILABLE where it is not here yet: it will be made there.
+        REPLICA_NOT_AVAILABLE if this broker does not have it: a later replica will be created in this directory.
         """
         key = topic, index
         if is_too_long(topic, index):
@@ -90,7 +90,7 @@ class Moves:
         if partition is None:
             if key in self._hosting.offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._hosting.offline[key])
-            if not self._hosting.exists(topic, index):
+            if not self._hosting.rules.exists(topic, index):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             self._log_dirs.preferred[key] = path
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE)
@@ -98,7 +98,7 @@ class Moves:
         partition.log.require_online()
         under_way = self._moves.get(key)
         if under_way is not None and under_way.target is not target:
-            self.call_off(partition)
+            self.cancel(partition)
         if self._log_dirs.of(partition.log) is not target and key not in self._moves:
             self._begin(partition, target)
 
@@ -111,12 +111,12 @@ class Moves:
             if isinstance(failed, KafkaError):
                 raise
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failed)) from failed
-        self._moves[partition.topic, partition.index] = Move(partition, future, target)
+        self._moves[partition.topic, partition.index] = ReplicaMove(partition, future, target)
         log.info("%r moves to %s", partition, target.path)
         self._news.set()
 
     def resume(self, partition: Partition) -> None:
-        """Go on with what a stop has interrupted."""
+        """Go on with a move that a stop of the broker interrupted."""
         key = partition.topic, partition.index
         target = self._log_dirs.future_of(key)
         if target is None or key in self._moves or target is self._log_dirs.of(partition.log):
@@ -126,43 +126,43 @@ class Moves:
         except KafkaError as refusal:
             log.error("the future replica of %r cannot be opened, and is given up: %s", partition, refusal)
 
-    def call_off(self, partition: Partition) -> None:
-        """The replica stays where it is."""
+    def cancel(self, partition: Partition) -> None:
+        """Cancel a move: the replica stays where it is."""
         key = partition.topic, partition.index
         move = self._moves.pop(key, None)
         if move is None:
             return
         self._discard(key, move.target)
         source = self._log_dirs.of(partition.log)
-        if move.is_told and source is not None:
-            self._assignments.assign(partition.topic_id, partition.index, source.id)
+        if move.is_reported and source is not None:
+            self._reports.assign(partition.topic_id, partition.index, source.id)
 
-    def _discard(self, key: Key, target: LogDirectory) -> None:
+    def _discard(self, key: TopicPartition, target: LogDirectory) -> None:
         try:
             discard_future(self._world, target, key, 0)
         except OSError as error:
             log.error("the future replica of %s-%d cannot be deleted: %s", *key, error)
 
     def lose(self, directory: LogDirectory) -> None:
-        """A directory has failed: what moves into it stays; what moves out of it cannot, and is offline."""
+        """End the moves into and out of a failed directory; a replica that was to leave it is offline."""
         for key, move in list(self._moves.items()):
             partition = move.partition
             if move.target is directory:
                 del self._moves[key]
                 source = self._log_dirs.of(partition.log)
-                if move.is_told and source is not None:
-                    self._assignments.assign(partition.topic_id, partition.index, source.id)
+                if move.is_reported and source is not None:
+                    self._reports.assign(partition.topic_id, partition.index, source.id)
             elif directory.logs.get(key) is partition.log:
                 del self._moves[key]
-                if move.is_told:  # the controller is to know that it is where it was: others lead then
-                    self._assignments.assign(partition.topic_id, partition.index, directory.id)
+                if move.is_reported:  # once the controller knows that it is still here, others lead
+                    self._reports.assign(partition.topic_id, partition.index, directory.id)
 
     def wake(self) -> None:
-        """The metadata has changed: it may say what is waited for."""
+        """Look again: the metadata has changed, and may have the new directory of a replica."""
         self._news.set()
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Carry on all moves, until cancelled."""
         while True:
             self._news.clear()
             throttle, is_on = self._hosting.moving_throttle, False
@@ -170,7 +170,7 @@ class Moves:
                 if throttle.must_wait:
                     break
                 if self._moves.get(key) is move:
-                    is_on |= await self._tried(move)
+                    is_on |= await self._try(move)
                 await asyncio.sleep(0)
             if is_on and not throttle.must_wait:
                 continue
@@ -181,19 +181,19 @@ class Moves:
             except TimeoutError:
                 continue
 
-    async def _tried(self, move: Move) -> bool:
+    async def _try(self, move: ReplicaMove) -> bool:
         partition = move.partition
         try:
             return await self._step(move)
         except (Damage, KafkaError) as error:
             if move.future.offline is None and partition.log.offline is None and isinstance(error, KafkaError):
-                return False  # what was to be copied was cut, or is being written: look again
-            log.error("the move of %r ends here: %s", partition, error)
-            self.call_off(partition)
+                return False  # the bytes to copy were truncated, or are being written: look again
+            log.error("the move of %r is cancelled: %s", partition, error)
+            self.cancel(partition)
             return False
 
-    async def _step(self, move: Move) -> bool:
-        """Bring one on; False where it waits for something."""
+    async def _step(self, move: ReplicaMove) -> bool:
+        """Take the next step of a move; False if it has to wait."""
         current, future = move.partition.log, move.future
         await future.until_written()
         await current.until_written()
@@ -205,7 +205,7 @@ class Moves:
         if self._is_over(move):
             return True
         if move.generation != current.syncing.generation:
-            _cut_like(future, current)
+            truncate_like(future, current)
             move.generation = current.syncing.generation
         if future.end < current.start:
             _empty(future, current.start)
@@ -222,14 +222,14 @@ class Moves:
             return True
         directory = directory_of(self._image(), move.partition.topic, move.partition.index, self._hosting.node_id)
         if directory != move.target.id:
-            move.is_told = True
-            self._assignments.assign(move.partition.topic_id, move.partition.index, move.target.id)
+            move.is_reported = True
+            self._reports.assign(move.partition.topic_id, move.partition.index, move.target.id)
             return False
-        move.is_told = True
+        move.is_reported = True
         await future.sync(is_chore=True)
         return self._end(move)
 
-    def _is_over(self, move: Move) -> bool:
+    def _is_over(self, move: ReplicaMove) -> bool:
         return self._moves.get((move.partition.topic, move.partition.index)) is not move
 
     def _append(self, current: Log, future: Log, found: Buffer) -> None:
@@ -245,8 +245,8 @@ class Moves:
         future.advance(max(future.start, min(current.high_watermark, future.end)))
         self._hosting.moving_throttle.count(size)
 
-    def _end(self, move: Move) -> bool:
-        """Copy what is missing and change over, in one step; where too much is missing, go on copying."""
+    def _end(self, move: ReplicaMove) -> bool:
+        """Copy the missing bytes and replace the replica, in one step; if too many are missing, go on copying."""
         partition, future = move.partition, move.future
         current = partition.log
         if self._is_over(move) or move.generation != current.syncing.generation or current.start > future.end:
@@ -270,7 +270,7 @@ class Moves:
         try:
             replace(self._world, current, future, source, move.target)
         finally:
-            self._moves.pop(key, None)  # nor is it called off: what a failure has left is for the next start
+            self._moves.pop(key, None)  # after a failure too: the next start completes the replacement
             if move.target.logs.get(key) is current:
                 self._log_dirs.moved(key, move.target)
         log.info("%r is in %s now", partition, move.target.path)
@@ -286,8 +286,8 @@ def _empty(future: Log, offset: int) -> None:
         raise future.fail(error) from error
 
 
-def _cut_like(future: Log, current: Log) -> None:
-    """Cut what the current log has not, or not any more: as a follower does, by leader epochs (KIP-101)."""
+def truncate_like(future: Log, current: Log) -> None:
+    """Truncate the future log to the current log's history, by leader epochs, as a follower does (KIP-101)."""
     while future.end > future.start:
         epoch = future.epoch_at(future.end - 1)
         known, ends = current.end_of_epoch(epoch)

@@ -1,4 +1,4 @@
-"""A quorum as far as a broker looks at it: somebody leads, somewhere, or nobody does."""
+"""The quorum as a ControllerChannel sees it: where the active controller is, or that there is none."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class At(NamedTuple):
     port: int
 
 
-class Pointing:
-    """Says who the active controller is; `to` changes it."""
+class ControllerPointer:
+    """Names the active controller; `to` changes it."""
 
     def __init__(self) -> None:
         self.is_leader = False
@@ -37,5 +37,5 @@ class Pointing:
 
 
 async def controller_of(node: Node) -> At:
-    """A controller listener of a node."""
+    """The address of a new controller listener of a node."""
     return At(node.broker.node_id, "127.0.0.1", await node.server.start("127.0.0.1", 0, "CONTROLLER", CONTROLLER))

@@ -1,8 +1,8 @@
-"""What a follower does with its log: where it asks from, what it takes over, where it cuts (KIP-101, KIP-279, KIP-595).
+"""A follower's log: where it fetches from, how it appends a response, where it truncates (KIP-101, KIP-279, KIP-595).
 
-A follower says with each fetch which leader epoch its last record is of. Where the leader's log has another history the
-leader answers with the epoch up to which both may agree, and where that ended; the follower cuts its log there and asks
-again. Nothing in here waits.
+Each Fetch carries the leader epoch of the follower's last record. If the leader's log has another history, it answers
+with the last epoch on which both logs may agree, and the end of that epoch; the follower truncates there and fetches
+again. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ log = logging.getLogger(__name__)
 NO_EPOCH = -1
 
 
-class Place(NamedTuple):
-    """Where a follower is: in which leader epoch it asks, from which offset on, after a record of which epoch."""
+class FetchPosition(NamedTuple):
+    """Where a follower fetches: the present leader epoch, the offset, and the epoch of the record before it."""
 
     leader_epoch: int
     offset: int
     last_epoch: int
 
 
-def place_of(partition: Partition) -> Place:
-    """Where the partition goes on: at the end of what is written. Raises Damage; KafkaError: not now.
+def position_of(partition: Partition) -> FetchPosition:
+    """The position at the end of the written log. Raises Damage; KafkaError if that is not possible now.
 
-    A log whose records are of no known epoch is believed up to its high watermark only.
+    Of a log without leader epochs, records above the high watermark are truncated.
     """
     storage = partition.log
     if storage.written_end < storage.end and storage.behind is None:
         storage.flush(wait=False)
     if storage.epochs.latest == NO_EPOCH and storage.end > storage.high_watermark:
         storage.truncate_to(storage.high_watermark)
-    return Place(partition.leader_epoch, storage.written_end, storage.epochs.latest)
+    return FetchPosition(partition.leader_epoch, storage.written_end, storage.epochs.latest)
 
 
-def take(partition: Partition, place: Place, row: PartitionData) -> bool:
-    """Take over what the leader answered to a fetch from `place`; whether the next one will ask from elsewhere.
+def take(partition: Partition, place: FetchPosition, row: PartitionData) -> bool:
+    """Apply the leader's response to a Fetch from `place`; returns whether the position has moved.
 
-    An answer that is too late, because the leader or the log has changed, is dropped. Raises KafkaError: the row's own
-    error, CORRUPT_MESSAGE; Damage: the log is offline.
+    A response that is too late, because the leader or the log has changed, is dropped. Raises KafkaError with the row's
+    error, or CORRUPT_MESSAGE; Damage if the log is offline.
     """
     storage = partition.log
-    if partition.leads or partition.offline is not None or place != place_of(partition):
+    if partition.leads or partition.offline is not None or place != position_of(partition):
         return False
     if row.error_code:
         raise KafkaError(_known(row.error_code))
@@ -63,7 +63,7 @@ def take(partition: Partition, place: Place, row: PartitionData) -> bool:
         return True
     moved = False
     if row.records:
-        assert not isinstance(row.records, list), "only who answers has pieces"
+        assert not isinstance(row.records, list), "only a leader's response has a list"
         batches = _sound(split(row.records), place)
         if batches[0].base_offset < storage.end:
             _begin_at(partition, batches[0])
@@ -84,11 +84,11 @@ def _told(row: PartitionData) -> Diverges:
 
 
 def cut(partition: Partition, offset: int) -> None:
-    """Forget what the leader does not have. Raises Damage; KafkaError: not now."""
+    """Truncate to where the leader's history ends. Raises Damage; KafkaError if that is not possible now."""
     storage = partition.log
     if offset < storage.high_watermark:
         log.warning(
-            "%r is cut to %d, below its high watermark %d: the leader was elected uncleanly",
+            "%r is truncated to %d, below its high watermark %d: the leader election was unclean",
             partition,
             offset,
             storage.high_watermark,
@@ -97,7 +97,7 @@ def cut(partition: Partition, offset: int) -> None:
     storage.truncate_to(offset)
     if storage.end < before:
         chronicle.info(
-            "%s-%d is cut from %d to %d: its leader has another history",
+            "%s-%d is truncated from %d to %d: its leader has another history",
             partition.topic,
             partition.index,
             before,
@@ -106,14 +106,14 @@ def cut(partition: Partition, offset: int) -> None:
 
 
 def begin_at(partition: Partition, offset: int) -> None:
-    """Forget everything and go on from the leader's start. Raises Damage; KafkaError: not now."""
+    """Drop the whole log and start at the leader's log start. Raises Damage; KafkaError if not possible now."""
     storage = partition.log
-    log.warning("%r begins anew at offset %d, where the leader's log begins", partition, offset)
+    log.warning("%r drops its log and starts at offset %d, the leader's log start", partition, offset)
     _empty(storage, offset)
 
 
 def follow_marks(partition: Partition, high_watermark: int, log_start: int) -> None:
-    """The leader's high watermark, as far as the log reaches, and where its log begins. Raises KafkaError."""
+    """Follow the leader's high watermark and log start, as far as this log reaches. Raises KafkaError."""
     storage = partition.log
     agreed = min(high_watermark, storage.end)
     if agreed > storage.high_watermark:
@@ -125,11 +125,11 @@ def follow_marks(partition: Partition, high_watermark: int, log_start: int) -> N
 
 
 def _begin_at(partition: Partition, first: Batch) -> None:
-    """The leader's log begins within this batch: an empty log may begin with all of it."""
+    """Start an empty log with a whole batch, within which the leader's log starts. Raises CORRUPT_MESSAGE."""
     storage = partition.log
     if storage.start < storage.end or first.next_offset <= storage.end:
         raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"a batch from offset {first.base_offset} where {storage.end} is next"
+            ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {first.base_offset} does not follow offset {storage.end}"
         )
     _empty(storage, first.base_offset)
 
@@ -144,17 +144,17 @@ def _empty(storage: Log, offset: int) -> None:
         raise storage.fail(error) from error
 
 
-def _sound(batches: list[Batch], place: Place) -> list[Batch]:
-    """Batches in order, whole, and none of a later leader. Raises CORRUPT_MESSAGE."""
+def _sound(batches: list[Batch], place: FetchPosition) -> list[Batch]:
+    """The batches, if they are in order, undamaged, and none is of a later leader epoch. Raises CORRUPT_MESSAGE."""
     end = batches[0].base_offset
     if batches[-1].next_offset <= place.offset:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"what ends below offset {place.offset} was not asked for")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batches below offset {place.offset} were not fetched")
     for batch in batches:
         if batch.base_offset < end or batch.leader_epoch > place.leader_epoch or not batch.crc_ok():
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"a batch from offset {batch.base_offset} of leader epoch {batch.leader_epoch} is out of order, of a "
-                "leader to come, or damaged on its way",
+                f"the batch at offset {batch.base_offset} of leader epoch {batch.leader_epoch} is out of order, of a "
+                "later leader epoch, or damaged",
             )
         end = batch.next_offset
     return batches

@@ -1,75 +1,73 @@
-"""What a follower asks of one leader: where each of its partitions goes on, and what of that the leader does not know.
+"""What the next Fetch to one leader asks: the position of each partition, as far as the leader does not know it.
 
-A follower may have thousands of partitions of one leader, most of them at rest. So a fetch costs what has changed: only
-what something was done with is looked at, and everything a few times a second, for a log that was cut at its start, a
-setting, a partition that went offline.
+A follower may follow thousands of partitions of one leader, most of them idle. So a Fetch looks only at partitions that
+were touched since the last one. Four times a second it looks at all of them, to notice a log start that moved, a
+changed setting, or a partition that went offline.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.replication.follower.fetch_session import Asked, FetchSession, Key
-from kpybroker.replication.follower.following import Place, place_of
+from kpybroker.replication.follower.context import FetcherContext
+from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
+from kpybroker.replication.follower.follower_log import FetchPosition, position_of
+from kpybroker.replication.partition.hosting import TopicIdPartition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.wire.rpc import fetch
-
-if TYPE_CHECKING:
-    from kpybroker.replication.follower.fetcher import Context
-    from kpybroker.replication.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
 RETRY_MS = 20
-"""After a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
+"""The delay after a first failure; doubled with each further one, up to replica.fetch.backoff.ms."""
 LOOK_AT_ALL_S = 0.25
 WITHOUT_SESSION_MS = 20
-"""A Fetch that leaves partitions to the next one may be parked for so long where the leader keeps no session: each one
-names its partitions anew, and would be followed by another at once."""
+"""How long the leader may park a Fetch that leaves partitions to the next one, if the leader keeps no session: without
+a session every Fetch names its partitions again, and would be followed by another at once."""
 
 
-class Agenda:
-    """The partitions of one leader. `look` finds what may be asked now, `request` says it, `asked` what was said."""
+class FetchPlan:
+    """The partitions of one leader. `look` finds what may be fetched now, `request` builds the Fetch from that."""
 
-    def __init__(self, context: Context, now_s: Callable[[], float]) -> None:
+    def __init__(self, context: FetcherContext, now_s: Callable[[], float]) -> None:
         self._context = context
         self._now_s = now_s
         self.session = FetchSession()
-        self._partitions: dict[Key, Partition] = {}
-        self._touched: dict[Key, None] = {}
-        """What something was done with since the last request."""
-        self._left: frozenset[Key] = frozenset()
-        """What the last request had no room for."""
-        self._ready: dict[Key, tuple[Partition, Place]] = {}
-        """What the last look found."""
-        self._looked_at: list[Key] = []
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._touched: dict[TopicIdPartition, None] = {}
+        """Changed since the last request."""
+        self._left: frozenset[TopicIdPartition] = frozenset()
+        """Left out of the last request, for lack of room."""
+        self._ready: dict[TopicIdPartition, tuple[Partition, FetchPosition]] = {}
+        """What the last look found to fetch."""
+        self._looked_at: list[TopicIdPartition] = []
         self._is_whole = False
-        """The last look was at everything."""
+        """The last look was at all partitions."""
         self._whole_at_s = 0.0
-        """When to look at everything again."""
-        self._delayed: dict[Key, tuple[float, int]] = {}
-        """Until when a partition waits, and for how long it has waited last, in ms."""
+        """When to look at all partitions again, in seconds of the loop's clock."""
+        self._delayed: dict[TopicIdPartition, tuple[float, int]] = {}
+        """Until when a partition waits after a refusal, in seconds of the loop's clock, and its last delay in ms."""
         self._is_slowed = False
-        """Something could be fetched once what came is paid for."""
+        """The last look left out a partition because of the throttle."""
 
     def __len__(self) -> int:
         return len(self._partitions)
 
     def follow(self, partition: Partition) -> None:
-        """Ask for it, from now on or anew."""
+        """Fetch a partition from now on, from its present leader epoch."""
         key = (partition.topic_id, partition.index)
         self._partitions[key] = partition
         self._delayed.pop(key, None)
         self._touched[key] = None
 
     def written(self, partition: Partition) -> None:
-        """What came of it is written: look at it again."""
+        """Look at a partition again: a thread has written its records."""
         self._touched[partition.topic_id, partition.index] = None
 
     def leave(self, partition: Partition) -> None:
-        """Do not ask for it any more."""
+        """Stop fetching a partition."""
         key = (partition.topic_id, partition.index)
         if self._partitions.get(key) is partition:
             del self._partitions[key]
@@ -80,7 +78,7 @@ class Agenda:
     # ---- before a fetch
 
     def look(self) -> bool:
-        """Find what may be asked now; whether there is anything. Nothing may before this broker has registered."""
+        """Find what may be fetched now; returns whether there is anything. Nothing is before this broker registers."""
         if self._context.broker_epoch() < 0:
             return False
         now_s, throttle = self._now_s(), self._context.throttle
@@ -100,45 +98,47 @@ class Agenda:
             self._looked_at = list(self._touched)
         for key in self._looked_at:
             partition = self._partitions.get(key)
-            place = None if partition is None else self._place(key, partition, now_s, must_wait=must_wait)
+            place = None if partition is None else self._position(key, partition, now_s, must_wait=must_wait)
             if partition is None or place is None:
                 self._ready.pop(key, None)
             else:
                 self._ready[key] = partition, place
         return bool(self._ready)
 
-    def _place(self, key: Key, partition: Partition, now_s: float, *, must_wait: bool) -> Place | None:
-        """From where on it may be asked now."""
+    def _position(
+        self, key: TopicIdPartition, partition: Partition, now_s: float, *, must_wait: bool
+    ) -> FetchPosition | None:
+        """The position to fetch from; None if the partition may not be fetched now."""
         if partition.offline is not None or (self._delayed and self._delayed.get(key, (0.0, 0))[0] > now_s):
             return None
         if must_wait and self.slows(partition):
             self._is_slowed = True
             return None
         try:
-            place = place_of(partition)
+            place = position_of(partition)
         except KafkaError as refusal:
             self.delay(key, refusal)
             return None
         except Damage as damage:
             partition.fail(str(damage))
             return None
-        # a fetch claims to have what is below its offset: what a thread is still writing has to wait
+        # a Fetch claims everything below its offset, and a thread is still writing some of it
         return place if partition.log.behind is None else None
 
     def next_s(self) -> float | None:
-        """How long until a partition that waits is due."""
+        """Seconds until the first delayed partition is due; None if none is delayed."""
         waits_s = [until_s - self._now_s() for until_s, _ in self._delayed.values()]
         if self._is_slowed:
             waits_s.append(self._context.throttle.wait_ms / 1000)
         return max(min(waits_s), 0.001) if waits_s else None
 
     def unsynced(self) -> list[Partition]:
-        """What the next request would claim to have and is not as safe yet as the settings ask."""
+        """Partitions to sync first: the next request would claim records that fsync has not made durable yet."""
         found = (self._ready[key] for key in self._looked_at if key in self._ready)
         return [one for one, place in found if one.log.settings.fsync_always and one.log.synced_end < place.offset]
 
     def request(self, wait_ms: int) -> fetch.Request:
-        """What the last look found, as far as the leader does not know it; the rest soon, where that is too much."""
+        """A Fetch of what the last look found and the leader does not know; what is too much is left for the next."""
         config, context, ready = self._context.config(), self._context, self._ready
         wanted = {key: self._asked(*ready[key]) if key in ready else None for key in self._looked_at}
         changed, forgotten, left = self.session.news(wanted, is_whole=self._is_whole)
@@ -148,7 +148,7 @@ class Agenda:
             wait_ms = WITHOUT_SESSION_MS if self.session.is_refused else 0
             for key in left:
                 ready.pop(key, None)
-            for key in changed:  # the next look at everything begins with the others
+            for key in changed:  # the next look at all partitions begins with the others
                 self._partitions[key] = self._partitions.pop(key)
         if self._is_whole:
             self._whole_at_s = self._now_s() + LOOK_AT_ALL_S
@@ -182,41 +182,41 @@ class Agenda:
             ],
         )
 
-    def _asked(self, partition: Partition, place: Place) -> Asked:
+    def _asked(self, partition: Partition, place: FetchPosition) -> PartitionFetch:
         config = self._context.config()
         max_bytes = config.replica_fetch_max_bytes
         if self.slows(partition):
             max_bytes = min(max_bytes, self._context.throttle.rate)
-        return Asked(place, partition.log.start, max_bytes)
+        return PartitionFetch(place, partition.log.start, max_bytes)
 
     def slows(self, partition: Partition) -> bool:
-        """Its records count for the throttle."""
+        """Whether the partition's records count for the throttle."""
         return self._context.throttle.slows(partition, self._context.node_id)
 
     # ---- after it
 
-    def asked(self, key: Key) -> tuple[Partition, Place] | None:
-        """What was asked of this partition, where nothing has changed meanwhile; it will be looked at again."""
+    def asked(self, key: TopicIdPartition) -> tuple[Partition, FetchPosition] | None:
+        """The partition and position that the Fetch asked for; None if either has changed since. Looks again later."""
         self._touched[key] = None
         asked = self._ready.get(key)
         if asked is None or self._partitions.get(key) is not asked[0]:
             return None
         try:
-            return asked if asked[1] == place_of(asked[0]) else None
+            return asked if asked[1] == position_of(asked[0]) else None
         except (Damage, KafkaError):
-            return None  # the next look meets it again, and says so
+            return None  # the next look meets the error again, and handles it
 
-    def is_left(self, key: Key) -> bool:
-        """There was too much to tell for one Fetch, and this partition is told of later."""
+    def is_left(self, key: TopicIdPartition) -> bool:
+        """Whether the last request left this partition to a later one."""
         return key in self._left
 
-    def served(self, key: Key) -> None:
-        """It was not refused."""
+    def served(self, key: TopicIdPartition) -> None:
+        """Forget its delay: the leader did not refuse it."""
         self._delayed.pop(key, None)
 
-    def delay(self, key: Key, refusal: KafkaError) -> None:
-        """Ask again after a while, the longer the more often."""
+    def delay(self, key: TopicIdPartition, refusal: KafkaError) -> None:
+        """Fetch a refused partition again after a delay, which doubles each time."""
         _, waited_ms = self._delayed.get(key, (0.0, 0))
         wait_ms = min(max(2 * waited_ms, RETRY_MS), self._context.config().replica_fetch_backoff_ms)
         self._delayed[key] = self._now_s() + wait_ms / 1000, wait_ms
-        log.debug("%s-%d waits: %s", key[0].hex(), key[1], refusal)
+        log.debug("%s-%d is fetched again in %d ms: %s", key[0].hex(), key[1], wait_ms, refusal)

@@ -1,4 +1,4 @@
-"""A controller of the test's own: it decides about one partition as the real one does."""
+"""A model of the controller, which decides about one partition as the real one does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NODES = (1, 2, 3)
 
 
 class Controller:
-    """What it has decided, in order; every node learns of it one decision after the other."""
+    """Its decisions in order; every node learns of them one after the other."""
 
     def __init__(self) -> None:
         self.images = [PartitionImage(1, 0, 0, NODES, NODES)]
@@ -31,7 +31,7 @@ class Controller:
         return self.live[node_id] and self.epochs[node_id] == broker_epoch
 
     def gone(self, node_id: int) -> None:
-        """A node is fenced: it leaves the in-sync set, unless it is the last one, and leads no more."""
+        """Fence a node: it leaves the in-sync set, unless it is the last member, and no longer leads."""
         self.live[node_id] = False
         isr = tuple(member for member in self.now.isr if member != node_id) or self.now.isr
         leads = self.now.leader == node_id

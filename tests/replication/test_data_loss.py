@@ -1,4 +1,4 @@
-"""Data that is gone: lost directories, elections that lose records, and what of it others still have."""
+"""Lost data: lost directories, unclean elections, and recovery from the other replicas."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.replication.virtual import TOPIC, VirtualCluster, play
 
 UNCLEAN = 1
 APART = (4, 5, 6)
-"""The controllers, where those who lose something have a majority otherwise."""
+"""The controllers, in tests where the nodes that lose data would be a majority of three voters."""
 
 
 async def lose(cluster: VirtualCluster, node_id: int) -> None:
-    """Its disk is gone; everybody who runs knows that it does not."""
+    """Stop a node and wipe its disk; returns when the other nodes know that it is gone."""
     cluster.machines[node_id].lose_directory()
     await fenced(cluster, node_id)
 
@@ -44,8 +44,8 @@ async def elect(cluster: VirtualCluster, kind: int, topic: str = "t") -> ErrorCo
     return ErrorCode(rows[0].partition_result[0].error_code if rows else told.error_code)
 
 
-def test_a_lost_directory_is_filled_by_the_others() -> None:
-    """Of a leader, of a follower, of the active controller: one after the other, and nothing is lost."""
+def test_a_lost_directory_is_refilled_from_the_other_replicas() -> None:
+    """Of a leader, a follower and the active controller, in turn; no record is lost."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2), min_insync_replicas="2")
@@ -71,7 +71,7 @@ def test_a_lost_directory_is_filled_by_the_others() -> None:
     play(scene)
 
 
-def test_who_lost_the_last_complete_log_does_not_lead_with_an_empty_one() -> None:
+def test_a_broker_that_lost_the_last_complete_log_does_not_lead_with_an_empty_one() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2))
         await cluster.put(b"both have it")
@@ -91,7 +91,7 @@ def test_who_lost_the_last_complete_log_does_not_lead_with_an_empty_one() -> Non
     play(scene, 6, voters=APART)
 
 
-def test_a_replica_that_was_the_only_one_stays_away_until_somebody_says_otherwise() -> None:
+def test_a_lost_single_replica_stays_offline_until_an_unclean_election() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((3,))
         await cluster.put(b"here only")
@@ -107,7 +107,7 @@ def test_a_replica_that_was_the_only_one_stays_away_until_somebody_says_otherwis
     play(scene)
 
 
-def test_an_unclean_leader_and_what_the_others_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unclean_leader_and_the_truncation_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
     """Asked for by an operator, then allowed by the topic: the logs agree afterwards, and go on. What is cut is told,
     though who comes back after a kill has not written down how far it had committed."""
     caplog.set_level(logging.INFO, CHRONICLE)
@@ -137,12 +137,12 @@ def test_an_unclean_leader_and_what_the_others_cut(caplog: pytest.LogCaptureFixt
         assert len(logs) == 1
 
     play(scene, 6, voters=APART)
-    assert [line for line in caplog.messages if " is cut from " in line] == [
-        "t-0 is cut from 3 to 1: its leader has another history"
+    assert [line for line in caplog.messages if " is truncated from " in line] == [
+        "t-0 is truncated from 3 to 1: its leader has another history"
     ]
 
 
-def test_a_topic_that_allows_unclean_leaders_waits_for_nobody() -> None:
+def test_a_topic_with_unclean_elections_waits_for_no_replica() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3), unclean_leader_election_enable="true")
         await cluster.put(b"all have it")
@@ -161,7 +161,7 @@ def test_a_topic_that_allows_unclean_leaders_waits_for_nobody() -> None:
     play(scene, 6, voters=APART)
 
 
-def test_reassignments_that_cannot_be_and_the_factor_up_and_down() -> None:
+def test_impossible_reassignments_and_changes_of_the_replication_factor() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2))
         await cluster.put(b"x")

@@ -1,4 +1,4 @@
-"""Many partitions on three nodes: a death and a return are dealt with for all of them."""
+"""Many partitions on three nodes, of which one dies and comes back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ COUNT = 100
 
 
 @pytest.mark.parametrize("named_max", [fetch_session.NAMED_MAX, 7])
-def test_many_partitions_get_other_leaders_and_are_filled_again(
-    named_max: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where there is more to tell a leader than one Fetch may tell."""
+def test_many_partitions_get_new_leaders_and_catch_up(named_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one Fetch has no room for all partitions."""
     monkeypatch.setattr(fetch_session, "NAMED_MAX", named_max)
 
     async def scene(cluster: VirtualCluster) -> None:

@@ -1,0 +1,48 @@
+"""What the broker's settings and the cluster's metadata say about replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kpybroker.config import BrokerConfig
+from kpybroker.metadata.image import Image
+from kpybroker.metadata.whereabouts import epoch_of, has_partition, may_be_in_sync
+
+LAG_MAX_MS = 30_000
+
+
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRules:
+    """The rules for the replicas that node `node_id` hosts. The defaults are those of a cluster without limits."""
+
+    node_id: int
+    lag_max_ms: int = LAG_MAX_MS
+    """replica.lag.time.max.ms: how long a follower may lag and stay in sync."""
+    is_rack_aware: bool = False
+    """Consumers may fetch from followers (KIP-392), so a follower is sent a new high watermark at once."""
+    now_ms: Callable[[], int] = _loop_ms
+    """The loop's clock."""
+    may_join: Callable[[int, int], bool] = lambda node_id, broker_epoch: True
+    """Whether a node that fetched with this broker epoch may be in sync (KIP-841)."""
+    epoch_of: Callable[[int], int] = lambda node_id: -1
+    """The epoch of a broker's registration; -1 if it is unknown."""
+    exists: Callable[[str, int], bool] = lambda topic, index: False
+    """Whether the cluster has such a partition, here or on another broker."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig, image: Callable[[], Image]) -> ReplicaRules:
+        """The rules by a broker's settings and its current Image."""
+        return cls(
+            config.node_id,
+            lag_max_ms=config.replica_lag_time_max_ms,
+            is_rack_aware=config.is_rack_aware,
+            may_join=lambda node_id, broker_epoch: may_be_in_sync(image(), node_id, broker_epoch),
+            epoch_of=lambda node_id: epoch_of(image(), node_id),
+            exists=lambda topic, index: has_partition(image(), topic, index),
+        )
