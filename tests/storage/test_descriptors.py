@@ -74,7 +74,7 @@ def test_what_cannot_be_saved_costs_its_own_log_alone() -> None:
 
 def facts(log: Log) -> tuple[int, int, list[str]]:
     """Where it begins and ends, and its files; any index may have been saved meanwhile."""
-    return log.start, log.end, [name for name in log.world.disk.list(log.directory) if "index" not in name]
+    return log.start, log.end, [name for name in log.files.world.disk.list(log.directory) if "index" not in name]
 
 
 @pytest.mark.parametrize("name", ["roll", "truncate_to", "apply_retention", "advance_start", "append", "marker"])

@@ -50,7 +50,7 @@ def test_a_log_may_grow_while_it_is_read(tmp_path: Path, seed: int) -> None:
     for segment in log.segments:
         segment._disk = SlowDisk(segment._disk, random, grow)  # type: ignore[assignment]
     for _ in range(30):
-        log.reader = Reader(SlowDisk(log.world.disk, random, grow), log.segments)  # type: ignore[arg-type]
+        log.files.reader = Reader(SlowDisk(log.files.world.disk, random, grow), log.segments)  # type: ignore[arg-type]
         offset = random.randint(log.start, log.end - 1)
         upper = random.choice((log.written_end, random.randint(offset, log.written_end)))
         max_bytes = random.choice((1, 400, 3000, 100_000))

@@ -190,7 +190,7 @@ def test_a_topic_made_again_does_not_inherit(tmp_path: Path) -> None:
         filled(directory, "a")
         await directory.close()
         log = opened(tmp_path).open_log("a", b"z" * 16, 0, SMALL)
-        assert (log.end, log.topic_id) == (0, b"z" * 16)
+        assert (log.end, log.files.topic_id) == (0, b"z" * 16)
 
     run(scenario)
 

@@ -29,7 +29,7 @@ def reopened(log: Log, *, clean: bool, recovery_point: int | None = None) -> Log
     if not clean:
         log.drop_files()
     return Log.open(
-        log.world,
+        log.files.world,
         log.directory,
         log.topic,
         log.partition,
@@ -128,7 +128,7 @@ class History:
 
     def sync(self) -> None:
         self.flush()
-        self.log.syncing.blocking(self.log)
+        self.log.sync_blocking()
 
     def truncate(self) -> None:
         self.flush()

@@ -21,7 +21,6 @@ from kpybroker.storage.dirs.futures import discard_future, is_too_long, open_fut
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.records.batch import split
 from kpybroker.world import Buffer, World
 
@@ -202,9 +201,9 @@ class Moves:
         await future.until_written()
         if self._is_over(move):
             return True
-        if move.generation != current.syncing.generation:
+        if move.generation != current.files.generation:
             _cut_like(future, current)
-            move.generation = current.syncing.generation
+            move.generation = current.files.generation
         if future.end < current.start:
             _empty(future, current.start)
         if future.end < current.written_end:
@@ -214,7 +213,7 @@ class Moves:
                     future.end,
                     await current.read_cold(future.end, CHUNK_BYTES, upper=current.written_end, min_one=True),
                 )
-                if self._is_over(move) or move.generation != current.syncing.generation or at != future.end:
+                if self._is_over(move) or move.generation != current.files.generation or at != future.end:
                     return True
             self._append(current, future, found)
             return True
@@ -247,7 +246,7 @@ class Moves:
         """Copy what is missing and change over, in one step; where too much is missing, go on copying."""
         partition, future = move.partition, move.future
         current = partition.log
-        if self._is_over(move) or move.generation != current.syncing.generation or current.start > future.end:
+        if self._is_over(move) or move.generation != current.files.generation or current.start > future.end:
             return True
         current.require_online()
         current.flush()
@@ -260,7 +259,7 @@ class Moves:
             self._append(current, future, found)
         future.flush()
         source = self._log_dirs.of(current)
-        if source is None or future.syncing.is_running:
+        if source is None or future.is_syncing:
             return True
         move.target.pool.require_room(self._world.disk)
         self._log_dirs.collect(current)
@@ -277,9 +276,9 @@ class Moves:
 
 def _empty(future: Log, offset: int) -> None:
     try:
-        if not future.made:
-            future.make()
-        begin_anew(future, offset)
+        if not future.files.made:
+            future.files.make()
+        future.begin_anew(offset)
     except OSError as error:
         raise future.fail(error) from error
 

@@ -206,7 +206,7 @@ class Partition:
         writes it. Raises KafkaError."""
         if self.offline is not None:
             self.require_online()
-        if self.log.device.is_slow or self.log.behind is not None:
+        if self.log.files.device.is_slow or self.log.behind is not None:
             self.log.require_room()
         try:
             appended = self.log.append(
@@ -292,7 +292,7 @@ class Partition:
     @property
     def committable_end(self) -> int:
         """The end of what is as durable as the settings demand."""
-        return self.log.synced_end if self.log.settings.fsync_always else self.log.written_end
+        return self.log.synced_end if self.log.settings.fsync_always else self.log.files.written_end
 
     def advance(self) -> None:
         """Move the high watermark as far as the in-sync replicas allow, and wake who waited for it."""

@@ -87,7 +87,7 @@ def look(log: Log, now_ms: int) -> Dirty | None:
 
 def _is_young(log: Log, segment: Segment, now_ms: int) -> bool:
     lag_ms = log.settings.min_compaction_lag_ms
-    return lag_ms > 0 and bool(segment.size_bytes) and age_from_ms(log, segment) > now_ms - lag_ms
+    return lag_ms > 0 and bool(segment.size_bytes) and age_from_ms(log.files.world.disk, segment) > now_ms - lag_ms
 
 
 def groups(log: Log, segments: list[Segment], following_offset: int) -> list[list[Segment]]:
@@ -117,5 +117,5 @@ def groups(log: Log, segments: list[Segment], following_offset: int) -> list[lis
 
 
 def _index_bytes(log: Log, segment: Segment) -> int:
-    path = segment.path + INDEX
-    return log.world.disk.path_size(path) if log.world.disk.exists(path) else 0
+    path, disk = segment.path + INDEX, log.files.world.disk
+    return disk.path_size(path) if disk.exists(path) else 0

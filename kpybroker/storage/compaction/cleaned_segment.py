@@ -38,10 +38,7 @@ class CleanedSegment:
         batch, target = Batch(memoryview(view)), self.target
         if self._size_bytes + batch.size_bytes > SIZE_LIMIT_BYTES:
             raise Damage(f"{target.path}: cleaned, it would have more than {SIZE_LIMIT_BYTES} bytes")
-        if batch.max_timestamp > target.max_timestamp:
-            target.max_timestamp, target.max_timestamp_offset = batch.max_timestamp, batch.last_offset
-        if target.first_timestamp is None:
-            target.first_timestamp = batch.max_timestamp
+        target.note_cleaned_batch(batch)
         if self._since_entry_bytes > self._interval_bytes:
             self._index.add(batch.last_offset, self._size_bytes)
             self._times.add(target.max_timestamp, target.max_timestamp_offset)
@@ -70,8 +67,7 @@ class CleanedSegment:
         """Write and sync all files; the segment that can take its place in the log. Raises OSError."""
         await self._write()
         target = self.target
-        target.size_bytes = target.written_bytes = self._size_bytes
-        target.index_entries, target.since_entry_bytes = len(self._index), self._since_entry_bytes
+        target.end_cleaned(self._size_bytes, len(self._index), self._since_entry_bytes)
         if target.max_timestamp >= 0:
             self._times.add(target.max_timestamp, target.max_timestamp_offset)
         await self._disk.off_loop(self._write_indexes, self._path(LOG))

@@ -31,7 +31,7 @@ from kpybroker.storage.compaction.plain_records import LARGE_BYTES, PACKED_BYTES
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.swapping import discard, swap
+from kpybroker.storage.log.swapping import discard
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, header_at
 from kpybroker.wire.records.compression import Buffer
 from kpybroker.wire.records.record_removal import delete_horizon_ms, emptied, thinned
@@ -61,13 +61,13 @@ class Cleaning:
 
     def __init__(self, dirty: Dirty, limits: Limits, now_ms: int) -> None:
         self._log: Log = dirty.log
-        self._disk = dirty.log.world.disk
+        self._disk = dirty.log.files.world.disk
         self._dirty = dirty
         self._limits = limits
         self._now_ms = now_ms
         self._map = OffsetMap(limits.map_bytes)
         self._segments = [dirty.log.segments[number] for number in range(dirty.segments)]
-        self._generation = dirty.log.syncing.generation
+        self._generation = dirty.log.files.generation
         self._turns = Turns(dirty.log, self._check)
         self._debt_bytes = 0.0
         self.read_bytes = 0
@@ -100,7 +100,7 @@ class Cleaning:
         for group in groups(self._log, self._segments[:count], ends[count - 1]):
             await self._rewrite(group, transactions)
         self._check()
-        self._log.cleaned_end = end
+        self._log.note_cleaned(end)
         return end
 
     # the way through the log
@@ -120,7 +120,7 @@ class Cleaning:
     @property
     def is_over(self) -> bool:
         """The log has other files by now, or none."""
-        return self._log.offline is not None or self._log.syncing.generation != self._generation
+        return self._log.offline is not None or self._log.files.generation != self._generation
 
     def _check(self) -> None:
         if self.is_over:
@@ -234,8 +234,8 @@ class Cleaning:
 
     async def _rewrite(self, group: list[Segment], transactions: CleanedTransactions) -> None:
         log = self._log
-        fresh = Segment(self._disk, log.pool, log.directory, group[0].base_offset)
-        fresh.created_ms = group[0].created_ms
+        first = group[0]
+        fresh = Segment(self._disk, log.files.pool, log.directory, first.base_offset, created_ms=first.created_ms)
         target = CleanedSegment(self._disk, fresh, log.settings.index_interval_bytes)
         is_complete = False
         try:
@@ -261,10 +261,11 @@ class Cleaning:
                 with contextlib.suppress(OSError):  # the next start deletes them
                     discard(self._disk, fresh.path)
         try:
-            swap(log, group, fresh)
+            log.files.swap(group, fresh, log.settings.file_delete_delay_ms)
         except OSError as error:
             raise log.fail(error) from error
-        log.segments.any_aborted |= target.has_aborted
+        if target.has_aborted:
+            log.segments.note_aborted()
         await self._disk.sync_directory(log.directory)
 
     async def _cleaned(

@@ -59,7 +59,7 @@ class Turns:
     async def off_loop(self, work: Callable[[], Result]) -> Result:
         """Run `work` on the disk's thread, and return what it returns."""
         found: list[Result] = []
-        await self._log.world.disk.off_loop(lambda: found.append(work()), self._log.directory)
+        await self._log.files.world.disk.off_loop(lambda: found.append(work()), self._log.directory)
         self._check()
         return found[0]
 

@@ -17,7 +17,7 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
 from kpybroker.storage.dirs.garbage import DIRECTORY
 from kpybroker.storage.files.checkpoint_files import read_topic_id
-from kpybroker.storage.files.segment import LOG, TXN_INDEX, file_name
+from kpybroker.storage.files.segment import LOG, file_name
 from kpybroker.storage.log.log import Log
 from kpybroker.world import Disk, World
 
@@ -98,10 +98,11 @@ def finish_replacements(disk: Disk, names: Mapping[str, Collection[str]]) -> dic
 def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSettings) -> Log:
     """The future replica of a log in another directory, from before or new. Raises Damage, KAFKA_STORAGE_ERROR."""
     key = of.topic, of.partition
-    assert of.topic_id is not None, "a hosted log has a topic id"
+    topic_id = of.files.topic_id
+    assert topic_id is not None, "a hosted log has a topic id"
     name = directory.futures.get(key)
     try:
-        if name is not None and read_topic_id(world.disk, f"{directory.path}/{name}") not in (None, of.topic_id):
+        if name is not None and read_topic_id(world.disk, f"{directory.path}/{name}") not in (None, topic_id):
             discard_future(world, directory, key, settings.file_delete_delay_ms)
             name = None
     except OSError as error:
@@ -109,10 +110,10 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
     if name is None:
         name = f"{of.topic}-{of.partition}.{world.random.getrandbits(128):032x}{FUTURE}"
         directory.futures[key] = name
-    opened = directory.open_log(of.topic, of.topic_id, of.partition, settings)
+    opened = directory.open_log(of.topic, topic_id, of.partition, settings)
     try:
-        if not opened.made:
-            opened.make()  # that the move is remembered from now on
+        if not opened.files.made:
+            opened.files.make()  # that the move is remembered from now on
     except OSError as error:
         raise opened.fail(error) from error
     return opened
@@ -123,9 +124,7 @@ def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: in
     name = directory.futures[key]
     opened = directory.logs.pop(key, None)
     if opened is not None:
-        opened.offline = f"{opened!r} was given up"
-        for segment in opened.segments:
-            segment.retire()
+        opened.retire(f"{opened!r} was given up")
     directory.forget(key)
     old = f"{directory.path}/{name}"
     if world.disk.exists(old):
@@ -189,46 +188,31 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
         if current.start > future.start:
             future.move_start(current.start)
         future.epochs.copy(current.epochs)
-        future.syncing.blocking(future)
+        future.sync_blocking()
         target.drop_stale(key)
     except OSError as error:
         raise future.fail(error) from error
     try:
-        if current.made:
+        if current.files.made:
             disk.rename(current.directory, deleted)
             disk.sync_directory_blocking(source.path)
     except OSError as error:
         raise current.fail(error) from error
-    for segment in current.segments:
-        segment.retire()
-    was_made = current.made
-    _adopt(current, future, new)
+    old = current.files
+    old.retire()
+    old.renamed(deleted)
+    future.files.renamed(new)
+    current.replace_files(future)
     source.logs.pop(key)
     source.forget(key)
     del target.futures[key]
     target.logs[key] = current
     target.listen(current)
     try:
-        if current.made:
+        if current.files.made:
             disk.rename(f"{target.path}/{name}", new)
             disk.sync_directory_blocking(target.path)
     except OSError as error:
         raise current.fail(error) from error
-    if was_made:  # and not before: without it a start would not know what the copy is
+    if old.made:  # and not before: without it a start would not know what the copy is
         source.garbage.add(world.steady_ms() + current.settings.file_delete_delay_ms, deleted)
-
-
-def _adopt(current: Log, future: Log, directory: str) -> None:
-    """From now on the files are the other's. What is in memory of producers stays: it knows of more than files do."""
-    was_syncing, end = current.syncing, current.written_end
-    for segment in future.segments:
-        segment.path = f"{directory}/{file_name(segment.base_offset, '')}"
-        segment.aborted.moved(segment.path + TXN_INDEX)
-    future.epochs.moved(directory)
-    future.syncing.generation = was_syncing.generation + 1  # a cleaning under way was of the other files
-    current.directory, current.made, current.pool = directory, future.made, future.pool
-    current.segments, current.epochs, current.syncing = future.segments, future.epochs, future.syncing
-    current.device = future.device
-    current.reader, current.snapshot_end = future.reader, future.snapshot_end
-    current.garbage, current.cleaned_end, current.changed = future.garbage, 0, True
-    was_syncing.synced_end = end  # for whoever waits there: all of it is on disk

@@ -159,16 +159,15 @@ class LogDirectory:
             pool=self.pool,
             producer_expiration_ms=self._config.producer_id_expiration_ms,
             lazy=True,
+            topic_id=topic_id,
         )
-        opened.topic_id = topic_id
         opened.advance(max(opened.start, min(self._high_watermarks.get(key, 0), opened.end)))
         return opened
 
     def listen(self, one: Log) -> None:
         """What a log here has to say, it says here."""
-        one.on_start_moved = self._save_marks
-        one.before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
-        one.on_io_error = self.on_io_error
+        before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
+        one.listen(self._save_marks, before_cut, self.on_io_error)
 
     def drop_stale(self, key: Key) -> None:
         """What stands for a partition in checkpoints is of one that came before. Raises OSError."""
@@ -187,11 +186,8 @@ class LogDirectory:
         """Forget a partition: its directory is renamed now and unlinked later, off the loop."""
         key = (deleted.topic, deleted.partition)
         self.logs.pop(key, None)
-        if deleted.offline is None:
-            deleted.offline = f"{deleted.topic}-{deleted.partition} was deleted"
-        for segment in deleted.segments:
-            segment.retire()
-        if not deleted.made:
+        deleted.retire(f"{deleted.topic}-{deleted.partition} was deleted")
+        if not deleted.files.made:
             return
         try:
             self._discard(f"{deleted.topic}-{deleted.partition}", DIRECTORY, deleted.settings.file_delete_delay_ms)
@@ -233,9 +229,9 @@ class LogDirectory:
 
     def collect(self, one: Log) -> None:
         """Take over the files that a log has renamed away; each is unlinked when it is due."""
-        for due_ms, path in one.garbage:
+        for due_ms, path in one.files.garbage:
             self.garbage.add(due_ms, path)
-        one.garbage.clear()
+        one.files.garbage.clear()
 
     def keep_only(self, hosted: Mapping[Key, bytes], named: Collection[Key] = ()) -> set[Key]:
         """At a start: set aside (`-stray`) what the metadata does not have here, and say which.
@@ -314,7 +310,7 @@ class LogDirectory:
     async def checkpoint(self) -> None:
         """Sync full segments, move the recovery points. Never raises: what fails goes offline."""
         for one in list(self.logs.values()):
-            if one.syncing.has_sealed and one.offline is None:
+            if one.files.has_sealed and one.offline is None:
                 try:
                     await one.sync(is_chore=True)
                 except Damage:

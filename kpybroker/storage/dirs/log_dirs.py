@@ -341,7 +341,7 @@ class LogDirectories:
             try:
                 await directory.start_offsets.written((one.topic, one.partition), one.start)
             except OSError as error:
-                raise one.refusal(error) from error
+                raise one.files.refusal(error) from error
 
     # chores
 
@@ -382,8 +382,7 @@ class LogDirectories:
         for key in [key for key, place in self._place.items() if place is directory]:
             del self._place[key]
         for one in directory.logs.values():
-            if one.offline is None:
-                one.offline = f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}"
+            one.files.go_offline(f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}")
         if directory.path == self._metadata_path:
             self.on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
         elif not self._online:

@@ -24,7 +24,7 @@ class LeaderEpochs:
         self.entries: list[tuple[int, int]] = []
         self.latest = -1
         """The newest epoch, -1 without one."""
-        self.noted = -1
+        self.noted = -2
         """The epoch whose batches need no more attention; -2 where the next batch does in any case."""
         self.unsaved = False
         """The file does not say all that is here."""
@@ -62,6 +62,11 @@ class LeaderEpochs:
         self._changed()
         if save:
             self.save()
+
+    def note(self, epoch: int, start: int) -> None:
+        """A batch of `epoch` is appended at `start`. Not saved."""
+        self.assign(epoch, start, save=False)
+        self.noted = self.latest
 
     def copy(self, other: LeaderEpochs) -> None:
         """Take over what a log with the same records knows: an epoch may have no batch that shows it. Not saved."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.files.batch_headers import Walk
+from kpybroker.storage.files.batch_headers import BatchHeaders
 from kpybroker.storage.files.file_pool import FilePool, is_short
 from kpybroker.storage.files.index import OffsetIndex, TimeIndex, whole
 from kpybroker.storage.files.txn_index import TxnIndex
@@ -58,7 +59,16 @@ class Segment:
         "written_bytes",
     )
 
-    def __init__(self, disk: Disk, pool: FilePool, directory: str, base_offset: int, size_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        pool: FilePool,
+        directory: str,
+        base_offset: int,
+        size_bytes: int = 0,
+        *,
+        created_ms: int = 0,
+    ) -> None:
         self._disk = disk
         self._pool = pool
         self.path = f"{directory}/{base_offset:020d}"
@@ -73,7 +83,7 @@ class Segment:
         """Last offset of the batch with max_timestamp."""
         self.first_timestamp: int | None = None
         """max_timestamp of the first batch: the clock for rolling. None when it was not read yet, -1 without a time."""
-        self.created_ms = 0
+        self.created_ms = created_ms
         self.roll_jitter_ms = 0
         self.since_entry_bytes = 0
         self.index_entries = 0
@@ -125,6 +135,11 @@ class Segment:
         self._users -= 1
         if self._doomed and not self._users:
             self.drop_files()
+
+    def moved(self, directory: str) -> None:
+        """The log's directory has another name."""
+        self.path = f"{directory}/{file_name(self.base_offset, '')}"
+        self.aborted.moved(self.path + TXN_INDEX)
 
     def close_files(self) -> None:
         """Close the file, save the indexes, forget what can be read again.
@@ -240,7 +255,7 @@ class Segment:
                 self._disk.truncate(handle, 0)
             if len(index.entries) > index.saved_bytes:
                 self._disk.pwritev(handle, [bytes(index.entries[index.saved_bytes :])], index.saved_bytes)
-                index.saved_bytes = len(index.entries)
+                index.note_saved(len(index.entries))
         finally:
             self._disk.close(handle)
 
@@ -250,7 +265,7 @@ class Segment:
             assert index is not None, "indexes are in memory when they were changed"
             if not index.entries and not self._disk.exists(self.path + suffix):
                 continue
-            index.saved_bytes = 0
+            index.note_saved(0)
             self._save(index, suffix)
 
     # writing
@@ -282,6 +297,23 @@ class Segment:
         except OSError as error:
             if not is_short(error):
                 raise
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append all queued bytes to the file, which is open. Raises OSError."""
+        self._disk.pwritev(self._handle, buffers, self.written_bytes)
+        self.written_bytes = self.size_bytes
+
+    def wrote(self, size_bytes: int) -> None:
+        """A thread has appended so many of the queued bytes."""
+        self.written_bytes += size_bytes
+
+    def drop_unwritten(self) -> None:
+        """Cut off the bytes that a failed write left. Raises OSError."""
+        self._disk.truncate(self.handle(), self.written_bytes)
+
+    def jitter_roll(self, jitter_ms: int) -> None:
+        """Roll so much earlier than segment.ms says (segment.jitter.ms)."""
+        self.roll_jitter_ms = jitter_ms
 
     def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
         """Whether a batch that will end at `last_offset` belongs into a new segment. Raises OSError."""
@@ -338,16 +370,41 @@ class Segment:
         self.rewrite_indexes()
         self.recount()
 
-    def truncate_file(self) -> None:
-        """Make the file end where the segment does. Raises OSError."""
-        self._disk.truncate(self.handle(), self.size_bytes)
+    def begin_scan(self) -> None:
+        """Forget all batches, to `add` those of the file anew."""
+        self.size_bytes = self.written_bytes = self.unsure_bytes = 0
+        self.max_timestamp = self.max_timestamp_offset = -1
+        self.clear_indexes()
+
+    def end_scan(self, file_bytes: int) -> None:
+        """The batches that were added are sound: cut off the rest of the file, write the indexes. Raises OSError."""
+        self.written_bytes = self.size_bytes
+        if self.size_bytes < file_bytes:
+            self._disk.truncate(self.handle(), self.size_bytes)
+        self.rewrite_indexes()
+
+    def count_entries(self, position: int) -> None:
+        """The last index entry is at `position`: count the entries, and the bytes behind it."""
+        self.since_entry_bytes = self.size_bytes - position
+        self.index_entries = len(self.index())
+
+    def note_cleaned_batch(self, batch: Batch) -> None:
+        """Take a batch's timestamps into account; compaction writes it beside the log."""
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, batch.last_offset
+        if self.first_timestamp is None:
+            self.first_timestamp = batch.max_timestamp
+
+    def end_cleaned(self, size_bytes: int, index_entries: int, since_entry_bytes: int) -> None:
+        """Compaction has written the whole segment."""
+        self.size_bytes = self.written_bytes = size_bytes
+        self.index_entries, self.since_entry_bytes = index_entries, since_entry_bytes
 
     def recount(self) -> None:
         """max_timestamp and the bytes since the last index entry, from the indexes and the batches behind them."""
         last = self.index().last()
         position = last[1] if last else 0
-        self.since_entry_bytes = self.written_bytes - position
-        self.index_entries = len(self.index())
+        self.count_entries(position)
         self.largest_timestamp()
         walk = self.walk(position)
         for _, _, next_offset, _ in walk:
@@ -381,9 +438,20 @@ class Segment:
                 return at, base_offset, next_offset
         return None
 
-    def walk(self, position: int = 0, chunk_bytes: int = 1 << 16) -> Walk:
+    def end_by_walk(self) -> int:
+        """The offset behind the last written batch. May wait for the disk."""
+        end = self.base_offset
+        last = self.index().last()
+        for _, _, next_offset, _ in self.walk(last[1] if last else 0):
+            end = next_offset
+        return end
+
+    def walk(self, position: int = 0, chunk_bytes: int = 1 << 16) -> BatchHeaders:
         """(position, base offset, next offset, size in bytes) of each written batch from `position` on."""
-        return Walk(self, position, chunk_bytes)
+        return BatchHeaders(self.read, self._written_bytes, position, chunk_bytes)
+
+    def _written_bytes(self) -> int:
+        return self.written_bytes
 
     def read(self, size: int, position: int) -> bytes:
         """May wait for the disk. Raises OSError."""

@@ -55,6 +55,10 @@ class Segments:
         number = bisect_right(self._bases, segment.base_offset)
         return self._list[number] if number < len(self._list) else None
 
+    def note_aborted(self) -> None:
+        """A segment has an aborted transaction."""
+        self.any_aborted = True
+
     def add(self, segment: Segment) -> None:
         assert not self._bases or segment.base_offset > self._bases[-1], "a new segment begins after all others"
         self._list.append(segment)

@@ -7,12 +7,14 @@ or gives up and lets a thread answer. Consumers read on where they stopped: the 
 from __future__ import annotations
 
 from collections.abc import Generator
+from operator import itemgetter
 from typing import NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode
 from kpybroker.storage.files.batch_headers import WALKED
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES
 from kpybroker.world import Buffer, Disk
 
@@ -245,6 +247,24 @@ def end_of(batches: Buffer) -> int:
         end = base_offset + last_delta + 1
         at += length + PREFIX_BYTES
     return end
+
+
+def aborted_within(segments: Segments, offset: int, records: Buffer) -> list[AbortedTransaction]:
+    """The aborted transactions that have records among those read from `offset` on, by their first offset.
+
+    May wait for the disk. Raises OSError, Damage.
+    """
+    found: list[AbortedTransaction] = []
+    upper = -1
+    for number in range(segments.number_for(offset), len(segments)):
+        segment = segments[number]
+        if len(segment.aborted):
+            upper = upper if upper >= 0 else end_of(records)
+            more, is_all = segment.aborted.within(offset, upper)
+            found += more
+            if is_all:
+                break
+    return sorted(found, key=itemgetter(1))
 
 
 def _no_batch(segment: Segment, position: int, offset: int) -> Damage:

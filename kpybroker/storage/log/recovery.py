@@ -64,11 +64,10 @@ class Origin:
     """What is below was on the disk: what cannot be read there is damage, and never the tail of a crash."""
 
 
-def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
+def empty(disk: Disk, pool: FilePool, directory: str, start: int, now_ms: int) -> Loaded:
     """What a new directory holds."""
-    epochs = LeaderEpochs(disk, directory)
-    epochs.noted = -2
-    return Loaded(Segments([Segment(disk, pool, directory, start)]), epochs, ProducerStates(), start, start)
+    segments = Segments([Segment(disk, pool, directory, start, created_ms=now_ms)])
+    return Loaded(segments, LeaderEpochs(disk, directory), ProducerStates(), start, start)
 
 
 def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:
@@ -79,16 +78,17 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         stem, dot, suffix = name.partition(".")
         if dot + suffix in (INDEX, TIME_INDEX, TXN_INDEX) and stem.isdecimal() and int(stem) not in bases:
             disk.unlink(f"{directory}/{name}")
+    now_ms = origin.now_ms
+    sizes = [disk.path_size(f"{directory}/{file_name(base, LOG)}") for base in bases]
     found = [
-        Segment(disk, pool, directory, base, disk.path_size(f"{directory}/{file_name(base, LOG)}")) for base in bases
+        Segment(disk, pool, directory, base, size, created_ms=now_ms) for base, size in zip(bases, sizes, strict=True)
     ]
     epochs = LeaderEpochs(disk, directory)
     if not found:
-        found = [Segment(disk, pool, directory, max(origin.log_start, 0))]
+        found = [Segment(disk, pool, directory, max(origin.log_start, 0), created_ms=now_ms)]
     segments = Segments(found)
-    segments.any_aborted = any(name.endswith(TXN_INDEX) for name in names)
-    for segment in segments:
-        segment.created_ms = origin.now_ms
+    if any(name.endswith(TXN_INDEX) for name in names):
+        segments.note_aborted()
     epochs_known = _load_epochs(epochs, names)
     _refuse_emptied(segments, settings, origin)
     if origin.clean:
@@ -101,16 +101,15 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     start = max(origin.log_start, segments.first.base_offset)
     if start > end:
         log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
-        for segment in segments.replace_all(Segment(disk, pool, directory, start)):
+        for segment in segments.replace_all(Segment(disk, pool, directory, start, created_ms=now_ms)):
             _delete_segment(disk, segment)
-        segments.active.created_ms = origin.now_ms
         end = believed = start
     if not epochs_known and end > start:
         epochs.cut_end(0, save=False)  # what was seen in the last segments says nothing of those before
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)
-    producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms, believed)
+    producers = load_producers(disk, directory, segments, end, now_ms, origin.producer_expiration_ms, believed)
     return Loaded(segments, epochs, producers, start, end, min(origin.cleaned_end, end))
 
 
@@ -185,8 +184,7 @@ def _end_of(segment: Segment) -> int:
             f"{segment.path}{LOG}: after a clean stop, the bytes from {reached} to {segment.size_bytes} are not batches"
         )
     segment.largest_timestamp()
-    segment.since_entry_bytes = segment.size_bytes - position
-    segment.index_entries = len(segment.index())
+    segment.count_entries(position)
     return end
 
 
@@ -262,9 +260,7 @@ def scan(
     cut off, where that would be below `synced_end`: no crash has left it so.
     """
     file_bytes = segment.size_bytes
-    segment.size_bytes = segment.written_bytes = segment.unsure_bytes = 0
-    segment.max_timestamp = segment.max_timestamp_offset = -1
-    segment.clear_indexes()
+    segment.begin_scan()
     why = ""
     chunk, chunk_at, position = b"", 0, 0
     while position < file_bytes:
@@ -294,10 +290,7 @@ def scan(
             f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, and this had been on "
             "the disk; stop the broker, and see `kpybroker storage check` and `repair`"
         )
-    segment.written_bytes = segment.size_bytes
-    if segment.size_bytes < file_bytes:
-        segment.truncate_file()
-    segment.rewrite_indexes()
+    segment.end_scan(file_bytes)
     epochs.save_if_changed()
     return end, why
 

@@ -141,5 +141,5 @@ def note_end(
     """A marker in `segment` ended a transaction: the index shows it where it was aborted."""
     last_stable = producers.transactions.end(ended)
     if ended.aborted and not has_index:
-        segments.any_aborted = True
+        segments.note_aborted()
         segment.aborted.add(AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, last_stable))

@@ -110,7 +110,7 @@ def _made_anew(world: World, directory: str, key: Key, marks: Marks) -> int:
         cleaned_end=ENDLESS,
     )
     end = log.end
-    log.syncing.blocking(log)
+    log.sync_blocking()
     log.close()
     return end
 
