@@ -134,7 +134,7 @@ def test_all_log_dirs_have_one_limit() -> None:
         assert world.disk.handles <= 16
     assert all(len(directory.logs) == 20 for directory in all_of_them.online)
     failed: list[object] = []
-    all_of_them.on_failure = lambda *lost: failed.append(lost)
+    all_of_them.listen(lambda *_: None, lambda *lost: failed.append(lost), lambda why: None)
     world.disk.handles_max = 0
     for directory in all_of_them.online:
         for one in directory.logs.values():

@@ -17,7 +17,8 @@ from kpybroker.metadata.whereabouts import directory_of
 from kpybroker.replication.node.directory_reports import Assignments
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.storage.dirs.futures import discard_future, is_too_long, open_future, replace
+from kpybroker.storage.dirs.directory_names import is_too_long
+from kpybroker.storage.dirs.futures import discard_future, open_future, replace
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log

@@ -63,9 +63,7 @@ class Replicas:
         self.moves = moves
         self._on_reign, self._on_lost, self._on_offline = wishes
         self._image = context.image
-        log_dirs.on_io_error = self._disk_failed
-        log_dirs.on_failure = self._directory_failed
-        log_dirs.on_end = self._on_lost
+        log_dirs.listen(self._disk_failed, self._directory_failed, self._on_lost)
         self._made_anew: set[tuple[bytes, int]] = set()
         """Replicas whose directory, as the metadata has it, is not there any more."""
         self._unopened: dict[str, LogSettings] = {}

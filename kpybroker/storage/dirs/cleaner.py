@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.storage.compaction.candidates import Dirty, look, outgrows_replay
 from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning, Limits
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
 from kpybroker.world import World
-
-if TYPE_CHECKING:
-    from kpybroker.storage.dirs.log_dir import LogDirectory
-    from kpybroker.storage.dirs.log_dirs import LogDirectories
 
 log = logging.getLogger(__name__)
 

@@ -9,51 +9,18 @@ interrupted. So nothing deletes the first before the second has its name on disk
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
-from kpybroker.storage.dirs.garbage import DIRECTORY
+from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, STRAY, Key, key_of_future, unique_name
+from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import read_topic_id
 from kpybroker.storage.files.segment import LOG, file_name
 from kpybroker.storage.log.log import Log
 from kpybroker.world import Disk, World
 
-if TYPE_CHECKING:
-    from kpybroker.storage.dirs.log_dir import LogDirectory
-
 log = logging.getLogger(__name__)
-
-FUTURE, STRAY = "-future", "-stray"
-_FUTURE, _DELETED = (re.compile(rf"(.+)-(\d{{1,10}})\.([0-9a-f]{{32}}){ending}") for ending in (FUTURE, DIRECTORY))
-NAME_LIMIT = 255
-Key = tuple[str, int]
-
-
-def futures_in(disk: Disk, path: str) -> dict[Key, str]:
-    """The future replicas that a directory has, and the names of their directories. Raises OSError.
-
-    One beside the current replica is what a move that was called off has left: it is passed over.
-    """
-    names = disk.list(path)
-    found = (_FUTURE.fullmatch(name) for name in names if name.endswith(FUTURE))
-    futures = {(match[1], int(match[2])): match[0] for match in found if match is not None}
-    for topic, index in [key for key in futures if f"{key[0]}-{key[1]}" in names]:
-        log.warning("%s/%s is of no use and can be deleted", path, futures.pop((topic, index)))
-    return futures
-
-
-def is_too_long(topic: str, partition: int) -> bool:
-    """No future replica of it could have a directory."""
-    return len(f"{topic}-{partition}.{0:032x}{FUTURE}") > NAME_LIMIT
-
-
-def key_of_deleted(name: str) -> Key | None:
-    """The partition of which a `-delete` directory was; None where its name was cut short, as no moved one's is."""
-    match = _DELETED.fullmatch(name)
-    return None if match is None else (match[1], int(match[2]))
 
 
 def topic_id_in(disk: Disk, log_path: str) -> bytes | None:
@@ -80,11 +47,11 @@ def finish_replacements(disk: Disk, names: Mapping[str, Collection[str]]) -> dic
     everywhere = set().union(*names.values())
     failed: dict[str, str] = {}
     for path, name in [(each, name) for each, there in names.items() for name in sorted(there)]:
-        match = _FUTURE.fullmatch(name)
-        if match is None or path in failed:
+        key = key_of_future(name)
+        if key is None or path in failed:
             continue
-        current = f"{match[1]}-{match[2]}"
-        if current in everywhere or f"{name.removesuffix(FUTURE)}{DIRECTORY}" not in everywhere:
+        current = f"{key[0]}-{key[1]}"
+        if current in everywhere or f"{name.removesuffix(FUTURE)}{DELETED}" not in everywhere:
             continue
         log.warning("%s/%s takes the place of %s, as it was about to", path, name, current)
         try:
@@ -108,7 +75,7 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
     except OSError as error:
         raise Damage(f"{directory.path}/{name}: {error}") from error
     if name is None:
-        name = f"{of.topic}-{of.partition}.{world.random.getrandbits(128):032x}{FUTURE}"
+        name = unique_name(of.topic, of.partition, world.random.getrandbits(128), FUTURE)
         directory.futures[key] = name
     opened = directory.open_log(of.topic, topic_id, of.partition, settings)
     try:
@@ -128,8 +95,8 @@ def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: in
     directory.forget(key)
     old = f"{directory.path}/{name}"
     if world.disk.exists(old):
-        ending = STRAY if is_kept else DIRECTORY
-        new = f"{directory.path}/{key[0]}-{key[1]}.{world.random.getrandbits(128):032x}{ending}"
+        ending = STRAY if is_kept else DELETED
+        new = f"{directory.path}/{unique_name(*key, world.random.getrandbits(128), ending)}"
         world.disk.rename(old, new)
         if not is_kept:
             directory.garbage.add(world.steady_ms() + delay_ms, new)
@@ -170,7 +137,7 @@ def set_half_aside(disk: Disk, path: str) -> None:
     """What a replica was before it moved, and it is nowhere now: it is kept (`-stray`). Raises Damage."""
     log.error("%s is a replica that had moved, and it is not where it moved to; it becomes a -stray", path)
     try:
-        disk.rename(path, path.removesuffix(DIRECTORY) + STRAY)
+        disk.rename(path, path.removesuffix(DELETED) + STRAY)
     except OSError as error:
         raise Damage(f"{path}: {error}") from error
 
@@ -183,7 +150,7 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
     disk, key = world.disk, (current.topic, current.partition)
     assert (current.end, current.written_end) == (future.end, future.written_end), "nothing is missing"
     name = target.futures[key]
-    new, deleted = f"{target.path}/{key[0]}-{key[1]}", f"{source.path}/{name.removesuffix(FUTURE)}{DIRECTORY}"
+    new, deleted = f"{target.path}/{key[0]}-{key[1]}", f"{source.path}/{name.removesuffix(FUTURE)}{DELETED}"
     try:
         if current.start > future.start:
             future.move_start(current.start)

@@ -9,13 +9,11 @@ from collections.abc import Iterable
 from functools import partial
 from heapq import heappop, heappush
 
+from kpybroker.storage.dirs.directory_names import DELETED
 from kpybroker.storage.log.retention import unlink_all
 from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
-
-DIRECTORY = "-delete"
-"""How the name of a deleted partition's directory ends."""
 
 
 class Garbage:
@@ -60,7 +58,7 @@ def unlink(disk: Disk, paths: Iterable[str]) -> None:
     """Unlink files, and `-delete` directories with all that is in them; may wait for the disk."""
     for path in paths:
         try:
-            if path.endswith(DIRECTORY):
+            if path.endswith(DELETED):
                 unlink_all(disk, [f"{path}/{name}" for name in disk.list(path)])
                 disk.rmdir(path)
             else:

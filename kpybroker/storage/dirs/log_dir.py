@@ -8,7 +8,6 @@ everything else was, and is removed at once on the next start. A damaged partiti
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from operator import attrgetter
@@ -16,8 +15,9 @@ from operator import attrgetter
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.dirs.closing import Closing
-from kpybroker.storage.dirs.futures import STRAY, futures_in
-from kpybroker.storage.dirs.garbage import DIRECTORY, Garbage, unlink
+from kpybroker.storage.dirs.directory_names import DELETED, STRAY, Key, futures_in, key_of, unique_name
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
+from kpybroker.storage.dirs.garbage import Garbage, unlink
 from kpybroker.storage.dirs.start_offsets import StartOffsets
 from kpybroker.storage.files.checkpoint_files import (
     CLEANED,
@@ -34,13 +34,11 @@ from kpybroker.storage.files.checkpoint_files import (
 )
 from kpybroker.storage.files.file_pool import FilePool, is_short
 from kpybroker.storage.log.log import Log
-from kpybroker.world import Disk, World
+from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-CLEAN_SHUTDOWN, METADATA_LOG = ".kafka_cleanshutdown", "__cluster_metadata-0"
-_PARTITION, _MAX_NAME = re.compile(r"(.+)-(\d{1,10})"), 255
-Key = tuple[str, int]
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 Offsets = dict[Key, int]
 
 
@@ -48,9 +46,18 @@ class LogDirectory:
     """Opens, makes and deletes partitions; the directory itself is formatted and locked by its owner."""
 
     def __init__(
-        self, world: World, path: str, config: BrokerConfig, directory_id: bytes = b"", pool: FilePool | None = None
+        self,
+        world: World,
+        path: str,
+        config: BrokerConfig,
+        directory_id: bytes = b"",
+        pool: FilePool | None = None,
+        on_io_error: Callable[[str, int, str], None] | None = None,
     ) -> None:
-        """Reads what the last stop left, removes the mark of a clean one. `pool` may be shared. Raises OSError."""
+        """Read the checkpoints, and remove the mark of a clean stop. Raises OSError.
+
+        `pool` may be shared. `on_io_error(topic, partition, why)` is called when the disk has failed under a log.
+        """
         self._world = world
         self._config = config
         self.path = path
@@ -60,8 +67,7 @@ class LogDirectory:
         self.damaged: dict[Key, str] = {}
         """Partitions that could not be opened, and why."""
         self.broker_epoch = -1
-        self.on_io_error: Callable[[str, int, str], None] | None = None
-        """Told of topic, partition and why when the disk has failed under a log; what opens next takes it over."""
+        self._on_io_error = on_io_error
         mark = take_clean_mark(world.disk, f"{path}/{CLEAN_SHUTDOWN}")
         self.clean = mark is not None
         self.previous_epoch = -1 if mark is None else mark
@@ -73,7 +79,7 @@ class LogDirectory:
         self._cleaned = self._read_offsets(CLEANED)
         self._cleaned_on_disk = dict(self._cleaned)
         self._is_saving_cleaned = False
-        self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
+        self._present = {name for name in world.disk.list(path) if key_of(name) is not None}
         self.futures = futures_in(world.disk, path)
         """Partitions that are here as future replicas, and the names of their directories."""
         self._stale: set[Key] = set()
@@ -85,12 +91,20 @@ class LogDirectory:
             self._stale |= {key for key in kept if f"{key[0]}-{key[1]}" not in self._present}
         for key in self._stale:
             self._drop_rows(key)
-        self.is_recovered = self.clean or self._present <= {METADATA_LOG}
+        self.is_recovered = self.clean or self._present <= {METADATA_DIRECTORY}
         """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
         self.garbage = Garbage(world)
         """What is to be unlinked, and when: the directory's owner runs it."""
-        self.deleted = [name for name in world.disk.list(path) if name.endswith(DIRECTORY)]
+        self.deleted = [name for name in world.disk.list(path) if name.endswith(DELETED)]
         """`-delete` directories that the last process has not unlinked."""
+
+    def register(self, broker_epoch: int) -> None:
+        """The broker epoch that a clean stop saves."""
+        self.broker_epoch = broker_epoch
+
+    def recovered(self) -> None:
+        """Every partition has been opened, and recovered if need be."""
+        self.is_recovered = True
 
     def _read_offsets(self, name: str) -> Offsets:
         try:
@@ -118,8 +132,8 @@ class LogDirectory:
             cause = error if isinstance(error, OSError) else error.__cause__
             if isinstance(error, KafkaError) or is_short(cause):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from error
-            if self.on_io_error is not None and isinstance(cause, OSError):
-                self.on_io_error(topic, partition, str(damage))
+            if self._on_io_error is not None and isinstance(cause, OSError):
+                self._on_io_error(topic, partition, str(damage))
             raise damage from cause
         self.listen(opened)
         self.damaged.pop(key, None)
@@ -139,7 +153,7 @@ class LogDirectory:
             found = read_topic_id(disk, directory)
             if found is not None and found != topic_id:
                 log.warning("%s belongs to a deleted topic of the same name, and is deleted", directory)
-                self._discard(name, DIRECTORY)
+                self._discard(name, DELETED)
             elif found is None:
                 write_topic_id(disk, directory, topic_id)
         is_new = not disk.exists(directory) if is_future else name not in self._present
@@ -167,7 +181,7 @@ class LogDirectory:
     def listen(self, one: Log) -> None:
         """What a log here has to say, it says here."""
         before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
-        one.listen(self._save_marks, before_cut, self.on_io_error)
+        one.listen(self._save_marks, before_cut, self._on_io_error)
 
     def drop_stale(self, key: Key) -> None:
         """What stands for a partition in checkpoints is of one that came before. Raises OSError."""
@@ -190,17 +204,16 @@ class LogDirectory:
         if not deleted.files.made:
             return
         try:
-            self._discard(f"{deleted.topic}-{deleted.partition}", DIRECTORY, deleted.settings.file_delete_delay_ms)
+            self._discard(f"{deleted.topic}-{deleted.partition}", DELETED, deleted.settings.file_delete_delay_ms)
         except OSError as error:
             log.error("%s cannot be deleted: %s", deleted.directory, error)
 
     def _discard(self, name: str, suffix: str, delay_ms: int = 0) -> None:
         topic, _, partition = name.rpartition("-")
-        ending = f"-{partition}.{self._world.random.getrandbits(128):032x}{suffix}"
-        new = f"{self.path}/{topic[: _MAX_NAME - len(ending)]}{ending}"
+        new = f"{self.path}/{unique_name(topic, int(partition), self._world.random.getrandbits(128), suffix)}"
         self._world.disk.rename(f"{self.path}/{name}", new)
         self.forget((topic, int(partition)))
-        if suffix == DIRECTORY:
+        if suffix == DELETED:
             self.garbage.add(self._world.steady_ms() + delay_ms, new)
 
     def _drop_rows(self, key: Key) -> None:
@@ -240,7 +253,7 @@ class LogDirectory:
         their topic was made again, while it was down. What lost its id with the power stays, but for the `named`: of
         them another directory has the right one. Raises OSError."""
         strays = set()
-        for name in sorted(self._present - {METADATA_LOG}):
+        for name in sorted(self._present - {METADATA_DIRECTORY}):
             topic, _, index = name.rpartition("-")
             key = topic, int(index)
             wanted, told = hosted.get(key), self._topic_id_of(name)
@@ -369,12 +382,6 @@ class LogDirectory:
             why = "partitions are damaged" if self.is_recovered else "not everything was recovered"
             log.warning("%s: %s; the next start recovers all logs of this directory", self.path, why)
         self.logs.clear()
-
-
-def partitions_in(disk: Disk, path: str) -> list[Key]:
-    """The partitions that have files in a directory; not the metadata log. Raises OSError."""
-    found = (_PARTITION.fullmatch(name) for name in disk.list(path) if name != METADATA_LOG)
-    return [(match[1], int(match[2])) for match in found if match is not None]
 
 
 def _start_of(one: Log) -> int | None:

@@ -13,20 +13,17 @@ from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
-from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory, Format, folds_case, open_directories
+from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, Key, key_of_deleted, partitions_in
 from kpybroker.storage.dirs.futures import (
-    FUTURE,
     discard_future,
     finish_replacements,
-    key_of_deleted,
     refuse_lone_copy,
     set_copy_aside,
     set_half_aside,
     topic_id_in,
 )
-from kpybroker.storage.dirs.garbage import DIRECTORY
-from kpybroker.storage.dirs.log_dir import LogDirectory, partitions_in
+from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.slices import SlicedWork
@@ -34,8 +31,6 @@ from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, int]
 
 
 def open_log_dirs(
@@ -60,16 +55,14 @@ def open_log_dirs(
 
 
 class LogDirectories:
-    """Opens, makes and deletes partitions in several directories. `failed`: why directories were not opened, by path.
-
-    on_io_error is told of a disk that failed under a log where there is one directory; on_failure of a directory that
-    is lost where there are others, and on_end where this broker cannot go on by it.
-    """
+    """Opens, creates and deletes partitions in several directories."""
 
     def __init__(
         self, world: World, config: BrokerConfig, directories: Sequence[Directory], failed: Mapping[str, str]
     ) -> None:
-        """Raises ConfigError: a partition is in two directories, or no directory is left."""
+        """`failed`: why directories were not opened, by path.
+
+        Raises ConfigError: a partition is in two directories, or no directory is left."""
         self._world = world
         self.pool = FilePool(config.max_open_files)
         self.sliced_work = SlicedWork(world.disk)
@@ -80,9 +73,9 @@ class LogDirectories:
         """Directories that failed, and why."""
         self.offline_ids: list[bytes] = []
         """Of those that failed since the start."""
-        self.on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
-        self.on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
-        self.on_end: Callable[[str], None] = lambda why: None
+        self._on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
+        self._on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
+        self._on_end: Callable[[str], None] = lambda why: None
         self._online: dict[str, LogDirectory] = {}
         self._place: dict[Key, LogDirectory] = {}
         """Where partitions are; of those that have files, or were opened."""
@@ -103,6 +96,16 @@ class LogDirectories:
             log.error("log directory %s is offline: %s", path, why)
         if not self._online:
             raise ConfigError(f"none of log.dirs can be used: {'; '.join(self.offline.values())}")
+
+    def listen(
+        self,
+        on_io_error: Callable[[str, int, str], None],
+        on_failure: Callable[[LogDirectory, str], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        """Set callbacks: `on_io_error(topic, partition, why)` for a disk that failed under a log of the only directory;
+        `on_failure(directory, why)` for one of several directories; `on_end(why)` when the broker cannot go on."""
+        self._on_io_error, self._on_failure, self._on_end = on_io_error, on_failure, on_end
 
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
         """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
@@ -147,11 +150,11 @@ class LogDirectories:
 
     def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
         try:
-            directory = LogDirectory(self._world, path, config, directory_id, self.pool)
+            on_io_error = partial(self._disk_failed, path)
+            directory = LogDirectory(self._world, path, config, directory_id, self.pool, on_io_error)
         except OSError as error:
             self.offline[path] = f"cannot read {path}: {error.strerror or error}"
             return
-        directory.on_io_error = partial(self._disk_failed, directory)
         self._online[path] = directory
         self._counts[path] = len(keys)
         self._place.update(dict.fromkeys(keys, directory))
@@ -278,7 +281,7 @@ class LogDirectories:
             except OSError as error:
                 why = f"cannot set aside what is not to be in {directory.path}: {error.strerror or error}"
                 if len(self.paths) == 1:
-                    self.on_end(f"{why}: the broker ends")
+                    self._on_end(f"{why}: the broker ends")
                 else:
                     self.fail(directory, why)
         for key, left in self._doubles.items():
@@ -309,7 +312,7 @@ class LogDirectories:
         for directory in self.online:
             for name in directory.deleted:
                 path, key = f"{directory.path}/{name}", key_of_deleted(name)
-                is_kept = bool(self.offline) or f"{name.removesuffix(DIRECTORY)}{FUTURE}" in futures
+                is_kept = bool(self.offline) or f"{name.removesuffix(DELETED)}{FUTURE}" in futures
                 wanted = None if key is None or key in self._place else hosted.get(key)
                 if key is not None and wanted is not None and topic_id_in(self._world.disk, path) == wanted:
                     self._halves[key] = path
@@ -321,12 +324,12 @@ class LogDirectories:
     def recovered(self) -> None:
         """All partitions have been opened."""
         for directory in self.online:
-            directory.is_recovered = True
+            directory.recovered()
 
     def register(self, broker_epoch: int) -> None:
         """What a clean stop writes down."""
         for directory in self.online:
-            directory.broker_epoch = broker_epoch
+            directory.register(broker_epoch)
 
     def collect(self, one: Log) -> None:
         """Take over the files that a log has renamed away."""
@@ -345,10 +348,6 @@ class LogDirectories:
 
     # chores
 
-    async def keep_clean(self, config: Callable[[], BrokerConfig]) -> None:
-        """Compact logs, one at a time, as the settings in force say. Runs until it is cancelled."""
-        await Cleaner(self._world, self, config).run()
-
     async def save_cleaned(self) -> None:
         """Write down how far logs are clean."""
         for directory in self.online:
@@ -366,11 +365,11 @@ class LogDirectories:
 
     # failures
 
-    def _disk_failed(self, directory: LogDirectory, topic: str, index: int, why: str) -> None:
+    def _disk_failed(self, path: str, topic: str, index: int, why: str) -> None:
         if len(self.paths) == 1:
-            self.on_io_error(topic, index, why)
-        else:
-            self.fail(directory, why)
+            self._on_io_error(topic, index, why)
+        elif path in self._online:
+            self.fail(self._online[path], why)
 
     def fail(self, directory: LogDirectory, why: str) -> None:
         """The device under a directory has failed: what is in it is offline until the next start."""
@@ -384,7 +383,7 @@ class LogDirectories:
         for one in directory.logs.values():
             one.files.go_offline(f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}")
         if directory.path == self._metadata_path:
-            self.on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
+            self._on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
         elif not self._online:
-            self.on_end(f"{why}; none of log.dirs is left: the broker ends")
-        self.on_failure(directory, why)
+            self._on_end(f"{why}; none of log.dirs is left: the broker ends")
+        self._on_failure(directory, why)
