@@ -8,12 +8,13 @@ more than a piece, and long requests share what is left.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from kpybroker.errors import MalformedFrame
+from kpybroker.world.loop_turns import LoopTurns
 
 T = TypeVar("T")
 
@@ -41,10 +42,7 @@ class LongWork:
     """Of one broker."""
 
     def __init__(self) -> None:
-        self.turns = 0
-        """Pieces of work that were let go on."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_due = False
+        self._turns = LoopTurns()
         self._places = REQUESTS_MAX
         self._elements = ELEMENTS_MAX
         """Not taken yet by those that have a place."""
@@ -57,6 +55,11 @@ class LongWork:
         """Elements of requests that wait outside of any place."""
         self._held: dict[asyncio.Task[Any] | None, Asked] = {}
         """The places that are taken, by the task of the request."""
+
+    @property
+    def turns(self) -> int:
+        """How often a piece of work had its turn."""
+        return self._turns.taken
 
     def park(self, elements: int) -> bool:
         """Whether so many more may wait; they are counted then, until `unpark`."""
@@ -78,14 +81,8 @@ class LongWork:
         self._on_busy = tell
 
     async def turn(self) -> None:
-        """Let everybody else have a turn."""
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._waiting.append(waiter)
-        if not self._is_due:
-            self._is_due = True
-            loop.call_soon(self._next)
-        await waiter
+        """Wait for the next turn: everything else is served before."""
+        await self._turns.take()
 
     async def through(self, work: Generator[None, None, T]) -> T:
         """Run a generator to its end, each piece in a turn of its own; what it returns."""
@@ -187,14 +184,3 @@ class LongWork:
 
     def _leave_queue(self, waiter: asyncio.Future[None]) -> None:
         self.queued_bytes -= self._queue.pop(waiter).frame_bytes
-
-    def _next(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                self.turns += 1
-                waiter.set_result(None)
-                break
-        self._is_due = bool(self._waiting)
-        if self._is_due:
-            asyncio.get_running_loop().call_soon(self._next)

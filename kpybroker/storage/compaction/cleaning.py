@@ -201,7 +201,7 @@ class Cleaning:
                 async for batch in batches:
                     if not await self._note_batch(batch, transactions):
                         return
-            self._map.latest = max(self._map.latest, following - 1)
+            self._map.counted(following - 1)
 
     async def _position(self, segment: Segment, offset: int) -> int:
         """From where on the batch with an offset is found."""
@@ -227,7 +227,7 @@ class Cleaning:
                         if key is not None and base_offset + delta >= first and not put(key, base_offset + delta):
                             return False
         if batch.last_offset >= first:
-            self._map.latest = max(self._map.latest, batch.last_offset)
+            self._map.counted(batch.last_offset)
         return True
 
     # then, the segments

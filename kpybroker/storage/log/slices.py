@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.world import Disk
+from kpybroker.world.loop_turns import LoopTurns
 
 Result = TypeVar("Result")
 OffLoop = Callable[[], Any]
@@ -55,7 +56,7 @@ def _go_on(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None
         return partial(work.throw, error)
 
 
-class _Places:
+class Places:
     """Works that are at it, and those that wait for a place, in order."""
 
     def __init__(self, count: int) -> None:
@@ -116,11 +117,10 @@ class SlicedWork:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._short = _Places(SHORT_AT_ONCE)
-        self._middling = _Places(MIDDLING_AT_ONCE)
-        self._long = _Places(LONG_AT_ONCE)
-        self._slices: deque[asyncio.Future[None]] = deque()
-        self._called = False
+        self._short = Places(SHORT_AT_ONCE)
+        self._middling = Places(MIDDLING_AT_ONCE)
+        self._long = Places(LONG_AT_ONCE)
+        self._turns = LoopTurns()
 
     async def run(
         self,
@@ -147,7 +147,7 @@ class SlicedWork:
         return result if is_over else await self._all(begin(), deadline)
 
     async def _some(
-        self, work: Work[Result], step: OffLoop | None, places: _Places, slices: int, deadline: float | None
+        self, work: Work[Result], step: OffLoop | None, places: Places, slices: int, deadline: float | None
     ) -> tuple[bool, Any]:
         """The first `slices` of a work: whether it has ended with them, and what it returned."""
         is_over, told = False, step
@@ -188,7 +188,7 @@ class SlicedWork:
     async def _slice(self, work: Work[Any], step: OffLoop | None) -> tuple[bool, Any]:
         """Whether the work is over, and what it returned; or what it has yielded."""
         if step is None or step is nothing_open:
-            await self._turn()
+            await self._turns.take()
             go_on: Callable[[], OffLoop | None] = partial(work.send, None)
         else:
             go_on = await self._off_loop(work, step)
@@ -196,25 +196,6 @@ class SlicedWork:
             return False, go_on()
         except StopIteration as finished:
             return True, finished.value
-
-    async def _turn(self) -> None:
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._slices.append(turn)
-        if not self._called:
-            self._called = True
-            loop.call_soon(self._next)
-        await turn
-
-    def _next(self) -> None:
-        while self._slices:
-            turn = self._slices.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                break
-        self._called = bool(self._slices)
-        if self._called:
-            asyncio.get_running_loop().call_soon(self._next)
 
     async def _off_loop(self, work: Work[Any], step: OffLoop) -> Callable[[], OffLoop | None]:
         outcome: list[Callable[[], OffLoop | None]] = []
