@@ -30,7 +30,7 @@ from kpybroker.storage.log.admission import (
 )
 from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.storage.log.reading import aborted_within
-from kpybroker.storage.log.recovery import Loaded, Origin, empty, load
+from kpybroker.storage.log.recovery import Loaded, Origin, open_files
 from kpybroker.storage.log.retention import expired
 from kpybroker.storage.log.slices import Work, at_once
 from kpybroker.storage.log.syncing import GroupSync
@@ -113,34 +113,12 @@ class Log:
         """Load, and recover unless `clean`; below `synced_end` nothing is cut off. Raises Damage.
 
         A missing directory is created: at once, or with the first batch if `lazy`."""
-        now_ms, expiration_ms = world.wall_ms(), producer_expiration_ms
-        origin = Origin(clean, recovery_point, log_start, now_ms, expiration_ms, cleaned_end, synced_end)
-        if pool is None:
-            pool = FilePool(64)
-        try:
-            exists = world.disk.exists(directory)
-            if exists:
-                of = load(world.disk, pool, directory, settings, origin)
-            else:
-                if not lazy:
-                    world.disk.mkdir(directory)
-                of = empty(world.disk, pool, directory, log_start, now_ms)
-        except OSError as error:
-            raise Damage(f"{directory}: {error}") from error
-        files = LogFiles(
-            world,
-            pool,
-            directory,
-            (topic, partition),
-            topic_id,
-            of.segments,
-            of.epochs,
-            end=of.end,
-            snapshot_end=of.producers.snapshot_offset,
-            made=exists or not lazy,
+        origin = Origin(
+            clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms, cleaned_end, synced_end
         )
-        if not clean:
-            files.recovered(min(recovery_point, of.end))
+        pool = FilePool(64) if pool is None else pool
+        key = topic, partition
+        files, of = open_files(world, pool, directory, key, topic_id, settings, origin, lazy=lazy)
         opened = cls(files, of, settings, producer_expiration_ms)
         of.segments.active.jitter_roll(opened._jitter_ms())
         return opened

@@ -24,11 +24,12 @@ from kpybroker.storage.files.segment import (
     file_name,
 )
 from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.storage.log.swapping import CLEANED, DELETED, finish_swaps
 from kpybroker.storage.producers.loading import load_producers
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
-from kpybroker.world import Disk
+from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,48 @@ class Origin:
     cleaned_end: int = 0
     synced_end: int = 0
     """What is below was on the disk: what cannot be read there is damage, and never the tail of a crash."""
+
+
+def open_files(
+    world: World,
+    pool: FilePool,
+    directory: str,
+    key: tuple[str, int],
+    topic_id: bytes | None,
+    settings: LogSettings,
+    origin: Origin,
+    *,
+    lazy: bool,
+) -> tuple[LogFiles, Loaded]:
+    """The files of a log and what was read from them. Raises Damage.
+
+    A missing directory is created now, or with the first batch if `lazy`.
+    """
+    try:
+        exists = world.disk.exists(directory)
+        if exists:
+            found = load(world.disk, pool, directory, settings, origin)
+        else:
+            if not lazy:
+                world.disk.mkdir(directory)
+            found = empty(world.disk, pool, directory, origin.log_start, origin.now_ms)
+    except OSError as error:
+        raise Damage(f"{directory}: {error}") from error
+    files = LogFiles(
+        world,
+        pool,
+        directory,
+        key,
+        topic_id,
+        found.segments,
+        found.epochs,
+        end=found.end,
+        snapshot_end=found.producers.snapshot_offset,
+        made=exists or not lazy,
+    )
+    if not origin.clean:
+        files.recovered(min(origin.recovery_point, found.end))
+    return files, found
 
 
 def empty(disk: Disk, pool: FilePool, directory: str, start: int, now_ms: int) -> Loaded:
