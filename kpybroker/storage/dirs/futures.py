@@ -1,9 +1,9 @@
-"""Future replicas: a log that is copied into another directory of its broker, and then takes the place of the first.
+"""Future replicas: copies of logs in another directory of the broker, which take the place of the current ones.
 
-The copy is in `<topic>-<partition>.<hex>-future` (KIP-113). When it has all, and on disk, the current directory is
-renamed to `<topic>-<partition>.<hex>-delete` and the copy to `<topic>-<partition>`, each made durable before the next.
-The two share their number: a start that finds one of each, and no current one, ends what a crash or an error has
-interrupted. So nothing deletes the first before the second has its name on disk.
+The copy is in `<topic>-<partition>.<hex>-future` (KIP-113). Once it is complete and on disk, the current directory is
+renamed to `<topic>-<partition>.<hex>-delete` and the copy to `<topic>-<partition>`; each rename is durable before the
+next. Both have the same number: a start that finds one of each, and no current directory, completes the interrupted
+replacement. So the old directory is deleted only after the new one has its name on disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def topic_id_in(disk: Disk, log_path: str) -> bytes | None:
-    """None where nothing tells."""
+    """The topic id of a log directory; None if it cannot be read."""
     try:
         return read_topic_id(disk, log_path)
     except (Damage, OSError):
@@ -32,7 +32,7 @@ def topic_id_in(disk: Disk, log_path: str) -> bytes | None:
 
 
 def _has_records(disk: Disk, path: str, topic_id: bytes) -> bool:
-    """Whether a log in a directory has records of this topic, or had some and begins above 0. Raises OSError."""
+    """Whether a log has records of this topic, or had some and begins above 0. Raises OSError."""
     if not disk.exists(path) or topic_id_in(disk, path) not in (topic_id, None):
         return False
     logs = (name for name in disk.list(path) if name.endswith(LOG))
@@ -40,9 +40,9 @@ def _has_records(disk: Disk, path: str, topic_id: bytes) -> bool:
 
 
 def finish_replacements(disk: Disk, names: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """End what was interrupted between the two renames. `names`: what each directory has, by path.
+    """Complete replacements that were interrupted between the two renames. `names`: the entries of each directory.
 
-    Returns why directories have failed at it, by path: there the future replica is not, or not for sure, in its place.
+    Returns the errors by path: in those directories the future replica may not be in its place.
     """
     everywhere = set().union(*names.values())
     failed: dict[str, str] = {}
@@ -63,7 +63,7 @@ def finish_replacements(disk: Disk, names: Mapping[str, Collection[str]]) -> dic
 
 
 def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSettings) -> Log:
-    """The future replica of a log in another directory, from before or new. Raises Damage, KAFKA_STORAGE_ERROR."""
+    """The future replica of a log in another directory: an earlier one, or new. Raises Damage, KAFKA_STORAGE_ERROR."""
     key = of.topic, of.partition
     topic_id = of.files.topic_id
     assert topic_id is not None, "a hosted log has a topic id"
@@ -87,7 +87,7 @@ def open_future(world: World, directory: LogDirectory, of: Log, settings: LogSet
 
 
 def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: int, *, is_kept: bool = False) -> None:
-    """Give a future replica up: its directory is renamed now, and unlinked later or kept. Raises OSError."""
+    """Drop a future replica: its directory is renamed now, and unlinked later or kept. Raises OSError."""
     name = directory.futures[key]
     opened = directory.logs.pop(key, None)
     if opened is not None:
@@ -104,9 +104,9 @@ def discard_future(world: World, directory: LogDirectory, key: Key, delay_ms: in
 
 
 def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: Key, topic_id: bytes) -> None:
-    """A log would be made anew in a directory that is in use, and its future replica be cut to nothing.
+    """Before a log is created in a directory in use, where its future replica would be truncated to nothing.
 
-    Raises Damage where that one has records: a person says whether to take it.
+    Raises Damage if that replica has records: an operator decides whether to keep it.
     """
     path = f"{directory.path}/{directory.futures[key]}"
     try:
@@ -122,7 +122,7 @@ def refuse_lone_copy(disk: Disk, directory: LogDirectory, key: Key, topic_id: by
 
 
 def set_copy_aside(world: World, directory: LogDirectory, key: Key, topic_id: bytes) -> None:
-    """A log is made anew, and its future replica is of no use: with records it is kept (`-stray`). Raises Damage."""
+    """Drop the future replica of a log that is created; one with records is kept as `-stray`. Raises Damage."""
     path = f"{directory.path}/{directory.futures[key]}"
     try:
         is_kept = _has_records(world.disk, path, topic_id)
@@ -134,7 +134,7 @@ def set_copy_aside(world: World, directory: LogDirectory, key: Key, topic_id: by
 
 
 def set_half_aside(disk: Disk, path: str) -> None:
-    """What a replica was before it moved, and it is nowhere now: it is kept (`-stray`). Raises Damage."""
+    """Keep the old files of a replica that moved and was lost, as `-stray`. Raises Damage."""
     log.error("%s is a replica that had moved, and it is not where it moved to; it becomes a -stray", path)
     try:
         disk.rename(path, path.removesuffix(DELETED) + STRAY)
@@ -143,9 +143,9 @@ def set_half_aside(disk: Disk, path: str) -> None:
 
 
 def replace(world: World, current: Log, future: Log, source: LogDirectory, target: LogDirectory) -> None:
-    """The future replica takes the place of the current one, and of its files; `current` goes on with them.
+    """Replace the current replica by the future one: `current` goes on with the files of `future`.
 
-    Both have the same records. Waits for the disk. Raises Damage; the directory that has failed is offline then.
+    Both have the same records. Waits for the disk. Raises Damage; the directory that failed is offline then.
     """
     disk, key = world.disk, (current.topic, current.partition)
     assert (current.end, current.written_end) == (future.end, future.written_end), "nothing is missing"
@@ -181,5 +181,5 @@ def replace(world: World, current: Log, future: Log, source: LogDirectory, targe
             disk.sync_directory_blocking(target.path)
     except OSError as error:
         raise current.fail(error) from error
-    if old.made:  # and not before: without it a start would not know what the copy is
+    if old.made:  # not earlier: a start needs it to recognise the copy
         source.garbage.add(world.steady_ms() + current.settings.file_delete_delay_ms, deleted)

@@ -1,4 +1,4 @@
-"""What was renamed away is unlinked when its time has come: one waiter for all of a directory, off the loop."""
+"""Unlinks renamed files when they are due, off the loop: one task for each log directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Garbage:
-    """Files and `-delete` directories, each with the steady time in milliseconds at which it goes."""
+    """Files and `-delete` directories, each with the steady time in milliseconds at which it is unlinked."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -33,14 +33,14 @@ class Garbage:
             self._sooner.set()
 
     def take(self, now_ms: int | None = None) -> list[str]:
-        """What is due (all, without a time), earliest first: the caller unlinks it."""
+        """The paths that are due (all, without a time), earliest first; the caller unlinks them."""
         due = []
         while self._waiting and (now_ms is None or self._waiting[0][0] <= now_ms):
             due.append(heappop(self._waiting)[1])
         return due
 
     async def unlink_when_due(self) -> None:
-        """Runs until it is cancelled. What cannot be unlinked is logged, and left to the next start."""
+        """Runs until cancelled. A path that cannot be unlinked is logged and left to the next start."""
         while True:
             self._sooner.clear()
             now_ms = self._world.steady_ms()
@@ -55,7 +55,7 @@ class Garbage:
 
 
 def unlink(disk: Disk, paths: Iterable[str]) -> None:
-    """Unlink files, and `-delete` directories with all that is in them; may wait for the disk."""
+    """Unlink files, and `-delete` directories with their contents; may wait for the disk."""
     for path in paths:
         try:
             if path.endswith(DELETED):

@@ -1,7 +1,7 @@
-"""The log directories of a broker (`log.dirs`, KIP-112): each opened, recovered, checkpointed and lost by itself.
+"""The log directories of a broker (`log.dirs`, KIP-112): each is opened, recovered, checkpointed and lost on its own.
 
-A partition is opened where it is found; a new one where the metadata says, else where there are the fewest. The same
-partition in two directories is refused: nobody knows which one is whole.
+A partition is opened in the directory that has it; a new one is created where the metadata places it, else in the
+directory with the fewest. The same partition in two directories is refused: nothing tells which one is complete.
 """
 
 from __future__ import annotations
@@ -66,28 +66,28 @@ class LogDirectories:
         self._world = world
         self.pool = FilePool(config.max_open_files)
         self.sliced_work = SlicedWork(world.disk)
-        """What is opened or looked through, for requests about any of the logs."""
+        """Opens batches and searches by time, for requests about any of the logs."""
         self._metadata_path = config.metadata_log_dir
         self.paths = config.log_dirs
         self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
         """Directories that failed, and why."""
         self.offline_ids: list[bytes] = []
-        """Of those that failed since the start."""
+        """Ids of the directories that failed since the start."""
         self._on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
         self._on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
         self._on_end: Callable[[str], None] = lambda why: None
         self._online: dict[str, LogDirectory] = {}
         self._place: dict[Key, LogDirectory] = {}
-        """Where partitions are; of those that have files, or were opened."""
+        """The directories of partitions that have files or were opened."""
         self._doubles: dict[Key, dict[str, bytes | None]] = {}
-        """What is in several directories, and under which topic ids: the topic was made again while one was out of
-        reach, or a loss of power took its deletion back. The metadata will say which one is meant."""
+        """Partitions in several directories, and their topic ids by path: the topic was created again while a directory
+        was offline, or a loss of power undid its deletion. The metadata decides which one is right."""
         self._counts: dict[str, int] = {}
         self._folds_case = any(folds_case(world, directory.path) for directory in directories)
         self._halves: dict[Key, str] = {}
-        """`-delete` directories of partitions that are to be here and are nowhere else."""
+        """`-delete` directories of partitions that the metadata places here and no directory has."""
         self.preferred: dict[Key, str] = {}
-        """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
+        """The chosen paths of partitions that do not exist yet (AlterReplicaLogDirs)."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
         found = self._look(tuple(path for path in self.paths if path in ids))
         for path, keys in found.items():
@@ -108,7 +108,7 @@ class LogDirectories:
         self._on_io_error, self._on_failure, self._on_end = on_io_error, on_failure, on_end
 
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
-        """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
+        """The partitions in each directory. Raises ConfigError, before any change, if one is in two of them."""
         self._finish_replacements(paths)
         found: dict[str, list[Key]] = {}
         places: dict[Key, list[str]] = {}
@@ -133,7 +133,7 @@ class LogDirectories:
         return found
 
     def _finish_replacements(self, paths: tuple[str, ...]) -> None:
-        """Where that fails the directory is offline. Raises ConfigError where it has the metadata log, too."""
+        """A directory where that fails goes offline. Raises ConfigError if it has the metadata log, too."""
         names: dict[str, list[str]] = {}
         for path in paths:
             try:
@@ -161,36 +161,36 @@ class LogDirectories:
 
     @property
     def online(self) -> list[LogDirectory]:
-        """Those that are in use, in the order of log.dirs."""
+        """The directories in use, in the order of log.dirs."""
         return list(self._online.values())
 
     @property
     def clean(self) -> bool:
-        """All were left by a clean stop."""
+        """The last stop of every directory was clean."""
         return all(directory.clean for directory in self.online)
 
     @property
     def previous_epoch(self) -> int:
-        """The broker epoch at the last clean stop, -1 where directories differ, or one of them is offline."""
+        """The broker epoch at the last clean stop; -1 if directories differ, or one of them is offline."""
         epochs = {directory.previous_epoch for directory in self.online}
         return epochs.pop() if len(epochs) == 1 and not self.offline else -1
 
     @property
     def logs(self) -> dict[Key, Log]:
-        """All that are open, but for those on their way between directories: these are not cleaned."""
+        """All open logs, except those that move between directories: these are not cleaned."""
         moving = {key for directory in self.online for key in directory.futures}
         return {key: one for each in self.online for key, one in each.logs.items() if key not in moving}
 
     def of(self, one: Log) -> LogDirectory | None:
-        """The directory of a log; None once that is offline."""
+        """The directory of a log; None once the directory is offline."""
         return self._online.get(one.directory.rpartition("/")[0])
 
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
-        """The partition's log, as of `LogDirectory.open_log`. `assigned`: the directory that the metadata says.
+        """The partition's log, as `LogDirectory.open_log`. `assigned`: the id of its directory in the metadata.
 
-        Raises Damage, KAFKA_STORAGE_ERROR where descriptors are short.
+        Raises Damage; KAFKA_STORAGE_ERROR if descriptors are short.
         """
         key = topic, partition
         directory = self._place.get(key)
@@ -202,7 +202,7 @@ class LogDirectories:
         return directory.open_log(topic, topic_id, partition, settings)
 
     def _check_case(self, topic: str, partition: int) -> None:
-        """Raises Damage where the directory would be that of another topic's partition."""
+        """Raises Damage if the directory would be that of another topic's partition."""
         for other, index in self._place:
             if index == partition and other != topic and other.lower() == topic.lower():
                 raise Damage(
@@ -211,11 +211,11 @@ class LogDirectories:
                 )
 
     def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
-        """Its log would be made anew, though the metadata names a directory: one that is not there any more."""
+        """The metadata names a directory that does not exist any more, so that a new log would be created."""
         return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
 
     def _for_new(self, key: Key, topic_id: bytes, assigned: bytes) -> LogDirectory:
-        """Where a log is to be made. Raises Damage where that would hide records that another directory has."""
+        """The directory for a new log. Raises Damage if the new log would hide records that another directory has."""
         named = next((each for each in self.online if each.id == assigned), None)
         wished = self._online.get(self.preferred.pop(key, ""))
         copies = [each for each in self.online if key in each.futures]
@@ -236,7 +236,7 @@ class LogDirectories:
         return chosen
 
     def delete_log(self, deleted: Log) -> None:
-        """Forget a partition, as of `LogDirectory.delete_log`."""
+        """Delete a partition, as `LogDirectory.delete_log`."""
         key = deleted.topic, deleted.partition
         directory = self._place.pop(key, None)
         if directory is not None and directory.path in self._online:
@@ -244,10 +244,9 @@ class LogDirectories:
             directory.delete_log(deleted)
 
     def forget_unopened(self, topic: str, partition: int) -> None:
-        """A partition that could not be opened is not to be here any more.
+        """A partition that could not be opened was reassigned or deleted.
 
-        Where it has files it keeps its place: the next start sets them aside, as of `keep_only`, and until then they
-        are in doubt, so that no stop is clean.
+        If it has files it keeps its place: the next start sets them aside (`keep_only`), and no stop before is clean.
         """
         key = topic, partition
         directory = self._place.get(key)
@@ -257,7 +256,7 @@ class LogDirectories:
             directory.damaged.pop(key, None)
 
     def by_path(self, path: str) -> LogDirectory | None:
-        """The directory, where it is in use."""
+        """The directory, if it is in use."""
         return self._online.get(path)
 
     def future_of(self, key: Key) -> LogDirectory | None:
@@ -265,7 +264,7 @@ class LogDirectories:
         return next((directory for directory in self.online if key in directory.futures), None)
 
     def moved(self, key: Key, target: LogDirectory) -> None:
-        """A partition is in another directory, which may have failed just then."""
+        """A partition has moved to another directory, which may have failed in that moment."""
         source = self._place.pop(key)
         self._counts[source.path] -= 1
         self._counts[target.path] += 1
@@ -273,7 +272,7 @@ class LogDirectories:
             self._place[key] = target
 
     def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
-        """As of `LogDirectory.keep_only`; future replicas of what is not here go, too, and what was deleted before."""
+        """As `LogDirectory.keep_only`; also deletes future replicas of other partitions, and earlier `-delete`s."""
         named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
         for directory in self.online:
             try:
@@ -303,10 +302,10 @@ class LogDirectories:
             discard_future(self._world, directory, key, 0)
 
     def _unlink_deleted(self, hosted: Mapping[Key, bytes]) -> None:
-        """Of what the last process has renamed away, unlink what is not half of a move that was interrupted.
+        """Unlink the `-delete` directories of the last process, except halves of interrupted moves.
 
-        Kept is what has a future replica of the same number, and what may have one, or be one, in a directory that is
-        out of reach; what is of a topic that is to be here and is nowhere else.
+        Kept: a directory whose future replica has the same number, or may have one in an offline directory; and that
+        of a partition which the metadata places here and no directory has.
         """
         futures = {name for directory in self.online for name in directory.futures.values()}
         for directory in self.online:
@@ -327,18 +326,18 @@ class LogDirectories:
             directory.recovered()
 
     def register(self, broker_epoch: int) -> None:
-        """What a clean stop writes down."""
+        """The broker epoch that a clean stop saves."""
         for directory in self.online:
             directory.register(broker_epoch)
 
     def collect(self, one: Log) -> None:
-        """Take over the files that a log has renamed away."""
+        """Take over the files that a log has renamed."""
         directory = self.of(one)
         if directory is not None:
             directory.collect(one)
 
     async def start_written(self, one: Log) -> None:
-        """Return when a start that has just moved is in its file. Raises KafkaError."""
+        """Return when a start offset that has just moved is in its file. Raises KafkaError."""
         directory = self.of(one)
         if directory is not None:
             try:
@@ -349,18 +348,18 @@ class LogDirectories:
     # chores
 
     async def save_cleaned(self) -> None:
-        """Write down how far logs are clean."""
+        """Write the cleaner offsets."""
         for directory in self.online:
             await directory.save_cleaned()
 
     async def checkpoint(self) -> None:
-        """As of `LogDirectory.checkpoint`, one after the other."""
+        """`LogDirectory.checkpoint`, one directory after the other."""
         for directory in self.online:
             if directory.path in self._online:
                 await directory.checkpoint()
 
     async def close(self) -> None:
-        """As of `LogDirectory.close`, of all directories at once."""
+        """`LogDirectory.close`, all directories at once."""
         await asyncio.gather(*(directory.close() for directory in self.online))
 
     # failures
@@ -372,7 +371,7 @@ class LogDirectories:
             self.fail(self._online[path], why)
 
     def fail(self, directory: LogDirectory, why: str) -> None:
-        """The device under a directory has failed: what is in it is offline until the next start."""
+        """The device of a directory has failed: its logs are offline until the next start."""
         if self._online.pop(directory.path, None) is None:
             return
         self.offline[directory.path] = why
