@@ -1,4 +1,4 @@
-"""One cleaning of one log: note the newest offset of each dirty key, then write the segments anew without the rest.
+"""One cleaning of one log: note the newest offset of each dirty key, then rewrite the segments without the rest.
 
 What stays is Kafka's choice (`Cleaner`, KIP-98, KIP-354, KIP-534):
 
@@ -27,7 +27,14 @@ from kpybroker.storage.compaction.candidates import Dirty, groups
 from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
 from kpybroker.storage.compaction.cleaned_transactions import CleanedTransactions
 from kpybroker.storage.compaction.offset_map import OffsetMap
-from kpybroker.storage.compaction.plain_records import LARGE_BYTES, PACKED_BYTES, STEP, PlainRecords, Turns, unpacked
+from kpybroker.storage.compaction.plain_records import (
+    LARGE_BYTES,
+    PACKED_BYTES,
+    STEP,
+    CleaningTurns,
+    PlainRecords,
+    unpacked,
+)
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.storage.log.log import Log
@@ -40,11 +47,11 @@ _BATCH = 4
 """Records that take as long as a batch does, however few it has."""
 _PAUSE_S = 0.01
 _PAUSED_AT_ONCE_S = 1.0
-"""Another log.cleaner.io.max.bytes.per.second holds after this time at the latest."""
+"""A change of log.cleaner.io.max.bytes.per.second takes effect after this time at the latest."""
 
 
 class Abandoned(Exception):
-    """The log was cut, lost a segment or went offline while it was cleaned: what was read is not what is there."""
+    """The log was cut, lost a segment or went offline during the cleaning, so that its files have other batches now."""
 
 
 class Limits(NamedTuple):
@@ -53,11 +60,11 @@ class Limits(NamedTuple):
     map_bytes: int
     read_bytes: int
     bytes_per_second: Callable[[], float]
-    """As it is now: it may be raised while a log is cleaned."""
+    """The current setting: it may change while a log is cleaned."""
 
 
 class Cleaning:
-    """Once over a log. Raises, from `run`: OSError, Damage, Abandoned; the log is then as it was, or goes offline."""
+    """One pass over a log. `run` raises OSError, Damage, Abandoned; the log is then unchanged, or goes offline."""
 
     def __init__(self, dirty: Dirty, limits: Limits, now_ms: int) -> None:
         self._log: Log = dirty.log
@@ -68,13 +75,13 @@ class Cleaning:
         self._map = OffsetMap(limits.map_bytes)
         self._segments = [dirty.log.segments[number] for number in range(dirty.segments)]
         self._generation = dirty.log.files.generation
-        self._turns = Turns(dirty.log, self._check)
+        self._turns = CleaningTurns(dirty.log, self._check)
         self._debt_bytes = 0.0
         self.read_bytes = 0
         self.written_bytes = 0
 
     async def run(self) -> int:
-        """Clean; returns the offset up to which the log is clean now. `Log.cleaned_end` is moved."""
+        """Clean, and move `Log.cleaned_end`; returns the offset up to which the log is clean now."""
         try:
             end = await self._clean()
         except (OSError, Damage, KafkaError, Abandoned):
@@ -271,7 +278,7 @@ class Cleaning:
     async def _cleaned(
         self, batch: Batch, transactions: CleanedTransactions, target: CleanedSegment, *, is_last: bool
     ) -> bytes | None:
-        """What stays of a batch: all of it, a part, its header, or nothing."""
+        """The part of a batch that stays: all of it, some records, its header, or nothing (None)."""
         horizon_ms = delete_horizon_ms(batch)
         is_past = horizon_ms is not None and horizon_ms <= self._now_ms
         gets_horizon = False

@@ -1,4 +1,4 @@
-"""Cleaned segments take the place of the old ones by renaming files, so that a crash leaves the old or the new.
+"""The renames that put cleaned segments in the place of old ones; a crash leaves the old ones or the new ones.
 
 Kafka's protocol. What is written is named `.cleaned`; complete and synced, it is renamed to `.swap`; the old files are
 renamed to `.deleted`; `.swap` loses its ending. A start that finds `.cleaned` deletes it; one that finds `.swap` ends
@@ -43,14 +43,14 @@ def _rename(disk: Disk, old: str, new: str) -> None:
 
 
 def discard(disk: Disk, path: str) -> None:
-    """Delete what a cleaning that was given up has written. Raises OSError."""
+    """Delete the files of an abandoned cleaning. Raises OSError."""
     for suffix in FILE_SUFFIXES:
         if disk.exists(path + suffix + CLEANED):
             disk.unlink(path + suffix + CLEANED)
 
 
 def finish_swaps(disk: Disk, directory: str) -> None:
-    """At a start: delete what was not complete, end the swaps that had begun. Raises OSError."""
+    """At a start: delete incomplete files, and complete the swaps that had begun. Raises OSError."""
     names = disk.list(directory)
     unfinished = [base for name in names if (base := _base_of(name, LOG + CLEANED)) is not None]
     first_unfinished = min(unfinished, default=1 << 63)
@@ -76,7 +76,7 @@ def _base_of(name: str, ending: str) -> int | None:
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """Behind the last whole batch of a file; its base offset when it is empty."""
+    """The offset behind the last whole batch of a file; its base offset if it is empty."""
     handle = disk.open(path)
     try:
         size, position, end = disk.size(handle), 0, base_offset
@@ -96,7 +96,7 @@ def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
 
 
 def _delete_between(disk: Disk, directory: str, base_offset: int, end: int) -> None:
-    """The old segments; where a `.log` is gone, what else has its name belongs to the new one."""
+    """Delete the old segments. If a `.log` is gone, the other files of its name belong to the new segment."""
     present = set(disk.list(directory))
     logs = sorted(base for name in present if (base := _base_of(name, LOG)) is not None and base_offset <= base < end)
     for base in logs:

@@ -68,7 +68,7 @@ def load_producers(
 
 
 def _recall(producers: ProducerStates, segments: Segments) -> None:
-    """Know again the batches just before a snapshot, of which it keeps only each producer's newest.
+    """Recall the batches just before a snapshot, which keeps only each producer's newest batch.
 
     A client that was cut off by a stop sends all that it had in flight again, up to five batches.
     """
@@ -113,7 +113,7 @@ def _replay(producers: ProducerStates, segments: Segments, end: int, believed: i
 
 
 def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
-    """End the transactions that the snapshot shows as open and of which nothing is left, their marker neither.
+    """End transactions that are open in the snapshot, but whose records and marker are gone.
 
     Cleaning took them: it takes nothing of one that is open.
     """
