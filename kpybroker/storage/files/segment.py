@@ -299,7 +299,10 @@ class Segment:
                 raise
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append all queued bytes to the file, which is open. Raises OSError."""
+        """Append all queued bytes to the file. Raises OSError, SegmentGone; a file that cannot be opened stays closed."""
+        self.used = True
+        if self._handle < 0:
+            self.handle()
         self._disk.pwritev(self._handle, buffers, self.written_bytes)
         self.written_bytes = self.size_bytes
 

@@ -349,10 +349,13 @@ class Log:
         if queued_bytes > WRITTEN_AT_ONCE_BYTES and not wait and not files.device.is_full:
             self._flush_behind(wait=False)
             return
-        self._open(segment)
         if len(queue) > 1 and queued_bytes <= _JOINED_BYTES:
             queue = [b"".join(queue)]
-        files.write(segment, queue, self.end)
+        try:
+            files.write(segment, queue, self.end)
+        except KafkaError:
+            self._queue[:] = [b"".join(queue)]  # the views are of buffers that are used again
+            raise
         self._queue.clear()
 
     def _open(self, segment: Segment) -> None:

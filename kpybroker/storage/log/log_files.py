@@ -182,14 +182,17 @@ class LogFiles:
     def write(self, segment: Segment, buffers: Sequence[Buffer], end: int) -> None:
         """Write the queued bytes of the active segment in one call: everything below `end` is written then.
 
-        Raises Damage: the log is offline. The segment's file is open.
+        Raises Damage: the log is offline. KafkaError: nothing was written, for lack of descriptors.
         """
+        is_first = not segment.written_bytes
         try:
-            if not segment.written_bytes:
-                self.names_changed = True
             segment.write(buffers)
         except OSError as error:
+            if not segment.is_open:
+                raise self.unchanged(error) from error
             raise self.fail_write(segment, error) from error
+        if is_first:
+            self.names_changed = True
         self.written_end = end
         self.changed = True
 
