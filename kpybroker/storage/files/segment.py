@@ -299,7 +299,7 @@ class Segment:
                 raise
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append all queued bytes to the file. Raises OSError, SegmentGone; a file that cannot be opened stays closed."""
+        """Append all queued bytes to the file. Raises OSError, SegmentGone; a file that fails to open stays closed."""
         self.used = True
         if self._handle < 0:
             self.handle()
