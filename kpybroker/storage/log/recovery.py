@@ -1,7 +1,7 @@
-"""Which bytes of a directory are a log: loading after a clean stop, and recovery after any other.
+"""Loads a log after a clean stop, and recovers it after any other.
 
-After a clean stop the files are believed. Otherwise every batch of the segments from the recovery point on is checked,
-the first one that is not whole and sound ends the log, and indexes, leader epochs and producer state are made anew.
+After a clean stop the files are trusted. Otherwise every batch from the recovery point's segment on is checked; the
+first batch that is incomplete or damaged ends the log, and indexes, leader epochs and producer state are rebuilt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LEFTOVERS = (DELETED, CLEANED, ".tmp")
 
 @dataclass(slots=True)
 class Loaded:
-    """What a directory holds."""
+    """The contents of a log's directory."""
 
     segments: Segments
     epochs: LeaderEpochs
@@ -48,12 +48,12 @@ class Loaded:
     start: int
     end: int
     cleaned_end: int = 0
-    """Compaction has cleaned what is below."""
+    """Compaction has cleaned everything below."""
 
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """What is known of a log before its files are read."""
+    """What is known about a log before its files are read."""
 
     clean: bool
     recovery_point: int
@@ -62,7 +62,7 @@ class Origin:
     producer_expiration_ms: int
     cleaned_end: int = 0
     synced_end: int = 0
-    """What is below was on the disk: what cannot be read there is damage, and never the tail of a crash."""
+    """Everything below was on disk: unreadable bytes there are damage, not the tail of a crash."""
 
 
 def open_files(
@@ -108,7 +108,7 @@ def open_files(
 
 
 def empty(disk: Disk, pool: FilePool, directory: str, start: int, now_ms: int) -> Loaded:
-    """What a new directory holds."""
+    """The contents of a new directory."""
     segments = Segments([Segment(disk, pool, directory, start, created_ms=now_ms)])
     return Loaded(segments, LeaderEpochs(disk, directory), ProducerStates(), start, start)
 
@@ -135,9 +135,9 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     epochs_known = _load_epochs(epochs, names)
     _refuse_emptied(segments, settings, origin)
     if origin.clean:
-        end = believed = _believe(segments, names, settings, epochs)
+        end = trusted = _trust(segments, names, settings, epochs)
     else:
-        believed = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
+        trusted = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
         end = _recover(disk, segments, frozenset(names), settings, epochs, origin)
     if bases:
         _refuse_lost_end(segments.active, end, origin)
@@ -146,18 +146,18 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
         for segment in segments.replace_all(Segment(disk, pool, directory, start, created_ms=now_ms)):
             _delete_segment(disk, segment)
-        end = believed = start
+        end = trusted = start
     if not epochs_known and end > start:
-        epochs.cut_end(0, save=False)  # what was seen in the last segments says nothing of those before
+        epochs.cut_end(0, save=False)  # the last segments do not show the epochs of those before
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)
-    producers = load_producers(disk, directory, segments, end, now_ms, origin.producer_expiration_ms, believed)
+    producers = load_producers(disk, directory, segments, end, now_ms, origin.producer_expiration_ms, trusted)
     return Loaded(segments, epochs, producers, start, end, min(origin.cleaned_end, end))
 
 
 def _without_leftovers(disk: Disk, directory: str) -> list[str]:
-    """Names in the directory; ends or deletes what an interrupted cleaning, deletion or replacement left."""
+    """The names in the directory; first completes or deletes what an interrupted cleaning or deletion left."""
     finish_swaps(disk, directory)
     kept = []
     for name in disk.list(directory):
@@ -169,7 +169,7 @@ def _without_leftovers(disk: Disk, directory: str) -> list[str]:
 
 
 def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
-    """False where the file is missing or damaged: every batch carries its epoch too."""
+    """Load the epochs; False if the file is missing or damaged: every batch has its epoch, too."""
     if "leader-epoch-checkpoint" not in names:
         return False
     try:
@@ -190,13 +190,13 @@ def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
     epochs.save()
 
 
-def _believe(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
-    """Load after a clean stop; a segment without its index is read through. Returns the end offset."""
+def _trust(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
+    """Load after a clean stop; a segment without an index is scanned. Returns the end offset."""
     present = frozenset(names)
     end = segments.first.base_offset
     for segment in segments:
         if segment.size_bytes and _lacks_index(segment, present):
-            end = _index_anew(segment, settings, epochs)
+            end = _rebuild_index(segment, settings, epochs)
         elif segment is segments.active:
             end = _end_of(segment)
     return end
@@ -206,7 +206,7 @@ def _lacks_index(segment: Segment, present: frozenset[str]) -> bool:
     return not present.issuperset(file_name(segment.base_offset, suffix) for suffix in (INDEX, TIME_INDEX))
 
 
-def _index_anew(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
+def _rebuild_index(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
     log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
     end, _ = scan(segment, settings, epochs, segment.base_offset, _ALL)
     segment.seal()
@@ -243,7 +243,7 @@ def _recover(
     first = segments.first_in_doubt(origin.recovery_point)
     for number in range(first):
         if segments[number].size_bytes and _lacks_index(segments[number], present):
-            _index_anew(segments[number], settings, epochs)
+            _rebuild_index(segments[number], settings, epochs)
     end = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
@@ -272,13 +272,13 @@ def _recover(
 
 
 def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -> None:
-    """Only cleaning leaves a segment without batches before another, and a crash where nothing was on the disk."""
+    """Refuse an empty segment before another: only cleaning leaves one, or a crash above the synced end."""
     if settings.compacted:
         return
     for number in range(len(segments) - 1):
         segment = segments[number]
-        is_believed = origin.clean or segment.base_offset < origin.synced_end
-        if is_believed and not segment.size_bytes and segment.base_offset >= origin.cleaned_end:
+        is_trusted = origin.clean or segment.base_offset < origin.synced_end
+        if is_trusted and not segment.size_bytes and segment.base_offset >= origin.cleaned_end:
             following = segments[number + 1].base_offset
             raise Damage(
                 f"{segment.path}{LOG}: empty, where the batches from offset {segment.base_offset} to {following} "
@@ -297,10 +297,10 @@ def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
 def scan(
     segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int, synced_end: int = 0
 ) -> tuple[int, str]:
-    """Check every batch and make the indexes anew; what follows the last sound batch is cut off.
+    """Check every batch and rebuild the indexes; bytes behind the last sound batch are cut off.
 
-    Returns the end offset, and why the segment was cut ("" where it was not). Raises OSError; Damage, and nothing is
-    cut off, where that would be below `synced_end`: no crash has left it so.
+    Returns the end offset, and why the segment was cut ("" if it was not). Raises OSError; Damage, without a cut, if
+    that would be below `synced_end`: no crash leaves it so.
     """
     file_bytes = segment.size_bytes
     segment.begin_scan()
@@ -339,7 +339,7 @@ def scan(
 
 
 def _unsound(batch: Batch, segment: Segment, end: int) -> str:
-    """Why these bytes are not the batch that belongs here; "" where they are."""
+    """Why these bytes are not the batch that belongs here; "" if they are."""
     if batch.size_bytes != len(batch.view):
         return f"a batch of {batch.size_bytes} bytes"
     if batch.magic != 2:
