@@ -36,6 +36,7 @@ from kpybroker.replication.node.replication import Replication
 from kpybroker.replication.partition.partition import INTERNAL_TOPICS, Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
+from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory, random_id
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
@@ -193,7 +194,7 @@ class Broker:
             ("retention and checkpoints", retention),
             ("the watch over followers", self.replicas.watch_followers()),
             ("the moves between log directories", self.replicas.moves.run()),
-            ("the log cleaner", self.log_dirs.keep_clean(lambda: self.config)),
+            ("the log cleaner", Cleaner(self.world, self.log_dirs, lambda: self.config).run()),
             *(("the deletion of files", each.garbage.unlink_when_due()) for each in self.log_dirs.online),
         ]
         self._chores = [begin(chore, what, self.fail) for what, chore in chores]

@@ -1,94 +1,91 @@
-"""Turns of the loop for requests that ask for much: between two pieces of such work everybody else is served.
+"""Turns of the loop for requests of many elements: between two pieces of such work the loop serves all others.
 
-However many long requests there are, one turn of the loop does one piece of one of them, in the order in which they
+However many long requests there are, one turn of the loop runs one piece of one of them, in the order in which they
 asked; sockets are read and timers run before the next piece. So heartbeats, votes and small requests never wait for
-more than a piece, and long requests share what is left.
+more than one piece, and long requests share the rest of the time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from kpybroker.errors import MalformedFrame
+from kpybroker.world.loop_turns import LoopTurns
 
 T = TypeVar("T")
 
 REQUESTS_MAX = 8
-"""So many long requests of one broker are taken apart and answered at a time."""
+"""The most long requests that are parsed and answered at a time."""
 ELEMENTS_MAX = 300_000
-"""So many elements these have together: a Fetch of 250,000 partitions takes some 100 MB."""
+"""The most elements that these have together: a Fetch of 250,000 partitions takes some 100 MB."""
 PARKED_MAX = 500_000
-"""So many elements requests have together that wait for something else, outside of any place: Fetches of many
-partitions for records (some 200 MB), others for the controller."""
+"""The most elements of requests that wait outside of any place: Fetches of many partitions for records (some 200 MB),
+others for the controller."""
 QUEUE_MAX = 1000
-"""So many long requests wait for a place."""
+"""The most long requests that wait for a place."""
 QUEUE_MAX_BYTES = 64 * 1024 * 1024
-"""The bytes of the frames that wait, where nothing else is said."""
+"""The default limit on the bytes of the frames that wait."""
 
 
 class Asked(NamedTuple):
-    """What a request that waits for a place will take, and what it takes while it waits."""
+    """A request that wants a place: the elements it will take, and the bytes it holds while it waits."""
 
     elements: int
     frame_bytes: int
 
 
 class LongWork:
-    """Of one broker."""
+    """The long requests of one broker."""
 
     def __init__(self) -> None:
-        self.turns = 0
-        """Pieces of work that were let go on."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_due = False
+        self._turns = LoopTurns()
         self._places = REQUESTS_MAX
         self._elements = ELEMENTS_MAX
-        """Not taken yet by those that have a place."""
+        """The elements that are still free."""
         self._queue: OrderedDict[asyncio.Future[None], Asked] = OrderedDict()
         self._queue_max_bytes = QUEUE_MAX_BYTES
         self.queued_bytes = 0
-        """Of the frames that wait."""
+        """The bytes of the frames that wait."""
         self._on_busy: Callable[[bool], None] | None = None
         self.parked = 0
-        """Elements of requests that wait outside of any place."""
+        """The elements of requests that wait outside of any place."""
         self._held: dict[asyncio.Task[Any] | None, Asked] = {}
-        """The places that are taken, by the task of the request."""
+        """The requests that have a place, by task."""
+
+    @property
+    def turns(self) -> int:
+        """How often a piece of work had its turn."""
+        return self._turns.taken
 
     def park(self, elements: int) -> bool:
-        """Whether so many more may wait; they are counted then, until `unpark`."""
+        """Count so many more elements as waiting, until `unpark`; False if there is no room."""
         if self.parked + elements > PARKED_MAX:
             return False
         self.parked += elements
         return True
 
     def unpark(self, elements: int) -> None:
-        """They wait no more."""
+        """These elements do not wait any more."""
         self.parked -= elements
 
     def limit_queue(self, max_bytes: int) -> None:
-        """Let frames of so many bytes wait; a single one may have more."""
+        """Set the limit on the bytes of waiting frames; a single frame may exceed it."""
         self._queue_max_bytes = max_bytes
 
     def on_busy(self, tell: Callable[[bool], None]) -> None:
-        """Call `tell` with True when the first place is taken, with False when the last one is given back."""
+        """Call `tell(True)` when the first place is taken, `tell(False)` when the last one is given back."""
         self._on_busy = tell
 
     async def turn(self) -> None:
-        """Let everybody else have a turn."""
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._waiting.append(waiter)
-        if not self._is_due:
-            self._is_due = True
-            loop.call_soon(self._next)
-        await waiter
+        """Wait for the next turn: everything else is served before."""
+        await self._turns.take()
 
     async def through(self, work: Generator[None, None, T]) -> T:
-        """Run a generator to its end, each piece in a turn of its own; what it returns."""
+        """Run a generator to its end, each piece in a turn of its own; returns its result."""
         while True:
             try:
                 next(work)
@@ -99,10 +96,10 @@ class LongWork:
 
     @asynccontextmanager
     async def place(self, elements: int = 1, frame_bytes: int = 0) -> AsyncIterator[None]:
-        """One of REQUESTS_MAX places, for a request of at most so many elements; later ones wait in their order.
+        """Hold one of REQUESTS_MAX places for a request of at most `elements`; requests wait in their order.
 
-        `frame_bytes` is what it keeps of the receive memory while it waits. Raises MalformedFrame where too much waits:
-        the largest of those that do is refused, the last that came of several.
+        `frame_bytes`: the receive memory that the request holds while it waits. Raises MalformedFrame if too many wait:
+        the largest of the waiting requests is refused, of several the newest.
         """
         asked = Asked(min(elements, ELEMENTS_MAX), frame_bytes)
         task = asyncio.current_task()
@@ -115,10 +112,10 @@ class LongWork:
 
     @asynccontextmanager
     async def outside(self) -> AsyncIterator[None]:
-        """While a request waits for another node its place is somebody else's; then it waits for one again.
+        """Give up the place while a request waits for another node; afterwards the request waits for one again.
 
-        Its elements are counted as parked until it has one. Where too much waits like that already it keeps its place.
-        Nothing happens for a request without one.
+        Its elements count as parked meanwhile. If too much is parked already, the request keeps its place. Does nothing
+        for a request without a place.
         """
         task = asyncio.current_task()
         asked = self._held.get(task)
@@ -187,14 +184,3 @@ class LongWork:
 
     def _leave_queue(self, waiter: asyncio.Future[None]) -> None:
         self.queued_bytes -= self._queue.pop(waiter).frame_bytes
-
-    def _next(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                self.turns += 1
-                waiter.set_result(None)
-                break
-        self._is_due = bool(self._waiting)
-        if self._is_due:
-            asyncio.get_running_loop().call_soon(self._next)

@@ -29,7 +29,7 @@ READS_WALL_TIME = {
     "storage/dirs/cleaner.py": "delete horizons and compaction lags",
     "storage/dirs/formatting.py": "timestamps of snapshots",
     "storage/log/log.py": "segment.ms, expiry of producer ids",
-    "storage/log/retention.py": "expiry of producer ids",
+    "storage/log/log_files.py": "retention, expiry of producer ids",
 }
 WORLDS = ("world/", "sim/")
 HOUR_MS = 3_600_000

@@ -1,4 +1,4 @@
-"""Requests that ask for many things: others of this broker have their turns meanwhile."""
+"""Requests of many entries, handled in turns: the broker serves others meanwhile."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENTRIES_A_TURN = 100
-"""So many are looked at, or answered with, before others have their turn: about a millisecond."""
+"""Entries that are handled in one turn: about a millisecond."""
 ENTRIES_MAX = 100_000
-"""Of one request."""
+"""The most entries of one request."""
 
 
 SLICE = 250
-"""So many entries a machine decides on in one step, where a request has more."""
+"""The most entries that a machine decides on in one step."""
 
 
 def slices(asked: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
-    """What is asked in pieces of at most `size` entries; one piece, where nothing is asked."""
+    """The entries in pieces of at most `size`; one empty piece if there are none."""
     yield asked[:size]
     for at in range(size, len(asked), size):
         yield asked[at : at + size]
 
 
 Indexes = tuple[str, tuple[int, ...]]
-"""A topic and partitions of it."""
+"""A topic and some of its partitions."""
 
 
 def partitions_in_slices(asked: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[Indexes, ...]]:
-    """Topics with partitions in pieces of SLICE partitions, a topic without any counted as one; at least one piece."""
+    """Topics with partitions in pieces of SLICE partitions; a topic without any counts as one. At least one piece."""
     piece: list[Indexes] = []
     room = SLICE
     is_first = True
@@ -59,7 +59,7 @@ def partitions_in_slices(asked: Iterable[tuple[str, Sequence[int]]]) -> Iterator
 async def decided(
     broker: Broker, asked: Sequence[T], command: Callable[[tuple[T, ...]], Command], timeout_ms: int
 ) -> list[Any]:
-    """What the controller answers to each entry; of many, SLICE in one step. Raises KafkaError, also midway."""
+    """The controller's answer to each entry, SLICE entries in one step. Raises KafkaError, also midway."""
     told: list[Any] = []
     for number, piece in enumerate(slices(asked)):
         if number:
@@ -69,7 +69,7 @@ async def decided(
 
 
 async def at_most_twice(turns: Turns, asked: Sequence[T], name: Callable[[T], Hashable]) -> list[T]:
-    """Entries of one name side by side, and no more than two of them: a machine refuses the name for that."""
+    """Put entries of the same name side by side, at most two of them: a machine refuses a name that comes twice."""
     named: dict[Hashable, list[T]] = {}
     async for each in turns.through(asked):
         alike = named.setdefault(name(each), [])
@@ -80,7 +80,7 @@ async def at_most_twice(turns: Turns, asked: Sequence[T], name: Callable[[T], Ha
 
 
 class Turns:
-    """The entries of one request, in all its lists together."""
+    """Takes turns for one request, counting the entries of all its lists together."""
 
     def __init__(self, work: LongWork) -> None:
         self._work = work
@@ -89,11 +89,11 @@ class Turns:
         self._named: set[Hashable] = set()
 
     def add(self, count: int) -> None:
-        """One entry is answered with that many things."""
+        """The answer to the current entry has `count` elements."""
         self._since_turn += count
 
     async def through(self, there: Iterable[T]) -> AsyncIterator[T]:
-        """What is there, one by one, however much it is; waits for others now and then."""
+        """Yield each of `there`, without a limit; takes a turn now and then."""
         for each in there:
             self._since_turn += 1
             if self._since_turn >= ENTRIES_A_TURN:
@@ -101,15 +101,15 @@ class Turns:
             yield each
 
     async def turn(self) -> None:
-        """Let others have their turn now."""
+        """Let the loop serve others now."""
         self._since_turn = 0
         await self._work.turn()
 
     async def over(self, asked: Iterable[T], name: Callable[[T], Hashable] | None = None) -> AsyncIterator[T]:
-        """What is asked, one by one; waits for others now and then. Raises MalformedFrame where there are too many.
+        """Yield each of `asked`; takes a turn now and then. Raises MalformedFrame if there are too many.
 
-        With `name`, what has a name that was there before in this request is left out: Kafka answers a name as often as
-        it stands there, so that a small request may want more than fits into memory. Its own clients name things once.
+        With `name`, entries whose name came before in this request are left out. Kafka answers a name as often as it
+        comes, so a small request could ask for more than fits into memory; its own clients name things once.
         """
         for each in asked:
             self._seen += 1

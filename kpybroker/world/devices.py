@@ -57,6 +57,14 @@ class Device:
         """As much is queued as may be."""
         return self.queued_bytes >= QUEUED_BYTES_MAX
 
+    def queue(self, size_bytes: int) -> None:
+        """So much more waits to be written by threads."""
+        self.queued_bytes += size_bytes
+
+    def unqueue(self, size_bytes: int) -> None:
+        """So much of it is written, or never will be."""
+        self.queued_bytes -= size_bytes
+
     def begin(self, now_ms: int) -> int:
         """A write or a sync that somebody waits for begins, on a thread; the number to `end` it with."""
         if not self._under_way:

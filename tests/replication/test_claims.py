@@ -24,6 +24,7 @@ from tests.replication.leading import Host
 from tests.storage.compacting import VirtualWorld
 
 DIRECTORY = "/data/t-0"
+TOPIC_ID = bytes(15) + b"\1"
 LEADER, FOLLOWER = 1, 2
 EPOCH = 3
 ROWS, A_ROW = 12, 3
@@ -34,9 +35,8 @@ SETTINGS = LogSettings(segment_bytes=1500, segment_index_bytes=240, index_interv
 
 def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
     world.disk.mkdir("/data")
-    storage = Log.open(world, DIRECTORY, "t", 0, settings, clean=True, lazy=True, pool=FilePool(2))
-    storage.topic_id = bytes(15) + b"\1"
-    partition = Host(ReplicaRules(FOLLOWER)).host("t", storage.topic_id, 0, storage)
+    storage = Log.open(world, DIRECTORY, "t", 0, settings, clean=True, lazy=True, pool=FilePool(2), topic_id=TOPIC_ID)
+    partition = Host(ReplicaRules(FOLLOWER)).host("t", TOPIC_ID, 0, storage)
     replicas = [LEADER, FOLLOWER]
     partition.become(
         PartitionImage(replicas=replicas, isr=replicas, leader=LEADER, leader_epoch=EPOCH, partition_epoch=0)

@@ -102,7 +102,7 @@ def batches_of(log: Log) -> list[Batch]:
     while offset < log.written_end:
         some = log.read(offset, 700, upper=log.written_end, min_one=True)
         if some is None:
-            run = log.world.loop.run_until_complete if isinstance(log.world, VirtualWorld) else asyncio.run
+            run = log.files.world.loop.run_until_complete if isinstance(log.files.world, VirtualWorld) else asyncio.run
             some = run(log.read_cold(offset, 700, upper=log.written_end, min_one=True))
         assert some, f"nothing at {offset} of {log!r}"
         found += split(bytes(some))
@@ -234,7 +234,7 @@ class KeyedHistory:
             producer_expiration_ms=1 << 60,
         )
         self.log.advance(self.log.end)
-        self.opened_at.add(self.log.snapshot_end)
+        self.opened_at.add(self.log.files.snapshot_end)
 
     def step(self) -> None:
         name = self.random.choices(("append", "end", "clean", "roll", "delete", "reopen"), (40, 8, 6, 2, 1, 1))[0]
@@ -259,8 +259,8 @@ class KeyedHistory:
         assert all(batch.crc_ok() for batch in batches)
         assert self.log.end == self.full.end
         assert (batches[-1].next_offset if batches else self.log.start) == self.log.end
-        assert set(snapshot_offsets(self.log.world.disk, self.log.directory)) <= (
-            {segment.base_offset for segment in self.log.segments} | {self.log.snapshot_end} | self.opened_at
+        assert set(snapshot_offsets(self.log.files.world.disk, self.log.directory)) <= (
+            {segment.base_offset for segment in self.log.segments} | {self.log.files.snapshot_end} | self.opened_at
         )
 
 

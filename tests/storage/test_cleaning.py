@@ -16,7 +16,6 @@ from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
 from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning
 from kpybroker.storage.files.segment import Segment
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.swapping import swap
 from kpybroker.storage.producers.loading import snapshot_offsets
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.wire.records.batch import encode_batch, put_varint, read_records, sealed, split
@@ -315,7 +314,7 @@ def test_what_was_cut_is_dirty_again(tmp_path: Path) -> None:
     clean(log, 5000)
     assert log.cleaned_end == 16
     told: list[int] = []
-    log.on_start_moved = lambda: told.append(log.cleaned_end)
+    log.listen(lambda: told.append(log.cleaned_end), lambda offset: None, None)
     log.truncate_to(6)
     assert log.cleaned_end == log.end
     assert told == [log.end]
@@ -334,7 +333,7 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on(delay_ms: int) -> None:
         segment.close_files()
 
     async def read_while_swapping() -> list[int]:
-        cleaned = CleanedSegment(world.disk, Segment(world.disk, log.pool, log.directory, 0), 150)
+        cleaned = CleanedSegment(world.disk, Segment(world.disk, log.files.pool, log.directory, 0), 150)
         for segment in old:
             for batch in split(segment.read(segment.written_bytes, 0)):
                 await cleaned.add(bytes(batch.view))
@@ -343,7 +342,7 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on(delay_ms: int) -> None:
             segment.close_files()
         reading = asyncio.ensure_future(log.read_cold(0, 1, upper=log.end, min_one=True))
         await asyncio.sleep(delay_ms / 1000)
-        swap(log, old, fresh)
+        log.files.swap(old, fresh, log.settings.file_delete_delay_ms)
         found = split(bytes(await reading))
         while found[-1].next_offset < log.end:
             some = log.read(found[-1].next_offset, 1, upper=log.end, min_one=True)
@@ -435,7 +434,7 @@ def test_a_transaction_that_was_cleaned_away_is_not_open_after_a_crash(tmp_path:
         log.roll()
         clean(log, now_ms)
     assert not any(batch.is_control for batch in batches_of(log))
-    assert 3 in snapshot_offsets(log.world.disk, log.directory)
+    assert 3 in snapshot_offsets(log.files.world.disk, log.directory)
     assert log.segments[1].base_offset == 3
     assert log.last_stable == log.end
     for point in range(log.end + 1):

@@ -16,7 +16,6 @@ from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
 from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning
 from kpybroker.storage.files.segment import Segment
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.swapping import swap
 from kpybroker.wire.records.batch import split
 from tests.storage.compacting import (
     COMPACT,
@@ -89,7 +88,7 @@ def test_what_is_cut_is_never_held_for_clean() -> None:
         assert log.cleaned_end <= log.end
         append(log, keyed(("a", "new"), ("b", "1")))
         log.roll()
-        log.world.clean(log, 5000)  # type: ignore[attr-defined]
+        log.files.world.clean(log, 5000)  # type: ignore[attr-defined]
         assert newest(log)[b"a"] >= 8
         assert sum(record.key == b"a" for record in records_of(log)) == 1
 
@@ -181,8 +180,8 @@ def test_readers_find_the_record_that_follows() -> None:
     Kafka's cleaning leaves them, the other anywhere."""
 
     async def rewritten(log: Log, old: list[Segment], without: set[int]) -> Segment:
-        target = Segment(log.world.disk, log.pool, log.directory, old[0].base_offset)
-        cleaned = CleanedSegment(log.world.disk, target, 1)
+        target = Segment(log.files.world.disk, log.files.pool, log.directory, old[0].base_offset)
+        cleaned = CleanedSegment(log.files.world.disk, target, 1)
         for segment in old:
             for batch in split(segment.read(segment.written_bytes, 0)):
                 if batch.base_offset not in without:
@@ -204,7 +203,7 @@ def test_readers_find_the_record_that_follows() -> None:
 
         async def play(log: Log = log, number: int = number) -> list[int]:
             second = [log.segments[1]]
-            swap(log, second, await rewritten(log, second, {7}))
+            log.files.swap(second, await rewritten(log, second, {7}), log.settings.file_delete_delay_ms)
             old = [log.segments[number] for number in range(3)]
             fresh = await rewritten(log, old, {0, 1})
             for segment in log.segments:
@@ -214,7 +213,7 @@ def test_readers_find_the_record_that_follows() -> None:
                 for offset, delay_s in ((2, 0.0), (3, 0.004), (7, 0.0), (7, 0.004))
             ]
             await asyncio.sleep(number * MOMENT_S / 2)
-            swap(log, old, fresh)
+            log.files.swap(old, fresh, log.settings.file_delete_delay_ms)
             return [await reader for reader in readers]
 
         assert world.loop.run_until_complete(play()) == [2, 3, 8, 8], number

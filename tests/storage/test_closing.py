@@ -55,7 +55,7 @@ def stopped(storage: Storage, sync_s: float) -> SlowDisk:
     world.disk.mkdir("/data")
     world.disk.sync_directory_blocking("/")
     directory = LogDirectory(world, "/data", parse_config({}))
-    directory.is_recovered = True
+    directory.recovered()
     for index in range(PARTITIONS):
         one = directory.open_log("t", bytes(16), index, LogSettings())
         one.append([plain()], 0, 1000)

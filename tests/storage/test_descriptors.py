@@ -74,7 +74,7 @@ def test_what_cannot_be_saved_costs_its_own_log_alone() -> None:
 
 def facts(log: Log) -> tuple[int, int, list[str]]:
     """Where it begins and ends, and its files; any index may have been saved meanwhile."""
-    return log.start, log.end, [name for name in log.world.disk.list(log.directory) if "index" not in name]
+    return log.start, log.end, [name for name in log.files.world.disk.list(log.directory) if "index" not in name]
 
 
 @pytest.mark.parametrize("name", ["roll", "truncate_to", "apply_retention", "advance_start", "append", "marker"])
@@ -134,7 +134,7 @@ def test_all_log_dirs_have_one_limit() -> None:
         assert world.disk.handles <= 16
     assert all(len(directory.logs) == 20 for directory in all_of_them.online)
     failed: list[object] = []
-    all_of_them.on_failure = lambda *lost: failed.append(lost)
+    all_of_them.listen(lambda *_: None, lambda *lost: failed.append(lost), lambda why: None)
     world.disk.handles_max = 0
     for directory in all_of_them.online:
         for one in directory.logs.values():

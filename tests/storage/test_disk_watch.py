@@ -70,7 +70,7 @@ def test_a_hang_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture)
 def test_a_process_that_stood_still_does_not_take_its_disk_for_hung() -> None:
     """The write has ended meanwhile, but the watch's timer is heard of first: one look is not enough."""
     world = TwoDisks()
-    told, device = Told(world), world.slow.log.device
+    told, device = Told(world), world.slow.log.files.device
     for _ in range(2):
         work = device.begin(world.steady_ms())
         world.loop.run_until_complete(asyncio.sleep(10.0))
@@ -97,12 +97,12 @@ def test_a_sync_counts_where_somebody_waits_for_it(is_chore: bool) -> None:
     async def play() -> None:
         syncing = asyncio.ensure_future(log.sync(is_chore=is_chore))
         await asyncio.sleep(STALL_S / 2)
-        assert log.device.silent_ms(world.steady_ms()) == (0 if is_chore else STALL_S * 500)
+        assert log.files.device.silent_ms(world.steady_ms()) == (0 if is_chore else STALL_S * 500)
         waits = asyncio.ensure_future(log.sync())  # for the same sync as the chore
         await asyncio.sleep(STALL_S / 4)
-        assert log.device.silent_ms(world.steady_ms()) == STALL_S * (250 if is_chore else 750)
+        assert log.files.device.silent_ms(world.steady_ms()) == STALL_S * (250 if is_chore else 750)
         await asyncio.gather(syncing, waits)
-        assert log.device.silent_ms(world.steady_ms()) == 0
+        assert log.files.device.silent_ms(world.steady_ms()) == 0
 
     world.loop.run_until_complete(play())
 
@@ -123,12 +123,12 @@ def test_what_fails_has_been_answered() -> None:
             await world.slow.log.sync()
         world.stall()
         world.quick.append(batch(b"first"), NOW_MS)
-        world.quick.log.device.took(1.0, world.loop.time())
+        world.quick.log.files.device.took(1.0, world.loop.time())
         world.quick.log.flush(wait=False)
         await world.quick.log.until_written()
         assert world.quick.log.offline is not None
         for partition in (world.slow, world.quick):
-            assert partition.log.device.silent_ms(world.steady_ms() + 1000) == 0
+            assert partition.log.files.device.silent_ms(world.steady_ms() + 1000) == 0
 
     world.loop.run_until_complete(play())
 
@@ -163,7 +163,7 @@ def test_a_disk_that_hangs_at_the_sync_of_names_is_noticed() -> None:
         world.storage.set_pace(0.0, (0.5, 0.5))
         world.appended(b"first")
         await asyncio.sleep(0.2)
-        assert log.device.silent_ms(world.steady_ms()) == 200, "the segment is being synced"
+        assert log.files.device.silent_ms(world.steady_ms()) == 200, "the segment is being synced"
         world.storage.stall(world.loop.time() + STALL_S, "/slow")
         await asyncio.sleep(10)
         assert log.synced_end == 0

@@ -141,11 +141,11 @@ def test_what_was_about_to_take_a_place_takes_it_once() -> None:
 
 def test_a_log_that_has_moved_is_the_same_to_whoever_has_it() -> None:
     storage, world, log_dirs, log = with_a_log()
-    producers, generation = log.producers, log.syncing.generation
+    producers, generation = log.producers, log.files.generation
     move(world, log_dirs, log, [])
     assert (log.start, log.end, log.high_watermark) == (0, RECORDS + 5, SYNCED)
     assert log.producers is producers
-    assert log.syncing.generation > generation
+    assert log.files.generation > generation
     assert log.synced_end == log.end
     assert log_dirs.of(log) is log_dirs.online[1]
     assert whole(log) == RECORDS + 5

@@ -10,34 +10,37 @@ from typing import Any
 
 import pytest
 
-from kpybroker.storage.log.reading import Reader
 from kpybroker.wire.records.batch import split
+from kpybroker.world.real import RealWorld
 from tests.storage.workshop import History
 
 
 class SlowDisk:
     """A disk that takes its time: others come first."""
 
-    def __init__(self, disk: Any, chance: Random, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, disk: Any, chance: Random) -> None:
         self._disk = disk
         self._chance = chance
-        self._meanwhile = meanwhile
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         if self._chance.random() < 0.5:
-            self._meanwhile()
+            self.meanwhile()
         found: bytes = await self._disk.cold_read(handle, size, offset)
         if self._chance.random() < 0.5:
-            self._meanwhile()
+            self.meanwhile()
         return found
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_log_may_grow_while_it_is_read(tmp_path: Path, seed: int) -> None:
-    history = History.of(tmp_path, seed)
+    world, chance = RealWorld(seed=0), Random(seed)
+    disk = SlowDisk(world.disk, chance)
+    world.disk = disk  # type: ignore[assignment]
+    history = History.of(tmp_path, seed, world=world)
     log, random = history.log, history.random
 
     def grow() -> None:
@@ -47,10 +50,9 @@ def test_a_log_may_grow_while_it_is_read(tmp_path: Path, seed: int) -> None:
 
     for _ in range(10):
         grow()
-    for segment in log.segments:
-        segment._disk = SlowDisk(segment._disk, random, grow)  # type: ignore[assignment]
+    disk.meanwhile = grow
     for _ in range(30):
-        log.reader = Reader(SlowDisk(log.world.disk, random, grow), log.segments)  # type: ignore[arg-type]
+        log.files.reader.forget()
         offset = random.randint(log.start, log.end - 1)
         upper = random.choice((log.written_end, random.randint(offset, log.written_end)))
         max_bytes = random.choice((1, 400, 3000, 100_000))

@@ -157,7 +157,7 @@ def test_a_failed_write_takes_the_log_offline(tmp_path: Path) -> None:
     log = make(tmp_path)
     log.append([plain()], 0, 1000)
     log.flush()
-    log.world.disk.close(log.segments.active.handle())
+    log.files.world.disk.close(log.segments.active.handle())
     log.append([plain()], 0, 1000)
     with pytest.raises(Exception, match="t-0 in"):
         log.flush()
@@ -197,8 +197,7 @@ class Short(RealDisk):
 def test_without_descriptors_nothing_happens_and_the_log_goes_on(tmp_path: Path) -> None:
     disk, world = Short(), RealWorld(seed=0)
     world.disk = disk
-    log = Log.open(world, str(tmp_path / "t-0"), "t", 0, SMALL, clean=True, lazy=True)
-    log.topic_id = bytes(range(16))
+    log = Log.open(world, str(tmp_path / "t-0"), "t", 0, SMALL, clean=True, lazy=True, topic_id=bytes(range(16)))
     batch = plain()
     disk.short = True
     for _ in range(2):

@@ -53,7 +53,7 @@ def test_a_clean_stop_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         logs = [filled(directory, topic) for topic in IDS]
         logs[0].advance_start(5)
         contents = [everything(log) for log in logs]
-        directory.broker_epoch = 13
+        directory.register(13)
         await directory.close()
         assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":13}'
         assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\na 0 5\n"
@@ -114,7 +114,7 @@ def test_a_stop_before_anything_was_opened_does_not_vouch_for_what_a_crash_left(
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
         again = opened(tmp_path)
         assert again.open_log("a", IDS["a"], 0, SMALL).end == 12
-        again.is_recovered = True
+        again.recovered()
         await again.close()
         assert (tmp_path / ".kafka_cleanshutdown").exists()
 
@@ -125,7 +125,7 @@ def test_a_stop_without_a_registration_keeps_the_word_of_the_stop_before(tmp_pat
     async def scenario() -> None:
         directory = opened(tmp_path)
         filled(directory, "a")
-        directory.broker_epoch = 13
+        directory.register(13)
         await directory.close()
         await opened(tmp_path).close()
         again = opened(tmp_path)
@@ -190,7 +190,7 @@ def test_a_topic_made_again_does_not_inherit(tmp_path: Path) -> None:
         filled(directory, "a")
         await directory.close()
         log = opened(tmp_path).open_log("a", b"z" * 16, 0, SMALL)
-        assert (log.end, log.topic_id) == (0, b"z" * 16)
+        assert (log.end, log.files.topic_id) == (0, b"z" * 16)
 
     run(scenario)
 

@@ -104,7 +104,7 @@ def test_a_log_that_ends_before_its_start_begins_anew_there(tmp_path: Path) -> N
 
 def test_batches_before_the_recovery_point_are_not_read_again(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.syncing.blocking(log)
+    log.sync_blocking()
     first = Path(log.segments.first.path + ".log")
     content = bytearray(first.read_bytes())
     content[-1] ^= 1
@@ -117,7 +117,7 @@ def test_what_recovery_finds_is_not_yet_synced(tmp_path: Path) -> None:
     log = filled(tmp_path)
     again = reopened(log, clean=False)
     assert (again.synced_end, again.written_end) == (0, 60)
-    again.syncing.blocking(again)
+    again.sync_blocking()
     assert again.synced_end == 60
 
 

@@ -65,8 +65,8 @@ def test_files_are_renamed_now_and_unlinked_later(tmp_path: Path) -> None:
     count = log.apply_retention(1700)
     assert len(files(tmp_path, ".log.deleted")) == count
     now_ms = WORLD.steady_ms()
-    assert log.take_garbage(now_ms - 1) == []
-    assert len(log.take_garbage(now_ms + 1000)) == 3 * count
+    assert log.files.take_garbage(now_ms - 1) == []
+    assert len(log.files.take_garbage(now_ms + 1000)) == 3 * count
     assert files(tmp_path, ".snapshot")[0] == f"{log.start:020d}.snapshot"
     log.close()
     again = reopened(log, clean=True)

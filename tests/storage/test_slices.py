@@ -16,6 +16,7 @@ from kpybroker.storage.log.slices import (
     MIDDLING_SLICES,
     SHORT_AT_ONCE,
     SHORT_SLICES,
+    Places,
     SlicedWork,
     Work,
     at_once,
@@ -247,22 +248,23 @@ def test_no_work_waits_longer_than_its_request() -> None:
 def test_a_work_that_is_cancelled_in_the_turn_of_its_refusal_leaves_no_place() -> None:
     """It had none: otherwise there would be one more with each."""
 
-    async def scenario(sliced: SlicedWork) -> None:
-        told: list[str] = []
-        works = [asyncio.ensure_future(sliced.run(partial(counting, "x", 10**9, told))) for _ in range(SHORT_AT_ONCE)]
+    async def scenario() -> None:
+        places, loop = Places(2), asyncio.get_running_loop()
+        for _ in range(2):
+            await places.enter(None)
+        deadline = loop.time() + 0.01
+        late = [asyncio.ensure_future(places.enter(deadline)) for _ in range(3)]
         await asyncio.sleep(0)
-        short = sliced._short
-        late = [asyncio.ensure_future(short.enter(None)) for _ in range(3)]
-        await asyncio.sleep(0)
-        for place, work in zip(list(short._waiting), late, strict=True):
-            short._give_up(place)
-            work.cancel()
+        for work in late:
+            loop.call_at(deadline, work.cancel)
         await asyncio.gather(*late, return_exceptions=True)
-        assert all(work.cancelled() for work in late)
-        assert not short.is_free
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
-        assert short._free == SHORT_AT_ONCE
+        assert not places.is_free
+        for _ in range(2):
+            places.leave()
+        entered = 0
+        while places.is_free:
+            await places.enter(None)
+            entered += 1
+        assert entered == 2
 
-    running(scenario)
+    asyncio.run(scenario())

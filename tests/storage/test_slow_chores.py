@@ -12,7 +12,7 @@ from kpybroker.errors import Damage
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
 from kpybroker.storage.files.index import TimeIndex
-from kpybroker.storage.log.writing import GROWN_INDEX_BYTES
+from kpybroker.storage.log.write_behind import GROWN_INDEX_BYTES
 from kpybroker.world.devices import SLOW_WRITE_S
 from kpybroker.world.real import RealWorld
 from tests.replication.leading import NOW_MS, batch

@@ -15,8 +15,8 @@ from kpybroker.sim.world.disk import SimDisk, SimWrite
 from kpybroker.sim.world.storage import File, Storage
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.checkpoint_files import LOG_STARTS, read_offsets
-from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.writing import WRITE_BYTES, WRITTEN_AT_ONCE_BYTES
+from kpybroker.storage.log.log import WRITTEN_AT_ONCE_BYTES, Log
+from kpybroker.storage.log.write_behind import WRITE_BYTES
 from kpybroker.wire.records.batch import split
 from kpybroker.world import Buffer
 from kpybroker.world.devices import (
@@ -59,7 +59,7 @@ def test_only_what_is_on_the_slow_device_waits() -> None:
     assert [bytes(one.view) for one in split(world.content(world.slow))] == [
         bytes(one.view) for one in split(world.content(world.quick))
     ]
-    assert world.slow.log.device.queued_bytes == 0
+    assert world.slow.log.files.device.queued_bytes == 0
     assert not world.owner.halted, "the loop was not held"
 
 
@@ -87,7 +87,7 @@ def test_what_must_be_written_first_waits_for_the_thread() -> None:
             assert slow.written_end == slow.end == (2 if change == "truncate" else 5)
             await asyncio.sleep(2 * STALL_S)  # nothing comes late
             assert slow.written_end == slow.end
-            assert slow.device.queued_bytes == 0
+            assert slow.files.device.queued_bytes == 0
 
         world.loop.run_until_complete(play())
         first = world.slow.log.segments.first
@@ -110,7 +110,7 @@ def test_a_write_that_fails_late_is_told_to_who_waits() -> None:
         assert refusal is not None
         assert refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (world.slow.log.written_end, world.slow.log.high_watermark) == (1, 1)
-        assert (world.slow.log.behind, world.slow.log.device.queued_bytes) == (None, 0)
+        assert (world.slow.log.behind, world.slow.log.files.device.queued_bytes) == (None, 0)
 
     world.loop.run_until_complete(play())
     with pytest.raises(KafkaError):
@@ -129,7 +129,7 @@ def test_so_much_may_wait_for_a_slow_device_and_no_more() -> None:
         for _ in range(64):
             world.slow.append(batch(large), NOW_MS)
             world.hosting.flush()
-        device = world.slow.log.device
+        device = world.slow.log.files.device
         assert not device.is_full
         world.slow.append(batch(large), NOW_MS)
         world.hosting.flush()
@@ -155,12 +155,16 @@ def test_a_log_that_is_deleted_meanwhile_is_not_written_on() -> None:
         world.appended(b"first")
         world.appended(b"second")
         slow = world.slow.log
-        slow.offline = "deleted"
+        slow.files.go_offline("deleted")
         for segment in slow.segments:
             segment.retire()
         assert slow.segments.active.busy, "its file is open as long as the thread uses it"
         await slow.until_written()
-        assert (slow.device.queued_bytes, slow.segments.active.busy, slow.segments.active.is_open) == (0, False, False)
+        assert (slow.files.device.queued_bytes, slow.segments.active.busy, slow.segments.active.is_open) == (
+            0,
+            False,
+            False,
+        )
 
     world.loop.run_until_complete(play())
 
@@ -331,15 +335,15 @@ def test_the_loop_writes_little_at_once_and_a_thread_the_rest() -> None:
         log.flush(wait=False)
         assert (log.behind is not None, log.written_end, log.end) == (True, 1, 2)
         await log.until_written()
-        assert (log.behind, log.written_end, log.device.queued_bytes) == (None, 2, 0)
+        assert (log.behind, log.written_end, log.files.device.queued_bytes) == (None, 2, 0)
         log.append(batch(much), 0, NOW_MS)
         log.flush()
         assert (log.behind, log.written_end) == (None, 3), "who must have it written waits for it"
-        log.device.queued_bytes += QUEUED_BYTES_MAX
+        log.files.device.queued_bytes += QUEUED_BYTES_MAX
         log.append(batch(much), 0, NOW_MS)
         log.flush(wait=False)
         assert (log.behind, log.written_end) == (None, 4), "no more is kept for threads than may be"
-        log.device.queued_bytes -= QUEUED_BYTES_MAX
+        log.files.device.queued_bytes -= QUEUED_BYTES_MAX
 
     world.loop.run_until_complete(play())
     assert len(split(world.content(world.slow))) == 4
@@ -355,7 +359,7 @@ def test_a_log_that_a_thread_writes_takes_no_more_than_may_wait() -> None:
         partition.append(batch(b"x" * QUEUED_BYTES_MAX), NOW_MS)
         partition.flush()
         assert partition.log.behind is not None
-        assert not partition.log.device.is_slow
+        assert not partition.log.files.device.is_slow
         with pytest.raises(KafkaError) as refused:
             partition.append(batch(b"one more"), NOW_MS)
         assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT

@@ -84,7 +84,7 @@ def test_a_crash_at_any_step_leaves_what_readers_see(loses_power: bool) -> None:
         died = False
         try:
             world.clean(log, 5000)
-            unlink_all(world.disk, log.take_garbage())
+            unlink_all(world.disk, log.files.take_garbage())
         except Dead:
             died = True
         world.end()
@@ -122,7 +122,7 @@ def test_a_disk_that_fails_at_any_step_leaves_what_readers_see(how: str) -> None
         except (OSError, Damage, KafkaError):
             failures += 1
         with suppress(OSError):
-            unlink_all(world.disk, log.take_garbage())
+            unlink_all(world.disk, log.files.take_garbage())
         is_over = world.disk.count <= fails_at
         world.end()
         if how != "once":
@@ -144,11 +144,11 @@ def states(path: Path) -> tuple[Path, dict[str, bytes], dict[str, bytes]]:
         append(log, keyed(("a", str(turn)), (f"only{turn}", "1")))
         log.roll()
     append(log, keyed(("z", "1")))
-    log.syncing.blocking(log)
+    log.sync_blocking()
     directory = Path(log.directory)
     old = {file.name: file.read_bytes() for file in directory.iterdir()}
     clean(log, 5000)
-    unlink_all(log.world.disk, log.take_garbage())
+    unlink_all(log.files.world.disk, log.files.take_garbage())
     log.close()
     return directory, old, {file.name: file.read_bytes() for file in directory.iterdir()}
 
@@ -197,7 +197,9 @@ def test_every_state_of_a_swap_is_ended(state: str, tmp_path: Path) -> None:
             | {log_name: fresh[log_name]},
         }[state],
     )
-    log = Log.open(opened(tmp_path / "other").world, str(directory), "t", 0, COMPACT, clean=False, recovery_point=7)
+    log = Log.open(
+        opened(tmp_path / "other").files.world, str(directory), "t", 0, COMPACT, clean=False, recovery_point=7
+    )
     is_old = state in ("cleaned", "ours: log last")
     assert [record.offset for record in records_of(log)] == ([0, 1, 2, 3, 4, 5, 6] if is_old else [1, 3, 4, 5, 6])
     assert [segment.base_offset for segment in log.segments] == ([0, 2, 4, 6] if is_old else [0, 6])
@@ -219,7 +221,9 @@ def test_a_log_that_was_compacted_once_has_no_gap_like_a_lost_tail(is_noted: boo
     end, cleaned_end = log.end, log.cleaned_end if is_noted else 0
     log.drop_files()
     deletes = type(COMPACT)(retention_ms=-1)
-    again = Log.open(log.world, log.directory, "t", 0, deletes, clean=False, recovery_point=0, cleaned_end=cleaned_end)
+    again = Log.open(
+        log.files.world, log.directory, "t", 0, deletes, clean=False, recovery_point=0, cleaned_end=cleaned_end
+    )
     assert again.end == end
     assert len(records_of(again)) == 3
 
@@ -236,5 +240,7 @@ def test_gaps_that_kafkas_cleaning_left_are_no_damage(cleaned_end: int, end: int
     log.drop_files()
     path.write_bytes(path.read_bytes()[: last[0]])
     deletes = type(COMPACT)(retention_ms=-1)
-    again = Log.open(log.world, log.directory, "t", 0, deletes, clean=False, recovery_point=0, cleaned_end=cleaned_end)
+    again = Log.open(
+        log.files.world, log.directory, "t", 0, deletes, clean=False, recovery_point=0, cleaned_end=cleaned_end
+    )
     assert again.end == end

@@ -199,7 +199,7 @@ def test_names_that_a_broken_off_sync_left_are_synced_by_the_next(tmp_path: Path
         first = asyncio.create_task(log.sync())
         await asyncio.sleep(0)
         disk.syncs[0].set_result(None)
-        while log.syncing.directory_changed:
+        while log.files.names_changed:
             await asyncio.sleep(0)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -240,10 +240,10 @@ def test_full_segments_are_synced_with_their_indexes(tmp_path: Path) -> None:
         log = Log.open(RealWorld(1), str(tmp_path / "t-0"), "t", 0, SMALL, clean=True)
         write(log, 60)
         assert len(log.segments) > 2
-        assert log.syncing.has_sealed
+        assert log.files.has_sealed
         await log.sync()
         assert log.synced_end == log.end
-        assert not log.syncing.has_sealed
+        assert not log.files.has_sealed
 
     asyncio.run(scenario())
 

@@ -284,5 +284,5 @@ def test_a_loss_of_power_takes_nothing_of_a_segment_that_ends_at_the_recovery_po
     (tmp_path / "t-0" / "00000000000000000000.txnindex").unlink()
     again = Log.open(WORLD, str(tmp_path / "t-0"), "t", 0, log.settings, clean=False, recovery_point=boundary)
     assert aborted(again) == known
-    assert again.syncing.has_sealed, "and now it is synced"
+    assert again.files.has_sealed, "and now it is synced"
     again.close()

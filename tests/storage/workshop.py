@@ -11,6 +11,7 @@ from kpybroker.config import LogSettings
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.world import World
 from kpybroker.world.real import RealWorld
 
 SMALL = LogSettings(segment_bytes=2000, index_interval_bytes=150, file_delete_delay_ms=0)
@@ -29,7 +30,7 @@ def reopened(log: Log, *, clean: bool, recovery_point: int | None = None) -> Log
     if not clean:
         log.drop_files()
     return Log.open(
-        log.world,
+        log.files.world,
         log.directory,
         log.topic,
         log.partition,
@@ -74,12 +75,12 @@ class History:
     now_ms: int = 10_000
 
     @classmethod
-    def of(cls, path: Path, seed: int, settings: LogSettings = SMALL) -> History:
+    def of(cls, path: Path, seed: int, settings: LogSettings = SMALL, world: World = WORLD) -> History:
         random = Random(seed)
         settings = replace(
             settings, segment_bytes=random.choice((600, 1200, 4000)), index_interval_bytes=random.choice((1, 150, 1000))
         )
-        log = Log.open(WORLD, str(path / f"t-{next(_numbers)}"), "t", 0, settings, clean=True)
+        log = Log.open(world, str(path / f"t-{next(_numbers)}"), "t", 0, settings, clean=True)
         log.producer_expiration_ms = 1 << 60
         return cls(log, random)
 
@@ -128,7 +129,7 @@ class History:
 
     def sync(self) -> None:
         self.flush()
-        self.log.syncing.blocking(self.log)
+        self.log.sync_blocking()
 
     def truncate(self) -> None:
         self.flush()

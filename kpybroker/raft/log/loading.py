@@ -16,7 +16,6 @@ from kpybroker.storage.dirs.formatting import METADATA_TOPIC, read_bootstrap
 from kpybroker.storage.files.checkpoint_files import PARTITION_METADATA, write_topic_id
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.records.snapshot import LEADER_CHANGE, Row, control_record, read_control
 from kpybroker.wire.stored import quorum as messages
@@ -78,7 +77,7 @@ async def _holds(log: Log, base: Snapshot) -> bool:
 
 def begin_at(log: Log, snapshot: Tail) -> None:
     """Forget the whole log: it goes on behind a snapshot. Raises OSError."""
-    begin_anew(log, snapshot.end)
+    log.begin_anew(snapshot.end)
     log.epochs.cut_end(0)
     log.epochs.assign(snapshot.epoch, snapshot.end)
 

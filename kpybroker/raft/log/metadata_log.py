@@ -222,7 +222,7 @@ class MetadataLog:
             return
         image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
         check_level(image, self._path)
-        self.log.pool.require_room(self._world.disk)
+        self.log.files.pool.require_room(self._world.disk)
         self._voters.begin(snapshot.control, snapshot.end)
         self.log.flush()
         try:
@@ -282,7 +282,7 @@ class MetadataLog:
             if oldest > self.log.start:
                 self.log.advance_start(oldest)
                 self.log.apply_retention(self._world.wall_ms())
-                gone = self.log.take_garbage()
+                gone = self.log.files.take_garbage()
                 await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone), self._path)
         except (OSError, Damage, KafkaError) as error:
             log.error("no metadata snapshot this time: %s", error)

@@ -15,7 +15,6 @@ from kpybroker.metadata.chronicle import log as chronicle
 from kpybroker.raft.core.divergence import Diverges, truncation
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.records.batch import Batch, split
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def take(partition: Partition, place: FetchPosition, row: PartitionData) -> bool
         batches = _sound(split(row.records), place)
         if batches[0].base_offset < storage.end:
             _begin_at(partition, batches[0])
-        if storage.device.is_slow:
+        if storage.files.device.is_slow:
             storage.require_room()
         try:
             storage.append_replicated(batches)
@@ -137,9 +136,9 @@ def _begin_at(partition: Partition, first: Batch) -> None:
 def _empty(storage: Log, offset: int) -> None:
     storage.flush()
     try:
-        if not storage.made:
-            storage.make()
-        begin_anew(storage, offset)
+        if not storage.files.made:
+            storage.files.make()
+        storage.begin_anew(offset)
     except OSError as error:
         raise storage.fail(error) from error
 

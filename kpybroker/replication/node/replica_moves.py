@@ -17,11 +17,11 @@ from kpybroker.metadata.whereabouts import directory_of
 from kpybroker.replication.node.directory_reports import DirectoryReports
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.storage.dirs.futures import discard_future, is_too_long, open_future, replace
+from kpybroker.storage.dirs.directory_names import is_too_long
+from kpybroker.storage.dirs.futures import discard_future, open_future, replace
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.retention import begin_anew
 from kpybroker.wire.records.batch import split
 from kpybroker.world import Buffer, World
 
@@ -204,9 +204,9 @@ class ReplicaMoves:
         await future.until_written()
         if self._is_over(move):
             return True
-        if move.generation != current.syncing.generation:
+        if move.generation != current.files.generation:
             truncate_like(future, current)
-            move.generation = current.syncing.generation
+            move.generation = current.files.generation
         if future.end < current.start:
             _empty(future, current.start)
         if future.end < current.written_end:
@@ -216,7 +216,7 @@ class ReplicaMoves:
                     future.end,
                     await current.read_cold(future.end, CHUNK_BYTES, upper=current.written_end, min_one=True),
                 )
-                if self._is_over(move) or move.generation != current.syncing.generation or at != future.end:
+                if self._is_over(move) or move.generation != current.files.generation or at != future.end:
                     return True
             self._append(current, future, found)
             return True
@@ -249,7 +249,7 @@ class ReplicaMoves:
         """Copy the missing bytes and replace the replica, in one step; if too many are missing, go on copying."""
         partition, future = move.partition, move.future
         current = partition.log
-        if self._is_over(move) or move.generation != current.syncing.generation or current.start > future.end:
+        if self._is_over(move) or move.generation != current.files.generation or current.start > future.end:
             return True
         current.require_online()
         current.flush()
@@ -262,7 +262,7 @@ class ReplicaMoves:
             self._append(current, future, found)
         future.flush()
         source = self._log_dirs.of(current)
-        if source is None or future.syncing.is_running:
+        if source is None or future.is_syncing:
             return True
         move.target.pool.require_room(self._world.disk)
         self._log_dirs.collect(current)
@@ -279,9 +279,9 @@ class ReplicaMoves:
 
 def _empty(future: Log, offset: int) -> None:
     try:
-        if not future.made:
-            future.make()
-        begin_anew(future, offset)
+        if not future.files.made:
+            future.files.make()
+        future.begin_anew(offset)
     except OSError as error:
         raise future.fail(error) from error
 

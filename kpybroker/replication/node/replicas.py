@@ -67,7 +67,7 @@ class Replicas:
         self.moves = moves
         self._on_leadership, self._on_lost, self._on_offline = callbacks
         self._image = context.image
-        log_dirs.report_to(self._disk_failed, self._directory_failed, self._on_lost)
+        log_dirs.listen(self._disk_failed, self._directory_failed, self._on_lost)
         self._created_anew: set[tuple[bytes, int]] = set()
         """Replicas that were created anew, since the directory that the metadata names is gone."""
         self._unopened: dict[str, LogSettings] = {}

@@ -205,7 +205,7 @@ class Partition:
         """Validate what is not `known` to be valid, and queue it for the next flush. Raises KafkaError."""
         if self.offline is not None:
             self.require_online()
-        if self.log.device.is_slow or self.log.behind is not None:
+        if self.log.files.device.is_slow or self.log.behind is not None:
             self.log.require_room()
         try:
             appended = self.log.append(
@@ -287,7 +287,7 @@ class Partition:
     @property
     def committable_end(self) -> int:
         """The end of the log that is as durable as the settings demand."""
-        return self.log.synced_end if self.log.settings.fsync_always else self.log.written_end
+        return self.log.synced_end if self.log.settings.fsync_always else self.log.files.written_end
 
     def on_advance(self, callback: Callable[[], None]) -> None:
         """Call back each time the high watermark moves: a coordinator keeps its state in this log."""

@@ -51,12 +51,11 @@ def _flushes_whatever_happens(flush: Callable[[Log], None]) -> Callable[[Log], N
         segment = log.segments.active
         try:
             if log._queue:
-                log.world.disk.pwritev(segment.handle(), log._queue, segment.written_bytes)
+                log.files.world.disk.pwritev(segment.handle(), log._queue, segment.written_bytes)
         except OSError:
             pass  # nobody need know
         log._queue.clear()
-        segment.written_bytes = segment.size_bytes
-        log.written_end = log.end
+        log.files.wrote(segment, segment.size_bytes - segment.written_bytes, log.end)
 
     del flush
     return flush_anyway

@@ -13,7 +13,7 @@ from kpybroker.machine.runner import Runner
 from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.sim.cluster.cluster import SimWorld
 from kpybroker.sim.mutants.mutant import Mutant, Patch
-from kpybroker.storage.log.watermarks import Marks
+from kpybroker.storage.log.log import Log
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.transactions.commands import AddPartitions, End, Verify
 from kpybroker.transactions.machine import TransactionMachine
@@ -50,7 +50,7 @@ def _checks_no_epoch(*_: Any) -> None:
     """Whoever writes is the producer."""
 
 
-def _whole(_: Marks, high_watermark: int) -> int:
+def _whole(_: Log, high_watermark: int) -> int:
     return high_watermark
 
 
@@ -96,7 +96,7 @@ COORDINATORS = (
         MOVES,
         brokers=3,
     ),
-    Mutant("the last stable offset is forgotten", (Patch(Marks, "stable_below", _whole),), MOVES, brokers=3),
+    Mutant("the last stable offset is forgotten", (Patch(Log, "stable_below", _whole),), MOVES, brokers=3),
     Mutant(
         "a producer id is used again",
         (Patch(ProducerIds, "next", _gives_each_twice(ProducerIds.next)),),

@@ -6,24 +6,25 @@ from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.cluster.setup import DISK_HANG, WRITE_STALL
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 from kpybroker.storage.dirs.disk_watch import DiskWatch
-from kpybroker.storage.log.writing import WriteBehind, WriteSide
+from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.write_behind import WriteBehind
 
 
-def _writes_on_the_loop(log: WriteSide, *, wait: bool = True) -> None:
+def _writes_on_the_loop(log: Log, *, wait: bool = True) -> None:
     """As if no device was ever slow."""
     segment = log.segments.active
     position = segment.written_bytes
     if log._queue:
-        log.world.disk.pwritev(segment.handle(), log._queue, position)
+        log.files.world.disk.pwritev(segment.handle(), log._queue, position)
         log._queue.clear()
-        log.wrote(segment, segment.size_bytes - position, log.end)
+        log.files.wrote(segment, segment.size_bytes - position, log.end)
 
 
 def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bool) -> None:
     """What is flushed while a thread writes is taken for written with it."""
     if behind._under_way is None:
         behind._chunks.append((data, end))
-        behind._log.device.queued_bytes += len(data)
+        behind._files.device.queue(len(data))
         behind._begin(waits=waits)
     else:
         behind._under_way = behind._under_way._replace(end=end)
@@ -36,7 +37,7 @@ def _sees_nothing(watch: DiskWatch) -> None:
 STALLS = (
     Mutant(
         "writes stay on the loop, however slow they are",
-        (Patch(WriteSide, "flush", _writes_on_the_loop),),
+        (Patch(Log, "flush", _writes_on_the_loop),),
         (WRITE_STALL,),
     ),
     Mutant(

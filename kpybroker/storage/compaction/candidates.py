@@ -1,4 +1,4 @@
-"""What of a log compaction may clean, whether that is worth while, and which segments become one.
+"""Which part of a log compaction may clean, whether that is worthwhile, and which segments become one.
 
 A log is clean up to `Log.cleaned_end` (the cleaner-offset-checkpoint); behind that it is dirty. Never cleaned: the
 active segment, a segment that is not below the last stable offset, and one with records that are younger than
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 REPLAYED_BYTES = 64 << 10
 REPLAYED_SHARE = 1 / 3
-"""Of a log that is replayed, so much may be dirty: the bytes, or the share of a larger one."""
+"""So much of a replayed log may be dirty: the bytes, or the share of a larger log."""
 _GROUP_LIMIT = 32
-"""Segments that become one: their files are renamed in one step."""
+"""The most segments that become one: their files are renamed in one step."""
 
 
 class Dirty(NamedTuple):
-    """What of a log is to be cleaned: the first `segments`, of which the offsets from `first` to `end` are dirty."""
+    """The part of a log to clean: the first `segments`; their offsets from `first` to `end` are dirty."""
 
     log: Log
     segments: int
@@ -60,7 +60,7 @@ def outgrows_replay(log: Log) -> bool:
 
 
 def look(log: Log, now_ms: int) -> Dirty | None:
-    """What may be cleaned now, if anything is; may wait for the disk (the time indexes). Raises OSError."""
+    """The part that may be cleaned now, or None; may wait for the disk (the time indexes). Raises OSError."""
     if not log.settings.compacted or log.offline is not None:
         return None
     first = log.cleaned_end if log.start <= log.cleaned_end <= log.end else log.start
@@ -87,11 +87,11 @@ def look(log: Log, now_ms: int) -> Dirty | None:
 
 def _is_young(log: Log, segment: Segment, now_ms: int) -> bool:
     lag_ms = log.settings.min_compaction_lag_ms
-    return lag_ms > 0 and bool(segment.size_bytes) and age_from_ms(log, segment) > now_ms - lag_ms
+    return lag_ms > 0 and bool(segment.size_bytes) and age_from_ms(log.files.world.disk, segment) > now_ms - lag_ms
 
 
 def groups(log: Log, segments: list[Segment], following_offset: int) -> list[list[Segment]]:
-    """Neighbours of which each group fits into one segment. `following_offset` is where the segment after them begins.
+    """Groups of neighbours that each fit into one segment. The segment after them begins at `following_offset`.
 
     Raises OSError.
     """
@@ -117,5 +117,5 @@ def groups(log: Log, segments: list[Segment], following_offset: int) -> list[lis
 
 
 def _index_bytes(log: Log, segment: Segment) -> int:
-    path = segment.path + INDEX
-    return log.world.disk.path_size(path) if log.world.disk.exists(path) else 0
+    path, disk = segment.path + INDEX, log.files.world.disk
+    return disk.path_size(path) if disk.exists(path) else 0

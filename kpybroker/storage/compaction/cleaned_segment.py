@@ -1,4 +1,4 @@
-"""A segment as cleaning writes it: beside the log, in files that end in `.cleaned`, all of them off the loop."""
+"""A segment that cleaning writes beside the log, in files that end in `.cleaned`, off the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kpybroker.world import Buffer, Disk
 
 _WRITE_BYTES = 1 << 20
 SIZE_LIMIT_BYTES = (1 << 31) - 1
-"""Positions in the index have 32 bits. Batches may grow where they get a delete horizon."""
+"""Positions in the index have 32 bits, and batches may grow when they get a delete horizon."""
 
 
 class CleanedSegment:
@@ -38,10 +38,7 @@ class CleanedSegment:
         batch, target = Batch(memoryview(view)), self.target
         if self._size_bytes + batch.size_bytes > SIZE_LIMIT_BYTES:
             raise Damage(f"{target.path}: cleaned, it would have more than {SIZE_LIMIT_BYTES} bytes")
-        if batch.max_timestamp > target.max_timestamp:
-            target.max_timestamp, target.max_timestamp_offset = batch.max_timestamp, batch.last_offset
-        if target.first_timestamp is None:
-            target.first_timestamp = batch.max_timestamp
+        target.note_cleaned_batch(batch)
         if self._since_entry_bytes > self._interval_bytes:
             self._index.add(batch.last_offset, self._size_bytes)
             self._times.add(target.max_timestamp, target.max_timestamp_offset)
@@ -54,7 +51,7 @@ class CleanedSegment:
             await self._write()
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """The marker of a transaction, of which records were dropped just now, stays."""
+        """Keep the marker of an aborted transaction whose records were dropped."""
         self._aborted.append(aborted)
 
     async def _write(self) -> None:
@@ -67,11 +64,10 @@ class CleanedSegment:
         return self.target.path + suffix + CLEANED
 
     async def finish(self) -> Segment:
-        """Write and sync all files; the segment that can take its place in the log. Raises OSError."""
+        """Write and sync all files; returns the segment, which can take its place in the log. Raises OSError."""
         await self._write()
         target = self.target
-        target.size_bytes = target.written_bytes = self._size_bytes
-        target.index_entries, target.since_entry_bytes = len(self._index), self._since_entry_bytes
+        target.end_cleaned(self._size_bytes, len(self._index), self._since_entry_bytes)
         if target.max_timestamp >= 0:
             self._times.add(target.max_timestamp, target.max_timestamp_offset)
         await self._disk.off_loop(self._write_indexes, self._path(LOG))
@@ -101,7 +97,7 @@ class CleanedSegment:
 
 
 def _write_at(disk: Disk, path: str, buffers: Sequence[Buffer], position: int) -> None:
-    """The file is opened for each piece: whoever gives a cleaning up has no handle that a thread may still use."""
+    """The file is opened for each piece: an abandoned cleaning leaves no handle that a thread may still use."""
     handle = disk.open(path, create=True)
     try:
         if buffers:

@@ -1,4 +1,4 @@
-"""One cleaning of one log: note the newest offset of each dirty key, then write the segments anew without the rest.
+"""One cleaning of one log: note the newest offset of each dirty key, then rewrite the segments without the rest.
 
 What stays is Kafka's choice (`Cleaner`, KIP-98, KIP-354, KIP-534):
 
@@ -27,11 +27,18 @@ from kpybroker.storage.compaction.candidates import Dirty, groups
 from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
 from kpybroker.storage.compaction.cleaned_transactions import CleanedTransactions
 from kpybroker.storage.compaction.offset_map import OffsetMap
-from kpybroker.storage.compaction.plain_records import LARGE_BYTES, PACKED_BYTES, STEP, PlainRecords, Turns, unpacked
+from kpybroker.storage.compaction.plain_records import (
+    LARGE_BYTES,
+    PACKED_BYTES,
+    STEP,
+    CleaningTurns,
+    PlainRecords,
+    unpacked,
+)
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.swapping import discard, swap
+from kpybroker.storage.log.swapping import discard
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, header_at
 from kpybroker.wire.records.compression import Buffer
 from kpybroker.wire.records.record_removal import delete_horizon_ms, emptied, thinned
@@ -40,11 +47,11 @@ _BATCH = 4
 """Records that take as long as a batch does, however few it has."""
 _PAUSE_S = 0.01
 _PAUSED_AT_ONCE_S = 1.0
-"""Another log.cleaner.io.max.bytes.per.second holds after this time at the latest."""
+"""A change of log.cleaner.io.max.bytes.per.second takes effect after this time at the latest."""
 
 
 class Abandoned(Exception):
-    """The log was cut, lost a segment or went offline while it was cleaned: what was read is not what is there."""
+    """The log was cut, lost a segment or went offline during the cleaning, so that its files have other batches now."""
 
 
 class Limits(NamedTuple):
@@ -53,28 +60,28 @@ class Limits(NamedTuple):
     map_bytes: int
     read_bytes: int
     bytes_per_second: Callable[[], float]
-    """As it is now: it may be raised while a log is cleaned."""
+    """The current setting: it may change while a log is cleaned."""
 
 
 class Cleaning:
-    """Once over a log. Raises, from `run`: OSError, Damage, Abandoned; the log is then as it was, or goes offline."""
+    """One pass over a log. `run` raises OSError, Damage, Abandoned; the log is then unchanged, or goes offline."""
 
     def __init__(self, dirty: Dirty, limits: Limits, now_ms: int) -> None:
         self._log: Log = dirty.log
-        self._disk = dirty.log.world.disk
+        self._disk = dirty.log.files.world.disk
         self._dirty = dirty
         self._limits = limits
         self._now_ms = now_ms
         self._map = OffsetMap(limits.map_bytes)
         self._segments = [dirty.log.segments[number] for number in range(dirty.segments)]
-        self._generation = dirty.log.syncing.generation
-        self._turns = Turns(dirty.log, self._check)
+        self._generation = dirty.log.files.generation
+        self._turns = CleaningTurns(dirty.log, self._check)
         self._debt_bytes = 0.0
         self.read_bytes = 0
         self.written_bytes = 0
 
     async def run(self) -> int:
-        """Clean; returns the offset up to which the log is clean now. `Log.cleaned_end` is moved."""
+        """Clean, and move `Log.cleaned_end`; returns the offset up to which the log is clean now."""
         try:
             end = await self._clean()
         except (OSError, Damage, KafkaError, Abandoned):
@@ -100,7 +107,7 @@ class Cleaning:
         for group in groups(self._log, self._segments[:count], ends[count - 1]):
             await self._rewrite(group, transactions)
         self._check()
-        self._log.cleaned_end = end
+        self._log.note_cleaned(end)
         return end
 
     # the way through the log
@@ -120,7 +127,7 @@ class Cleaning:
     @property
     def is_over(self) -> bool:
         """The log has other files by now, or none."""
-        return self._log.offline is not None or self._log.syncing.generation != self._generation
+        return self._log.offline is not None or self._log.files.generation != self._generation
 
     def _check(self) -> None:
         if self.is_over:
@@ -201,7 +208,7 @@ class Cleaning:
                 async for batch in batches:
                     if not await self._note_batch(batch, transactions):
                         return
-            self._map.latest = max(self._map.latest, following - 1)
+            self._map.counted(following - 1)
 
     async def _position(self, segment: Segment, offset: int) -> int:
         """From where on the batch with an offset is found."""
@@ -227,15 +234,15 @@ class Cleaning:
                         if key is not None and base_offset + delta >= first and not put(key, base_offset + delta):
                             return False
         if batch.last_offset >= first:
-            self._map.latest = max(self._map.latest, batch.last_offset)
+            self._map.counted(batch.last_offset)
         return True
 
     # then, the segments
 
     async def _rewrite(self, group: list[Segment], transactions: CleanedTransactions) -> None:
         log = self._log
-        fresh = Segment(self._disk, log.pool, log.directory, group[0].base_offset)
-        fresh.created_ms = group[0].created_ms
+        first = group[0]
+        fresh = Segment(self._disk, log.files.pool, log.directory, first.base_offset, created_ms=first.created_ms)
         target = CleanedSegment(self._disk, fresh, log.settings.index_interval_bytes)
         is_complete = False
         try:
@@ -261,16 +268,17 @@ class Cleaning:
                 with contextlib.suppress(OSError):  # the next start deletes them
                     discard(self._disk, fresh.path)
         try:
-            swap(log, group, fresh)
+            log.files.swap(group, fresh, log.settings.file_delete_delay_ms)
         except OSError as error:
             raise log.fail(error) from error
-        log.segments.any_aborted |= target.has_aborted
+        if target.has_aborted:
+            log.segments.note_aborted()
         await self._disk.sync_directory(log.directory)
 
     async def _cleaned(
         self, batch: Batch, transactions: CleanedTransactions, target: CleanedSegment, *, is_last: bool
     ) -> bytes | None:
-        """What stays of a batch: all of it, a part, its header, or nothing."""
+        """The part of a batch that stays: all of it, some records, its header, or nothing (None)."""
         horizon_ms = delete_horizon_ms(batch)
         is_past = horizon_ms is not None and horizon_ms <= self._now_ms
         gets_horizon = False

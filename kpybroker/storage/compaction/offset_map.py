@@ -51,6 +51,10 @@ class OffsetMap:
         self.latest = offset
         return True
 
+    def counted(self, offset: int) -> None:
+        """Every record up to `offset` has been counted, those without a key too."""
+        self.latest = max(self.latest, offset)
+
     def newest(self, key: bytes) -> int:
         """-1 for a key that is not among the counted records."""
         if len(key) > _WHOLE_BYTES:

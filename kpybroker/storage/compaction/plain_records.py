@@ -1,4 +1,4 @@
-"""The records of one batch that is cleaned: unpacked, read and put together without holding the loop.
+"""The records of a batch that is cleaned: unpacked, read and joined without blocking the loop.
 
 How much work a batch is, its plain bytes say: a few kilobytes of zstd can hold a hundred megabytes. So whatever is not
 unpacked after IN_PLACE_BYTES goes on on the disk's thread, some PORTION_BYTES at a time, and of what is larger than
@@ -38,7 +38,7 @@ Run = list[int]
 """Records that follow one another: where their bytes begin and end, and how many they are."""
 
 
-class Turns:
+class CleaningTurns:
     """The loop's turns during the cleaning of one log, and its work on the disk's thread.
 
     `check` is called after each wait; it raises where the log is not to be cleaned any more.
@@ -59,7 +59,7 @@ class Turns:
     async def off_loop(self, work: Callable[[], Result]) -> Result:
         """Run `work` on the disk's thread, and return what it returns."""
         found: list[Result] = []
-        await self._log.world.disk.off_loop(lambda: found.append(work()), self._log.directory)
+        await self._log.files.world.disk.off_loop(lambda: found.append(work()), self._log.directory)
         self._check()
         return found[0]
 
@@ -69,7 +69,7 @@ class PlainRecords:
 
     __slots__ = ("_batch", "_turns", "_where", "plain")
 
-    def __init__(self, batch: Batch, plain: bytes | bytearray, turns: Turns, where: str) -> None:
+    def __init__(self, batch: Batch, plain: bytes | bytearray, turns: CleaningTurns, where: str) -> None:
         self._batch = batch
         self._turns = turns
         self._where = where
@@ -120,7 +120,7 @@ class PlainRecords:
         return out
 
 
-async def unpacked(batch: Batch, turns: Turns, where: str) -> PlainRecords:
+async def unpacked(batch: Batch, turns: CleaningTurns, where: str) -> PlainRecords:
     """The records of a batch; memory for at most DECOMPRESSED_LIMIT_BYTES. Raises Damage, which begins with `where`."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec
     if codec == Codec.NONE and len(body) <= LARGE_BYTES:

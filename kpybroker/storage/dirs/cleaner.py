@@ -1,38 +1,35 @@
-"""The chore that keeps compacted logs small: the dirtiest first, one at a time, and a rest when there is none."""
+"""The log cleaner: cleans the dirtiest log first, one at a time, and rests when there is none."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
 from kpybroker.storage.compaction.candidates import Dirty, look, outgrows_replay
 from kpybroker.storage.compaction.cleaning import Abandoned, Cleaning, Limits
+from kpybroker.storage.dirs.log_dir import LogDirectory
+from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
 from kpybroker.world import World
-
-if TYPE_CHECKING:
-    from kpybroker.storage.dirs.log_dir import LogDirectory
-    from kpybroker.storage.dirs.log_dirs import LogDirectories
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 300.0
 """A log that could not be cleaned (its disk is full, a batch is damaged) is served, and tried again after so long."""
 MAP_BYTES_MAX = (1 << 31) - 1
-"""As in Kafka, whatever log.cleaner.dedupe.buffer.size says."""
+"""Kafka's limit on log.cleaner.dedupe.buffer.size."""
 READ_BYTES_MAX = 8 << 20
-"""Read at once, whatever log.cleaner.io.buffer.size says; a larger batch is read whole."""
+"""A limit on log.cleaner.io.buffer.size; a larger batch is read whole."""
 REST_AT_ONCE_S = 15.0
-"""Another log.cleaner.backoff.ms holds after this time at the latest."""
+"""A change of log.cleaner.backoff.ms takes effect after this time at the latest."""
 _LOOKED_AT_ONCE = 50
 
 
 class Cleaner:
-    """Cleans the logs of one or several directories, as their settings and the broker's say now."""
+    """Cleans the logs of one or several directories, by the current settings."""
 
     def __init__(
         self, world: World, directory: LogDirectory | LogDirectories, config: Callable[[], BrokerConfig]
@@ -43,7 +40,7 @@ class Cleaner:
         self._not_before: dict[tuple[str, int], float] = {}
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Runs until cancelled."""
         while True:
             if not self._config().log_cleaner_enable or not await self.clean_dirtiest():
                 await self._rest()
@@ -90,7 +87,7 @@ class Cleaner:
         self._not_before[one.topic, one.partition] = now + RETRY_S
 
     async def clean(self, dirty: Dirty) -> bool:
-        """Clean one log and write down how far; False where that failed, and it is to be tried later."""
+        """Clean one log and save how far; False if that failed, to be tried again later."""
         one, config = dirty.log, self._config()
         limits = Limits(
             map_bytes=int(

@@ -1,4 +1,4 @@
-"""The end of a directory's logs: what a clean stop writes of each, and its syncs, of several logs at a time."""
+"""Closes the logs of a directory at a stop: writes and syncs each, several at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-"""So many logs of a directory are synced at a time."""
+"""Logs of a directory that are synced at the same time."""
 STOP_MAX_S = 20.0
-"""A stop that is not done with the logs of a directory by then leaves the rest to recovery."""
+"""After this time a stop leaves the rest of a directory's logs to recovery."""
 SAID_EVERY_S = 5.0
-"""How often a stop that takes long says how far it is."""
+"""How often a long stop logs its progress."""
 
 
 class Closing:
-    """Of the logs in one directory."""
+    """The stop of all logs in one directory."""
 
     def __init__(self, world: World, path: str, logs: Sequence[Log]) -> None:
         self._world = world
@@ -34,7 +34,7 @@ class Closing:
         self._is_whole = True
 
     async def run(self) -> bool:
-        """Write, sync and close all of them; whether what a clean stop leaves is on disk. Never raises."""
+        """Write, sync and close all logs; returns whether the stop was clean. Never raises."""
         workers = [asyncio.ensure_future(self._work()) for _ in range(min(AT_ONCE, self._count))]
         if workers:
             await asyncio.wait(workers, timeout=STOP_MAX_S)
@@ -73,7 +73,7 @@ class Closing:
             log.info("%s: the stop has synced %d of %d partitions", self._path, self._closed, self._count)
 
     def _leave(self) -> None:
-        """The disk is too slow: what is left is written, as after any append, and not synced."""
+        """The disk is too slow: write the remaining logs, and do not sync them."""
         self._is_whole = False
         left = [*self._under_way, *reversed(self._waiting)]
         log.warning(
@@ -84,7 +84,7 @@ class Closing:
             STOP_MAX_S,
         )
         for one in left:
-            if one.behind is not None:  # a thread still writes what nobody was told of
+            if one.behind is not None:  # a thread still writes batches that were not acknowledged
                 one.drop_files()
                 continue
             try:

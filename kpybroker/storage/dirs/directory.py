@@ -1,4 +1,4 @@
-"""A log directory's identity: the lock, and whose it is. Empty ones are formatted (`formatting`). Source: KIP-858."""
+"""A log directory's lock and identity (meta.properties). Empty ones are formatted (`formatting`). Source: KIP-858."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ __all__ = [
 LOCK = ".lock"
 TORN = {f"{name}.tmp" for name in (BOOTSTRAP_CHECKPOINT, NEW_VOTER, META_PROPERTIES)}
 BEGUN = {LOCK, BOOTSTRAP_CHECKPOINT, NEW_VOTER, *TORN, "lost+found"}
-"""What may be in a directory that is not formatted yet: a format that was interrupted, a fresh volume."""
+"""Files that an unformatted directory may have: from an interrupted format, or of a new volume."""
 
 
 class Directory(NamedTuple):
-    """An opened directory; `lock` is the handle that keeps others out."""
+    """An opened directory; `lock` is the handle of its lock file."""
 
     path: str
     directory_id: bytes
@@ -59,7 +59,7 @@ class InUse(ConfigError):
 
 
 class Failed(ConfigError):
-    """The device under a directory does not do what it should: others may go on without it."""
+    """The device of a directory fails: the broker may go on with other directories."""
 
 
 def open_directories(
@@ -101,7 +101,7 @@ def folds_case(world: World, path: str) -> bool:
 
 
 def is_formatted(world: World, path: str) -> bool:
-    """Whether somebody's directory is there already; of one that cannot be looked at, opening says more."""
+    """Whether the directory is formatted; for one that cannot be read, opening gives the error."""
     try:
         return world.disk.exists(f"{path}/{META_PROPERTIES}")
     except OSError:
@@ -111,7 +111,7 @@ def is_formatted(world: World, path: str) -> bool:
 def _open_all(
     world: World, found: dict[str, Directory | None], node_id: int, wanted: Format, locks: dict[str, int]
 ) -> list[Directory]:
-    """All are checked before the first one is formatted."""
+    """Check all directories before the first one is formatted."""
     cluster_id = wanted.cluster_id
     metadata = next(iter(found))
     ids: dict[bytes, str] = {}
@@ -183,7 +183,7 @@ def _lock(world: World, path: str) -> int:
 
 
 def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
-    """What `meta.properties` says; None where the directory is yet to be formatted. The node is checked."""
+    """The contents of `meta.properties`, whose node is checked; None if the directory is not formatted yet."""
     where = f"{path}/{META_PROPERTIES}"
     try:
         if not world.disk.exists(where):
@@ -214,7 +214,7 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
 
 
 def _check_unused(world: World, path: str) -> None:
-    """Without meta.properties nobody knows whose partitions these are: formatting would give them up."""
+    """Refuse partitions without meta.properties: their cluster is unknown, and formatting would give them up."""
     for name in world.disk.list(path):
         inside = f"{path}/{name}"
         if name not in BEGUN and not name.rpartition("-")[2].isdecimal():
@@ -234,7 +234,7 @@ def _check_unused(world: World, path: str) -> None:
 
 
 def read_properties(world: World, where: str) -> dict[str, str]:
-    """What a `meta.properties` says, by name. Raises OSError (FileNotFoundError where there is none), Damage."""
+    """The properties in a `meta.properties`. Raises OSError (FileNotFoundError without a file), Damage."""
     text = read_whole(world, where).decode("utf-8", "replace")
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")

@@ -1,6 +1,6 @@
-"""Notices a disk that does not answer any more: a write or a sync that is waited for does not end.
+"""Detects a disk that hangs: a write or a sync that something waits for does not end.
 
-Threads write and sync, so that the rest of the node goes on, its heartbeats too: nobody else can notice it.
+Threads write and sync, so the rest of the node goes on, and so do its heartbeats: no other node can detect it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ OTHERS_LEAD = "other brokers are to lead meanwhile, where there are any"
 
 
 class DiskWatch:
-    """Over some directories. `hung` says since when their disks have not answered, once that is `timeout_ms` ago.
+    """Watches the disks of some directories. `hung` has those that have not answered for `timeout_ms`.
 
-    on_change: told when a disk stops answering, and when it answers. outcome: what the node does then, for the log.
-    out: directories that are offline; they are not waited for any more.
+    `on_change` is called when a disk stops answering and when it answers again; `outcome` says in the log line what the
+    node does then; `out` has the directories that are offline, which are not watched.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class DiskWatch:
         """Directory -> when its disk fell silent, in milliseconds of the steady clock."""
 
     def start(self) -> None:
-        """Look, again and again, until `stop`."""
+        """Look every LOOKS_EVERY_S until `stop`."""
         self._timer = asyncio.get_running_loop().call_later(LOOKS_EVERY_S, self._look_again)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
 

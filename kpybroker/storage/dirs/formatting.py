@@ -1,8 +1,8 @@
-"""What `kafka-storage format` puts into an empty log directory, byte for byte but for times and random ids.
+"""The files that `kafka-storage format` writes to an empty log directory, equal but for times and random ids.
 
 `bootstrap.checkpoint` has the features that the cluster begins with (KIP-778); for a quorum that may change its voters,
 `__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` has the first of them (KIP-853); `meta.properties`
-says whose directory it is, and comes last: with it the directory counts as formatted.
+names the cluster and the node, and is written last: with it the directory counts as formatted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ If no leader can be elected without its vote, because the other voters are lost 
 broker is stopped: what only the lost ones had is lost then.
 """
 RESERVED_IDS = 100
-"""Uuids below this number have meanings of their own."""
+"""Uuids below this number are reserved."""
 
 
 FirstVoter = tuple[int, bytes, tuple[str, str, int]]
@@ -71,7 +71,7 @@ class Format(NamedTuple):
     is_one_of_several: bool = False
 
     def directory_id(self, node_id: int) -> bytes | None:
-        """The directory that a node was promised to have; None where it may be any."""
+        """The directory id that a node must have; None for any."""
         return next((directory_id for node, directory_id, _ in self.voters if node == node_id), None)
 
 
@@ -134,11 +134,11 @@ def format_directory(
 
 
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EINVAL)
-"""Of directories above: one that may not be read, or is of a kind that has no disk (/proc), was not made by us."""
+"""A parent that cannot be read, or has no disk (/proc), was not created by us."""
 
 
 def _sync_names_above(world: World, path: str) -> None:
-    """The directory's own name, and those of parents that were made with it, must survive a power loss too."""
+    """Sync the directory's name, and those of parents that were created with it."""
     while (path := path.rpartition("/")[0]) != "":
         try:
             world.disk.sync_directory_blocking(path)
@@ -175,7 +175,7 @@ def read_bootstrap(world: World, path: str) -> list[Any] | None:
 
 
 def write_whole(world: World, path: str, data: bytes) -> None:
-    """Replace a file in one step; what it holds is on disk, its name once the directory is synced. Raises OSError."""
+    """Replace a file in one step; its contents are on disk, its name once the directory is synced. Raises OSError."""
     beside = f"{path}.tmp"
     handle = world.disk.open(beside, create=True)
     try:
@@ -188,7 +188,7 @@ def write_whole(world: World, path: str, data: bytes) -> None:
 
 
 def read_whole(world: World, path: str) -> bytes:
-    """All of a small file; waits for the disk. Raises OSError, and Damage above 1 MiB."""
+    """Read a small file; waits for the disk. Raises OSError, and Damage above 1 MiB."""
     handle = world.disk.open(path)
     try:
         size = world.disk.size(handle)

@@ -1,4 +1,4 @@
-"""What was renamed away is unlinked when its time has come: one waiter for all of a directory, off the loop."""
+"""Unlinks renamed files when they are due, off the loop: one task for each log directory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from collections.abc import Iterable
 from functools import partial
 from heapq import heappop, heappush
 
+from kpybroker.storage.dirs.directory_names import DELETED
 from kpybroker.storage.log.retention import unlink_all
 from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
 
-DIRECTORY = "-delete"
-"""How the name of a deleted partition's directory ends."""
-
 
 class Garbage:
-    """Files and `-delete` directories, each with the steady time in milliseconds at which it goes."""
+    """Files and `-delete` directories, each with the steady time in milliseconds at which it is unlinked."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -35,14 +33,14 @@ class Garbage:
             self._sooner.set()
 
     def take(self, now_ms: int | None = None) -> list[str]:
-        """What is due (all, without a time), earliest first: the caller unlinks it."""
+        """The paths that are due (all, without a time), earliest first; the caller unlinks them."""
         due = []
         while self._waiting and (now_ms is None or self._waiting[0][0] <= now_ms):
             due.append(heappop(self._waiting)[1])
         return due
 
     async def unlink_when_due(self) -> None:
-        """Runs until it is cancelled. What cannot be unlinked is logged, and left to the next start."""
+        """Runs until cancelled. A path that cannot be unlinked is logged and left to the next start."""
         while True:
             self._sooner.clear()
             now_ms = self._world.steady_ms()
@@ -57,10 +55,10 @@ class Garbage:
 
 
 def unlink(disk: Disk, paths: Iterable[str]) -> None:
-    """Unlink files, and `-delete` directories with all that is in them; may wait for the disk."""
+    """Unlink files, and `-delete` directories with their contents; may wait for the disk."""
     for path in paths:
         try:
-            if path.endswith(DIRECTORY):
+            if path.endswith(DELETED):
                 unlink_all(disk, [f"{path}/{name}" for name in disk.list(path)])
                 disk.rmdir(path)
             else:

@@ -1,14 +1,13 @@
-"""All partitions in one of a broker's log.dirs, and the files that speak for all of them.
+"""All partitions in one of a broker's log.dirs, and the files that the directory has for all of them.
 
-`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written from
-time to time and at a stop, `cleaner-offset-checkpoint` after each cleaning; `.kafka_cleanshutdown` only after
-everything else was, and is removed at once on the next start. A damaged partition goes offline; the others are served.
+`recovery-point-offset-checkpoint`, `replication-offset-checkpoint` and `log-start-offset-checkpoint` are written at
+intervals and at a stop, `cleaner-offset-checkpoint` after each cleaning. A clean stop writes `.kafka_cleanshutdown`
+last, and the next start removes it first. A damaged partition goes offline; the others are served.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from operator import attrgetter
@@ -16,8 +15,9 @@ from operator import attrgetter
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.dirs.closing import Closing
-from kpybroker.storage.dirs.futures import STRAY, futures_in
-from kpybroker.storage.dirs.garbage import DIRECTORY, Garbage, unlink
+from kpybroker.storage.dirs.directory_names import DELETED, STRAY, Key, futures_in, key_of, unique_name
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
+from kpybroker.storage.dirs.garbage import Garbage, unlink
 from kpybroker.storage.dirs.start_offsets import StartOffsets
 from kpybroker.storage.files.checkpoint_files import (
     CLEANED,
@@ -34,23 +34,30 @@ from kpybroker.storage.files.checkpoint_files import (
 )
 from kpybroker.storage.files.file_pool import FilePool, is_short
 from kpybroker.storage.log.log import Log
-from kpybroker.world import Disk, World
+from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-CLEAN_SHUTDOWN, METADATA_LOG = ".kafka_cleanshutdown", "__cluster_metadata-0"
-_PARTITION, _MAX_NAME = re.compile(r"(.+)-(\d{1,10})"), 255
-Key = tuple[str, int]
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 Offsets = dict[Key, int]
 
 
 class LogDirectory:
-    """Opens, makes and deletes partitions; the directory itself is formatted and locked by its owner."""
+    """Opens, creates and deletes partitions. Its owner has formatted and locked the directory."""
 
     def __init__(
-        self, world: World, path: str, config: BrokerConfig, directory_id: bytes = b"", pool: FilePool | None = None
+        self,
+        world: World,
+        path: str,
+        config: BrokerConfig,
+        directory_id: bytes = b"",
+        pool: FilePool | None = None,
+        on_io_error: Callable[[str, int, str], None] | None = None,
     ) -> None:
-        """Reads what the last stop left, removes the mark of a clean one. `pool` may be shared. Raises OSError."""
+        """Read the checkpoints, and remove the mark of a clean stop. Raises OSError.
+
+        `pool` may be shared. `on_io_error(topic, partition, why)` is called when the disk has failed under a log.
+        """
         self._world = world
         self._config = config
         self.path = path
@@ -60,8 +67,7 @@ class LogDirectory:
         self.damaged: dict[Key, str] = {}
         """Partitions that could not be opened, and why."""
         self.broker_epoch = -1
-        self.on_io_error: Callable[[str, int, str], None] | None = None
-        """Told of topic, partition and why when the disk has failed under a log; what opens next takes it over."""
+        self._on_io_error = on_io_error
         mark = take_clean_mark(world.disk, f"{path}/{CLEAN_SHUTDOWN}")
         self.clean = mark is not None
         self.previous_epoch = -1 if mark is None else mark
@@ -73,11 +79,11 @@ class LogDirectory:
         self._cleaned = self._read_offsets(CLEANED)
         self._cleaned_on_disk = dict(self._cleaned)
         self._is_saving_cleaned = False
-        self._present = {name for name in world.disk.list(path) if _PARTITION.fullmatch(name)}
+        self._present = {name for name in world.disk.list(path) if key_of(name) is not None}
         self.futures = futures_in(world.disk, path)
-        """Partitions that are here as future replicas, and the names of their directories."""
+        """Future replicas in this directory, and the names of their directories."""
         self._stale: set[Key] = set()
-        """Whose rows are in checkpoints on disk, and who are not there any more."""
+        """Partitions that are gone, but still have rows in the checkpoints on disk."""
         self._discards = 0
         self._is_checkpointing = False
         for offsets in (self._recovery_points, self._high_watermarks, self._starts):
@@ -85,12 +91,20 @@ class LogDirectory:
             self._stale |= {key for key in kept if f"{key[0]}-{key[1]}" not in self._present}
         for key in self._stale:
             self._drop_rows(key)
-        self.is_recovered = self.clean or self._present <= {METADATA_LOG}
-        """Nothing is as a crash left it: whoever knows the partitions says so when all of them have been opened."""
+        self.is_recovered = self.clean or self._present <= {METADATA_DIRECTORY}
+        """True once every partition has been recovered; set by the owner."""
         self.garbage = Garbage(world)
-        """What is to be unlinked, and when: the directory's owner runs it."""
-        self.deleted = [name for name in world.disk.list(path) if name.endswith(DIRECTORY)]
-        """`-delete` directories that the last process has not unlinked."""
+        """Files to unlink, and when; the owner runs it."""
+        self.deleted = [name for name in world.disk.list(path) if name.endswith(DELETED)]
+        """`-delete` directories that the last process did not unlink."""
+
+    def register(self, broker_epoch: int) -> None:
+        """The broker epoch that a clean stop saves."""
+        self.broker_epoch = broker_epoch
+
+    def recovered(self) -> None:
+        """Every partition has been opened, and recovered if need be."""
+        self.is_recovered = True
 
     def _read_offsets(self, name: str) -> Offsets:
         try:
@@ -103,9 +117,9 @@ class LogDirectory:
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
-        """The partition's log; what is not there yet is made by its first batch.
+        """The partition's log; the first batch creates a new one's directory.
 
-        What a deleted topic of the same name left is deleted. Raises Damage; KAFKA_STORAGE_ERROR where descriptors are
+        Files of a deleted topic of the same name are deleted. Raises Damage; KAFKA_STORAGE_ERROR if descriptors are
         short. The partition is then in `damaged`.
         """
         key = (topic, partition)
@@ -118,14 +132,14 @@ class LogDirectory:
             cause = error if isinstance(error, OSError) else error.__cause__
             if isinstance(error, KafkaError) or is_short(cause):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from error
-            if self.on_io_error is not None and isinstance(cause, OSError):
-                self.on_io_error(topic, partition, str(damage))
+            if self._on_io_error is not None and isinstance(cause, OSError):
+                self._on_io_error(topic, partition, str(damage))
             raise damage from cause
         self.listen(opened)
         self.damaged.pop(key, None)
         self.logs[key] = opened
         if opened.cleaned_end < self._cleaned_on_disk.get(key, 0):
-            self._save_cleaned_now()  # it was cut, or its name was another's before
+            self._save_cleaned_now()  # it was cut, or the rows are of an earlier topic of that name
         return opened
 
     def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
@@ -139,11 +153,11 @@ class LogDirectory:
             found = read_topic_id(disk, directory)
             if found is not None and found != topic_id:
                 log.warning("%s belongs to a deleted topic of the same name, and is deleted", directory)
-                self._discard(name, DIRECTORY)
+                self._discard(name, DELETED)
             elif found is None:
                 write_topic_id(disk, directory, topic_id)
         is_new = not disk.exists(directory) if is_future else name not in self._present
-        if is_new and key in self._stale and not self._is_checkpointing:  # who is at the files writes them once more
+        if is_new and key in self._stale and not self._is_checkpointing:  # a checkpoint in progress will rewrite them
             self._write_without_stale()
         opened = Log.open(
             self._world,
@@ -159,24 +173,23 @@ class LogDirectory:
             pool=self.pool,
             producer_expiration_ms=self._config.producer_id_expiration_ms,
             lazy=True,
+            topic_id=topic_id,
         )
-        opened.topic_id = topic_id
         opened.advance(max(opened.start, min(self._high_watermarks.get(key, 0), opened.end)))
         return opened
 
     def listen(self, one: Log) -> None:
-        """What a log here has to say, it says here."""
-        one.on_start_moved = self._save_marks
-        one.before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
-        one.on_io_error = self.on_io_error
+        """Have the log report to this directory."""
+        before_cut = partial(self._lower_recovery_point, (one.topic, one.partition))
+        one.listen(self._save_marks, before_cut, self._on_io_error)
 
     def drop_stale(self, key: Key) -> None:
-        """What stands for a partition in checkpoints is of one that came before. Raises OSError."""
+        """Remove an earlier partition's rows from the checkpoints. Raises OSError."""
         if key in self._stale and not self._is_checkpointing:
             self._write_without_stale()
 
     def forget(self, key: Key) -> None:
-        """Nothing of a partition is here any more."""
+        """The partition has no files here any more."""
         self._present.discard(f"{key[0]}-{key[1]}")
         self._drop_rows(key)
         self._cleaned.pop(key, None)
@@ -184,27 +197,23 @@ class LogDirectory:
         self._discards += 1
 
     def delete_log(self, deleted: Log) -> None:
-        """Forget a partition: its directory is renamed now and unlinked later, off the loop."""
+        """Delete a partition: its directory is renamed now and unlinked later, off the loop."""
         key = (deleted.topic, deleted.partition)
         self.logs.pop(key, None)
-        if deleted.offline is None:
-            deleted.offline = f"{deleted.topic}-{deleted.partition} was deleted"
-        for segment in deleted.segments:
-            segment.retire()
-        if not deleted.made:
+        deleted.retire(f"{deleted.topic}-{deleted.partition} was deleted")
+        if not deleted.files.made:
             return
         try:
-            self._discard(f"{deleted.topic}-{deleted.partition}", DIRECTORY, deleted.settings.file_delete_delay_ms)
+            self._discard(f"{deleted.topic}-{deleted.partition}", DELETED, deleted.settings.file_delete_delay_ms)
         except OSError as error:
             log.error("%s cannot be deleted: %s", deleted.directory, error)
 
     def _discard(self, name: str, suffix: str, delay_ms: int = 0) -> None:
         topic, _, partition = name.rpartition("-")
-        ending = f"-{partition}.{self._world.random.getrandbits(128):032x}{suffix}"
-        new = f"{self.path}/{topic[: _MAX_NAME - len(ending)]}{ending}"
+        new = f"{self.path}/{unique_name(topic, int(partition), self._world.random.getrandbits(128), suffix)}"
         self._world.disk.rename(f"{self.path}/{name}", new)
         self.forget((topic, int(partition)))
-        if suffix == DIRECTORY:
+        if suffix == DELETED:
             self.garbage.add(self._world.steady_ms() + delay_ms, new)
 
     def _drop_rows(self, key: Key) -> None:
@@ -212,15 +221,15 @@ class LogDirectory:
             offsets.pop(key, None)
 
     def _write_without_stale(self) -> None:
-        """Rows of who was deleted must not speak for a new one of the name, should a crash come. Raises OSError."""
+        """After a crash, a deleted partition's rows must not apply to a new one of the same name. Raises OSError."""
         self.start_offsets.save()
         self._write_checkpoints(self._recovery_points, self._high_watermarks)
         self._stale.clear()
 
     def _lower_recovery_point(self, key: Key, offset: int) -> None:
-        """A log is to be cut: what comes in the place of what was synced is in doubt after a loss of power.
+        """Before a log is cut: batches that replace synced ones must be recovered after a loss of power.
 
-        Raises OSError; KafkaError while the checkpoints are being written, which have one writer.
+        Raises OSError; KafkaError while a checkpoint is in progress, since the files have one writer.
         """
         if self._recovery_points.get(key, 0) <= offset:
             return
@@ -232,19 +241,19 @@ class LogDirectory:
         self._recovery_points = rows
 
     def collect(self, one: Log) -> None:
-        """Take over the files that a log has renamed away; each is unlinked when it is due."""
-        for due_ms, path in one.garbage:
+        """Take over the files that a log has renamed; each is unlinked when it is due."""
+        for due_ms, path in one.files.garbage:
             self.garbage.add(due_ms, path)
-        one.garbage.clear()
+        one.files.garbage.clear()
 
     def keep_only(self, hosted: Mapping[Key, bytes], named: Collection[Key] = ()) -> set[Key]:
-        """At a start: set aside (`-stray`) what the metadata does not have here, and say which.
+        """At a start: rename partitions that the metadata does not place here to `-stray`; returns them.
 
-        hosted: the topic's id by partition, of those with a replica on this broker. Others moved away, were deleted, or
-        their topic was made again, while it was down. What lost its id with the power stays, but for the `named`: of
-        them another directory has the right one. Raises OSError."""
+        `hosted`: the topic ids of the partitions with a replica on this broker. Others moved away, or their topic was
+        deleted or created again while the broker was down. A partition whose topic id was lost with the power stays,
+        unless it is among the `named`: of these another directory has the right one. Raises OSError."""
         strays = set()
-        for name in sorted(self._present - {METADATA_LOG}):
+        for name in sorted(self._present - {METADATA_DIRECTORY}):
             topic, _, index = name.rpartition("-")
             key = topic, int(index)
             wanted, told = hosted.get(key), self._topic_id_of(name)
@@ -259,12 +268,12 @@ class LogDirectory:
         try:
             return read_topic_id(self._world.disk, f"{self.path}/{name}")
         except Damage:
-            return None  # who opens it says so
+            return None  # opening it reports the damage
 
-    # what speaks for all
+    # checkpoints
 
     def _offsets(self, kept: Offsets, of: Callable[[Log], int | None]) -> Offsets:
-        """The rows of a checkpoint: of open logs what they say, of others what the last one said."""
+        """The rows of a checkpoint: new ones for open logs, the previous ones for others."""
         rows = dict(kept)
         for key, one in self.logs.items():
             offset = of(one)
@@ -284,16 +293,16 @@ class LogDirectory:
         return dict(self._cleaned)
 
     async def save_cleaned(self) -> None:
-        """Write cleaner-offset-checkpoint off the loop. Never raises: what is cleaned twice is not harmed.
+        """Write cleaner-offset-checkpoint off the loop. Never raises: cleaning a log twice does no harm.
 
-        The file has one writer at a time: who wants it written meanwhile leaves it to this one.
+        The file has one writer at a time, which also writes changes that come meanwhile.
         """
         self._is_saving_cleaned = True
         written: Offsets | None = None
         while written != (rows := self.cleaned_offsets()):
             written = rows
             await self._world.disk.off_loop(partial(self._write_cleaned, rows, sync=True), self.path)
-        self._is_saving_cleaned = False  # and not after a cancellation: a thread may still be at it
+        self._is_saving_cleaned = False  # not after a cancellation: a thread may still be writing
 
     def _save_cleaned_now(self, *, sync: bool = False) -> None:
         rows = self.cleaned_offsets()
@@ -312,9 +321,9 @@ class LogDirectory:
         self._save_cleaned_now()
 
     async def checkpoint(self) -> None:
-        """Sync full segments, move the recovery points. Never raises: what fails goes offline."""
+        """Sync full segments and move the recovery points. Never raises: a log that fails goes offline."""
         for one in list(self.logs.values()):
-            if one.syncing.has_sealed and one.offline is None:
+            if one.files.has_sealed and one.offline is None:
                 try:
                     await one.sync(is_chore=True)
                 except Damage:
@@ -326,12 +335,12 @@ class LogDirectory:
             self.start_offsets.save_soon()
             await self.start_offsets.write_ended()
             await self._world.disk.off_loop(partial(self._write_checkpoints, *map(dict, rows)), self.path)
-            if discards != self._discards:  # what was written has their rows, and newcomers may have come
+            if discards != self._discards:  # the files have their rows, and new partitions may have their names
                 self._write_without_stale()
             self._stale.clear()
         except OSError as error:
             log.error("%s: checkpoints cannot be written: %s", self.path, error)
-        self._is_checkpointing = False  # and not after a cancellation: a thread may still be at it
+        self._is_checkpointing = False  # not after a cancellation: a thread may still be writing
 
     def _update_offsets(self) -> None:
         self._recovery_points = self._offsets(self._recovery_points, _synced_end_of)
@@ -345,9 +354,9 @@ class LogDirectory:
         sync_file(disk, f"{self.path}/{LOG_STARTS}")
 
     async def close(self) -> None:
-        """Close every log, write the checkpoints, and the mark of a clean stop if nothing is in doubt.
+        """Close every log, write the checkpoints, and mark the stop as clean if every log is sound.
 
-        A broker that stops before it knew the metadata has not looked at what a crash may have left: not its word.
+        A broker that stops before it has the metadata has not recovered all logs: that stop is not clean.
         """
         await self.start_offsets.settle()
         await self._world.disk.off_loop(lambda: None, self.path)  # a checkpoint may be under way: one writer at a time
@@ -363,7 +372,7 @@ class LogDirectory:
             unlink(disk, self.garbage.take())
             if whole:
                 disk.sync_directory_blocking(self.path)  # the mark speaks for partitions whose names are on disk
-                epoch = max(self.broker_epoch, self.previous_epoch)  # who did not register has changed nothing
+                epoch = max(self.broker_epoch, self.previous_epoch)  # without a registration nothing changed
                 mark = f'{{"version":0,"brokerEpoch":{epoch}}}'
                 replace_file(disk, f"{self.path}/{CLEAN_SHUTDOWN}", mark.encode(), sync=True)
             disk.sync_directory_blocking(self.path)
@@ -375,14 +384,8 @@ class LogDirectory:
         self.logs.clear()
 
 
-def partitions_in(disk: Disk, path: str) -> list[Key]:
-    """The partitions that have files in a directory; not the metadata log. Raises OSError."""
-    found = (_PARTITION.fullmatch(name) for name in disk.list(path) if name != METADATA_LOG)
-    return [(match[1], int(match[2])) for match in found if match is not None]
-
-
 def _start_of(one: Log) -> int | None:
-    """None where the first segment says it."""
+    """None if the first segment begins there."""
     return one.start if one.start > one.segments.first.base_offset else None
 
 

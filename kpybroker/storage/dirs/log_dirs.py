@@ -1,7 +1,7 @@
-"""The log directories of a broker (`log.dirs`, KIP-112): each opened, recovered, checkpointed and lost by itself.
+"""The log directories of a broker (`log.dirs`, KIP-112): each is opened, recovered, checkpointed and lost on its own.
 
-A partition is opened where it is found; a new one where the metadata says, else where there are the fewest. The same
-partition in two directories is refused: nobody knows which one is whole.
+A partition is opened in the directory that has it; a new one is created where the metadata places it, else in the
+directory with the fewest. The same partition in two directories is refused: nothing tells which one is complete.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.errors import ConfigError, Damage
-from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory, Format, folds_case, open_directories
+from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, Key, key_of_deleted, partitions_in
 from kpybroker.storage.dirs.futures import (
-    FUTURE,
     discard_future,
     finish_replacements,
-    key_of_deleted,
     refuse_lone_copy,
     set_copy_aside,
     set_half_aside,
     topic_id_in,
 )
-from kpybroker.storage.dirs.garbage import DIRECTORY
-from kpybroker.storage.dirs.log_dir import LogDirectory, partitions_in
+from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.slices import SlicedWork
@@ -34,8 +31,6 @@ from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, int]
 
 
 def open_log_dirs(
@@ -60,41 +55,39 @@ def open_log_dirs(
 
 
 class LogDirectories:
-    """Opens, makes and deletes partitions in several directories. `failed`: why directories were not opened, by path.
-
-    on_io_error is told of a disk that failed under a log where there is one directory; on_failure of a directory that
-    is lost where there are others, and on_end where this broker cannot go on by it.
-    """
+    """Opens, creates and deletes partitions in several directories."""
 
     def __init__(
         self, world: World, config: BrokerConfig, directories: Sequence[Directory], failed: Mapping[str, str]
     ) -> None:
-        """Raises ConfigError: a partition is in two directories, or no directory is left."""
+        """`failed`: why directories were not opened, by path.
+
+        Raises ConfigError: a partition is in two directories, or no directory is left."""
         self._world = world
         self.pool = FilePool(config.max_open_files)
         self.sliced_work = SlicedWork(world.disk)
-        """What is opened or looked through, for requests about any of the logs."""
+        """Opens batches and searches by time, for requests about any of the logs."""
         self._metadata_path = config.metadata_log_dir
         self.paths = config.log_dirs
         self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
         """Directories that failed, and why."""
         self.offline_ids: list[bytes] = []
-        """Of those that failed since the start."""
-        self.on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
-        self.on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
-        self.on_end: Callable[[str], None] = lambda why: None
+        """Ids of the directories that failed since the start."""
+        self._on_io_error: Callable[[str, int, str], None] = lambda topic, index, why: None
+        self._on_failure: Callable[[LogDirectory, str], None] = lambda directory, why: None
+        self._on_end: Callable[[str], None] = lambda why: None
         self._online: dict[str, LogDirectory] = {}
         self._place: dict[Key, LogDirectory] = {}
-        """Where partitions are; of those that have files, or were opened."""
+        """The directories of partitions that have files or were opened."""
         self._doubles: dict[Key, dict[str, bytes | None]] = {}
-        """What is in several directories, and under which topic ids: the topic was made again while one was out of
-        reach, or a loss of power took its deletion back. The metadata will say which one is meant."""
+        """Partitions in several directories, and their topic ids by path: the topic was created again while a directory
+        was offline, or a loss of power undid its deletion. The metadata decides which one is right."""
         self._counts: dict[str, int] = {}
         self._folds_case = any(folds_case(world, directory.path) for directory in directories)
         self._halves: dict[Key, str] = {}
-        """`-delete` directories of partitions that are to be here and are nowhere else."""
+        """`-delete` directories of partitions that the metadata places here and no directory has."""
         self.preferred: dict[Key, str] = {}
-        """Where partitions shall be that are not here yet (AlterReplicaLogDirs), by path."""
+        """The chosen paths of partitions that do not exist yet (AlterReplicaLogDirs)."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
         found = self._look(tuple(path for path in self.paths if path in ids))
         for path, keys in found.items():
@@ -104,17 +97,18 @@ class LogDirectories:
         if not self._online:
             raise ConfigError(f"none of log.dirs can be used: {'; '.join(self.offline.values())}")
 
-    def report_to(
+    def listen(
         self,
         on_io_error: Callable[[str, int, str], None],
         on_failure: Callable[[LogDirectory, str], None],
         on_end: Callable[[str], None],
     ) -> None:
-        """Call back when a disk fails; see above. The partition, directory or node that is affected, and why."""
-        self.on_io_error, self.on_failure, self.on_end = on_io_error, on_failure, on_end
+        """Set callbacks: `on_io_error(topic, partition, why)` for a disk that failed under a log of the only directory;
+        `on_failure(directory, why)` for one of several directories; `on_end(why)` when the broker cannot go on."""
+        self._on_io_error, self._on_failure, self._on_end = on_io_error, on_failure, on_end
 
     def _look(self, paths: tuple[str, ...]) -> dict[str, list[Key]]:
-        """The partitions in each directory. Raises ConfigError where one is in two; nothing was changed then."""
+        """The partitions in each directory. Raises ConfigError, before any change, if one is in two of them."""
         self._finish_replacements(paths)
         found: dict[str, list[Key]] = {}
         places: dict[Key, list[str]] = {}
@@ -139,7 +133,7 @@ class LogDirectories:
         return found
 
     def _finish_replacements(self, paths: tuple[str, ...]) -> None:
-        """Where that fails the directory is offline. Raises ConfigError where it has the metadata log, too."""
+        """A directory where that fails goes offline. Raises ConfigError if it has the metadata log, too."""
         names: dict[str, list[str]] = {}
         for path in paths:
             try:
@@ -156,47 +150,47 @@ class LogDirectories:
 
     def _take(self, path: str, directory_id: bytes, keys: list[Key], config: BrokerConfig) -> None:
         try:
-            directory = LogDirectory(self._world, path, config, directory_id, self.pool)
+            on_io_error = partial(self._disk_failed, path)
+            directory = LogDirectory(self._world, path, config, directory_id, self.pool, on_io_error)
         except OSError as error:
             self.offline[path] = f"cannot read {path}: {error.strerror or error}"
             return
-        directory.on_io_error = partial(self._disk_failed, directory)
         self._online[path] = directory
         self._counts[path] = len(keys)
         self._place.update(dict.fromkeys(keys, directory))
 
     @property
     def online(self) -> list[LogDirectory]:
-        """Those that are in use, in the order of log.dirs."""
+        """The directories in use, in the order of log.dirs."""
         return list(self._online.values())
 
     @property
     def clean(self) -> bool:
-        """All were left by a clean stop."""
+        """The last stop of every directory was clean."""
         return all(directory.clean for directory in self.online)
 
     @property
     def previous_epoch(self) -> int:
-        """The broker epoch at the last clean stop, -1 where directories differ, or one of them is offline."""
+        """The broker epoch at the last clean stop; -1 if directories differ, or one of them is offline."""
         epochs = {directory.previous_epoch for directory in self.online}
         return epochs.pop() if len(epochs) == 1 and not self.offline else -1
 
     @property
     def logs(self) -> dict[Key, Log]:
-        """All that are open, but for those on their way between directories: these are not cleaned."""
+        """All open logs, except those that move between directories: these are not cleaned."""
         moving = {key for directory in self.online for key in directory.futures}
         return {key: one for each in self.online for key, one in each.logs.items() if key not in moving}
 
     def of(self, one: Log) -> LogDirectory | None:
-        """The directory of a log; None once that is offline."""
+        """The directory of a log; None once the directory is offline."""
         return self._online.get(one.directory.rpartition("/")[0])
 
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
-        """The partition's log, as of `LogDirectory.open_log`. `assigned`: the directory that the metadata says.
+        """The partition's log, as `LogDirectory.open_log`. `assigned`: the id of its directory in the metadata.
 
-        Raises Damage, KAFKA_STORAGE_ERROR where descriptors are short.
+        Raises Damage; KAFKA_STORAGE_ERROR if descriptors are short.
         """
         key = topic, partition
         directory = self._place.get(key)
@@ -208,7 +202,7 @@ class LogDirectories:
         return directory.open_log(topic, topic_id, partition, settings)
 
     def _check_case(self, topic: str, partition: int) -> None:
-        """Raises Damage where the directory would be that of another topic's partition."""
+        """Raises Damage if the directory would be that of another topic's partition."""
         for other, index in self._place:
             if index == partition and other != topic and other.lower() == topic.lower():
                 raise Damage(
@@ -217,11 +211,11 @@ class LogDirectories:
                 )
 
     def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
-        """Its log would be made anew, though the metadata names a directory: one that is not there any more."""
+        """The metadata names a directory that does not exist any more, so that a new log would be created."""
         return (topic, partition) not in self._place and all(each.id != assigned for each in self.online)
 
     def _for_new(self, key: Key, topic_id: bytes, assigned: bytes) -> LogDirectory:
-        """Where a log is to be made. Raises Damage where that would hide records that another directory has."""
+        """The directory for a new log. Raises Damage if the new log would hide records that another directory has."""
         named = next((each for each in self.online if each.id == assigned), None)
         wished = self._online.get(self.preferred.pop(key, ""))
         copies = [each for each in self.online if key in each.futures]
@@ -242,7 +236,7 @@ class LogDirectories:
         return chosen
 
     def delete_log(self, deleted: Log) -> None:
-        """Forget a partition, as of `LogDirectory.delete_log`."""
+        """Delete a partition, as `LogDirectory.delete_log`."""
         key = deleted.topic, deleted.partition
         directory = self._place.pop(key, None)
         if directory is not None and directory.path in self._online:
@@ -250,10 +244,9 @@ class LogDirectories:
             directory.delete_log(deleted)
 
     def forget_unopened(self, topic: str, partition: int) -> None:
-        """A partition that could not be opened is not to be here any more.
+        """A partition that could not be opened was reassigned or deleted.
 
-        Where it has files it keeps its place: the next start sets them aside, as of `keep_only`, and until then they
-        are in doubt, so that no stop is clean.
+        If it has files it keeps its place: the next start sets them aside (`keep_only`), and no stop before is clean.
         """
         key = topic, partition
         directory = self._place.get(key)
@@ -263,7 +256,7 @@ class LogDirectories:
             directory.damaged.pop(key, None)
 
     def by_path(self, path: str) -> LogDirectory | None:
-        """The directory, where it is in use."""
+        """The directory, if it is in use."""
         return self._online.get(path)
 
     def future_of(self, key: Key) -> LogDirectory | None:
@@ -271,7 +264,7 @@ class LogDirectories:
         return next((directory for directory in self.online if key in directory.futures), None)
 
     def moved(self, key: Key, target: LogDirectory) -> None:
-        """A partition is in another directory, which may have failed just then."""
+        """A partition has moved to another directory, which may have failed in that moment."""
         source = self._place.pop(key)
         self._counts[source.path] -= 1
         self._counts[target.path] += 1
@@ -279,7 +272,7 @@ class LogDirectories:
             self._place[key] = target
 
     def keep_only(self, hosted: Mapping[Key, bytes]) -> None:
-        """As of `LogDirectory.keep_only`; future replicas of what is not here go, too, and what was deleted before."""
+        """As `LogDirectory.keep_only`; also deletes future replicas of other partitions, and earlier `-delete`s."""
         named = {key for key, ids in self._doubles.items() if hosted.get(key) in ids.values()}
         for directory in self.online:
             try:
@@ -287,7 +280,7 @@ class LogDirectories:
             except OSError as error:
                 why = f"cannot set aside what is not to be in {directory.path}: {error.strerror or error}"
                 if len(self.paths) == 1:
-                    self.on_end(f"{why}: the broker ends")
+                    self._on_end(f"{why}: the broker ends")
                 else:
                     self.fail(directory, why)
         for key, left in self._doubles.items():
@@ -309,16 +302,16 @@ class LogDirectories:
             discard_future(self._world, directory, key, 0)
 
     def _unlink_deleted(self, hosted: Mapping[Key, bytes]) -> None:
-        """Of what the last process has renamed away, unlink what is not half of a move that was interrupted.
+        """Unlink the `-delete` directories of the last process, except halves of interrupted moves.
 
-        Kept is what has a future replica of the same number, and what may have one, or be one, in a directory that is
-        out of reach; what is of a topic that is to be here and is nowhere else.
+        Kept: a directory whose future replica has the same number, or may have one in an offline directory; and that
+        of a partition which the metadata places here and no directory has.
         """
         futures = {name for directory in self.online for name in directory.futures.values()}
         for directory in self.online:
             for name in directory.deleted:
                 path, key = f"{directory.path}/{name}", key_of_deleted(name)
-                is_kept = bool(self.offline) or f"{name.removesuffix(DIRECTORY)}{FUTURE}" in futures
+                is_kept = bool(self.offline) or f"{name.removesuffix(DELETED)}{FUTURE}" in futures
                 wanted = None if key is None or key in self._place else hosted.get(key)
                 if key is not None and wanted is not None and topic_id_in(self._world.disk, path) == wanted:
                     self._halves[key] = path
@@ -330,59 +323,55 @@ class LogDirectories:
     def recovered(self) -> None:
         """All partitions have been opened."""
         for directory in self.online:
-            directory.is_recovered = True
+            directory.recovered()
 
     def register(self, broker_epoch: int) -> None:
-        """What a clean stop writes down."""
+        """The broker epoch that a clean stop saves."""
         for directory in self.online:
-            directory.broker_epoch = broker_epoch
+            directory.register(broker_epoch)
 
     def collect(self, one: Log) -> None:
-        """Take over the files that a log has renamed away."""
+        """Take over the files that a log has renamed."""
         directory = self.of(one)
         if directory is not None:
             directory.collect(one)
 
     async def start_written(self, one: Log) -> None:
-        """Return when a start that has just moved is in its file. Raises KafkaError."""
+        """Return when a start offset that has just moved is in its file. Raises KafkaError."""
         directory = self.of(one)
         if directory is not None:
             try:
                 await directory.start_offsets.written((one.topic, one.partition), one.start)
             except OSError as error:
-                raise one.refusal(error) from error
+                raise one.files.refusal(error) from error
 
     # chores
 
-    async def keep_clean(self, config: Callable[[], BrokerConfig]) -> None:
-        """Compact logs, one at a time, as the settings in force say. Runs until it is cancelled."""
-        await Cleaner(self._world, self, config).run()
-
     async def save_cleaned(self) -> None:
-        """Write down how far logs are clean."""
+        """Write the cleaner offsets."""
         for directory in self.online:
             await directory.save_cleaned()
 
     async def checkpoint(self) -> None:
-        """As of `LogDirectory.checkpoint`, one after the other."""
+        """`LogDirectory.checkpoint`, one directory after the other."""
         for directory in self.online:
             if directory.path in self._online:
                 await directory.checkpoint()
 
     async def close(self) -> None:
-        """As of `LogDirectory.close`, of all directories at once."""
+        """`LogDirectory.close`, all directories at once."""
         await asyncio.gather(*(directory.close() for directory in self.online))
 
     # failures
 
-    def _disk_failed(self, directory: LogDirectory, topic: str, index: int, why: str) -> None:
+    def _disk_failed(self, path: str, topic: str, index: int, why: str) -> None:
         if len(self.paths) == 1:
-            self.on_io_error(topic, index, why)
-        else:
-            self.fail(directory, why)
+            self._on_io_error(topic, index, why)
+        elif path in self._online:
+            self.fail(self._online[path], why)
 
     def fail(self, directory: LogDirectory, why: str) -> None:
-        """The device under a directory has failed: what is in it is offline until the next start."""
+        """The device of a directory has failed: its logs are offline until the next start."""
         if self._online.pop(directory.path, None) is None:
             return
         self.offline[directory.path] = why
@@ -391,10 +380,9 @@ class LogDirectories:
         for key in [key for key, place in self._place.items() if place is directory]:
             del self._place[key]
         for one in directory.logs.values():
-            if one.offline is None:
-                one.offline = f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}"
+            one.files.go_offline(f"{one.topic}-{one.partition} is in {directory.path}, which is offline: {why}")
         if directory.path == self._metadata_path:
-            self.on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
+            self._on_end(f"{why}; the metadata log is in {directory.path}: the broker ends")
         elif not self._online:
-            self.on_end(f"{why}; none of log.dirs is left: the broker ends")
-        self.on_failure(directory, why)
+            self._on_end(f"{why}; none of log.dirs is left: the broker ends")
+        self._on_failure(directory, why)

@@ -1,4 +1,4 @@
-"""log-start-offset-checkpoint: the start offsets that segments do not show, written at once or by a thread."""
+"""log-start-offset-checkpoint: start offsets above the first segment's, written at once or by a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StartOffsets:
     """The file of one log directory. It has one writer at a time, so that older rows never replace newer ones."""
 
     def __init__(self, disk: Disk, directory: str, rows: Callable[[], dict[Key, int]]) -> None:
-        """rows: what the file should say now; a dictionary of the caller's own each time."""
+        """`rows()` returns the rows that the file should have now, as a new dictionary each time."""
         self._disk = disk
         self._directory = directory
         self._rows = rows
@@ -29,31 +29,31 @@ class StartOffsets:
     def save(self) -> None:
         """Write the rows if they have changed; not synced. Raises OSError.
 
-        Where a thread is writing it is left to that thread, which writes once more.
+        A thread that is writing will write the new rows, too.
         """
         if self._writing is None and (rows := self._rows()) != self._on_disk:
             self._write(rows)
             self._on_disk = rows
 
     def save_soon(self) -> None:
-        """The same, by the directory's thread where the device is slow. Raises OSError."""
+        """The same, on the directory's thread if the device is slow. Raises OSError."""
         if not self._disk.device(self._directory).is_slow:
             self.save()
         elif self._writing is None and self._rows() != self._on_disk:
             self._writing = asyncio.ensure_future(self._write_by_thread())
 
     async def written(self, key: Key, offset: int) -> None:
-        """Return when a start of the partition that was saved soon is in the file. Raises OSError."""
+        """Return when the partition's start offset, given to `save_soon`, is in the file. Raises OSError."""
         while self._writing is not None and (self._on_disk or {}).get(key, 0) < offset:
             await self.write_ended()
 
     async def write_ended(self) -> None:
-        """Until the write that is under way has ended. Raises OSError."""
+        """Return when the current write has ended. Raises OSError."""
         if self._writing is not None and (error := await asyncio.shield(self._writing)) is not None:
             raise error
 
     async def settle(self) -> None:
-        """Until no thread writes the file."""
+        """Return when no thread writes the file."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
 
@@ -61,7 +61,7 @@ class StartOffsets:
         write_offsets(self._disk, f"{self._directory}/{LOG_STARTS}", rows, sync=False)
 
     async def _write_by_thread(self) -> OSError | None:
-        """One write; another begins where the rows have changed meanwhile. The error, which is also logged."""
+        """Write once, and again if the rows have changed meanwhile. Returns the error, which is also logged."""
         rows = self._rows()
         try:
             await self._disk.off_loop(partial(self._write, rows), self._directory)

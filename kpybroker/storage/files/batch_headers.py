@@ -1,54 +1,58 @@
-"""The headers of a segment's batches, one behind the other."""
+"""The headers of a file's batches, one behind the other."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch
-
-if TYPE_CHECKING:
-    from kpybroker.storage.files.segment import Segment
 
 WALKED = Struct(">qi11xi")
 """Of a batch's header: base offset, length, last offset delta."""
 
 
-class Walk:
-    """Iterator over batch headers, read in chunks. Ends at the first bytes that cannot be a batch."""
+class BatchHeaders:
+    """Iterator over batch headers, read in chunks. Ends at the first bytes that cannot be a batch.
 
-    __slots__ = ("_at", "_chunk", "_chunk_at", "_chunk_bytes", "_header", "_segment")
+    Yields (position, base offset, next offset, size in bytes).
+    """
 
-    def __init__(self, segment: Segment, position: int, chunk_bytes: int) -> None:
-        self._segment = segment
+    __slots__ = ("_at", "_chunk", "_chunk_at", "_chunk_bytes", "_end", "_header", "_read")
+
+    def __init__(
+        self, read: Callable[[int, int], bytes], end: Callable[[], int], position: int, chunk_bytes: int
+    ) -> None:
+        """`read(size, position)` gives bytes of the file, which ends at `end()`: it may be cut or grow meanwhile."""
+        self._read = read
+        self._end = end
         self._at = position
         self._header = 0
         self._chunk = b""
         self._chunk_at = position
         self._chunk_bytes = chunk_bytes
 
-    def __iter__(self) -> Walk:
+    def __iter__(self) -> BatchHeaders:
         return self
 
     def __next__(self) -> tuple[int, int, int, int]:
         at = self._at
         inside = at - self._chunk_at
         if inside + HEADER_BYTES > len(self._chunk):
-            left = self._segment.written_bytes - at
+            left = self._end() - at
             if left < HEADER_BYTES:
                 raise StopIteration
-            self._chunk = self._segment.read(min(self._chunk_bytes, left), at)
+            self._chunk = self._read(min(self._chunk_bytes, left), at)
             self._chunk_at, inside = at, 0
             if len(self._chunk) < HEADER_BYTES:
                 raise StopIteration
         base_offset, length, last_delta = WALKED.unpack_from(self._chunk, inside)
         size = length + PREFIX_BYTES
-        if size < HEADER_BYTES or at + size > self._segment.written_bytes:
+        if size < HEADER_BYTES or at + size > self._end():
             raise StopIteration
         self._header = inside
         self._at = at + size
         return at, base_offset, base_offset + last_delta + 1, size
 
     def header(self) -> Batch:
-        """The batch that was walked last, without its records."""
+        """The batch that came last, without its records."""
         return Batch(memoryview(self._chunk)[self._header : self._header + HEADER_BYTES])

@@ -11,9 +11,9 @@ FILE_NAME = "leader-epoch-checkpoint"
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both growing; a change is written at once where not said otherwise, not synced.
+    """(epoch, start offset) pairs, both growing. A change is written at once, unless `save=False`, and not synced.
 
-    What is not written can be read again from the batches above the recovery point.
+    Unsaved entries can be read again from the batches above the recovery point.
     """
 
     __slots__ = ("_disk", "_path", "entries", "latest", "noted", "unsaved")
@@ -24,10 +24,10 @@ class LeaderEpochs:
         self.entries: list[tuple[int, int]] = []
         self.latest = -1
         """The newest epoch, -1 without one."""
-        self.noted = -1
-        """The epoch whose batches need no more attention; -2 where the next batch does in any case."""
+        self.noted = -2
+        """The epoch whose batches need no entry any more; -2 if the next batch must be looked at."""
         self.unsaved = False
-        """The file does not say all that is here."""
+        """The file lacks entries."""
 
     def moved(self, directory: str) -> None:
         """The log's directory has another name."""
@@ -63,8 +63,13 @@ class LeaderEpochs:
         if save:
             self.save()
 
+    def note(self, epoch: int, start: int) -> None:
+        """A batch of `epoch` is appended at `start`. Not saved."""
+        self.assign(epoch, start, save=False)
+        self.noted = self.latest
+
     def copy(self, other: LeaderEpochs) -> None:
-        """Take over what a log with the same records knows: an epoch may have no batch that shows it. Not saved."""
+        """Take the entries of a log with the same records: an epoch may have no batch. Not saved."""
         if self.entries != other.entries:
             self.entries = list(other.entries)
             self._changed()

@@ -1,4 +1,4 @@
-"""A limit on open files, shared by all logs of a broker: the ones not used lately are closed."""
+"""A limit on open files, shared by all logs of a broker: files that were not used lately are closed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.world import Disk
 
 ROOM = 8
-"""Descriptors that a step which opens several files is given before it changes anything."""
+"""Free descriptors that a step which opens several files needs before it changes anything."""
 
 
 class Openable(Protocol):
-    """What the pool keeps open: it can be closed at any time and opens again by itself."""
+    """A file in the pool: it can be closed at any time and opens again by itself."""
 
     used: bool
     """Set by its owner on every use, cleared by the pool."""
@@ -27,7 +27,7 @@ class Openable(Protocol):
 
 
 def is_short(error: BaseException | None) -> bool:
-    """No file could be opened (EMFILE, ENFILE): nothing is wrong with any that is there."""
+    """The process or the system is out of descriptors (EMFILE, ENFILE); the files themselves are sound."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
@@ -54,7 +54,7 @@ class FilePool:
         self._open.pop(owner, None)
 
     def open(self, disk: Disk, path: str, *, create: bool = False) -> int:
-        """Open a file; where no descriptor is left, idle files are closed for it. Raises OSError."""
+        """Open a file; if no descriptor is left, close idle files first. Raises OSError."""
         while True:
             try:
                 return disk.open(path, create=create)
@@ -63,7 +63,7 @@ class FilePool:
                     raise
 
     def require_room(self, disk: Disk) -> None:
-        """Before a step that opens several files and must not end half way. Raises KAFKA_STORAGE_ERROR."""
+        """Before a step that opens several files and must not stop half way. Raises KAFKA_STORAGE_ERROR."""
         while not disk.has_handles(ROOM):
             if not self._evict():
                 raise KafkaError(

@@ -68,6 +68,10 @@ class OffsetIndex:
             found = self._count_up_to(offset)  # both grow, so this is the smaller one
         return self.entry(found - 1)[1] if found else 0
 
+    def note_saved(self, size_bytes: int) -> None:
+        """The file has so many bytes of `entries`."""
+        self.saved_bytes = size_bytes
+
     def cut(self, position: int) -> None:
         """Forget the batches that begin at or after `position`."""
         entries = self.entries
@@ -109,6 +113,10 @@ class TimeIndex:
         entries, size = self.entries, TIME_ENTRY.size
         found = bisect_left(range(len(self)), timestamp, key=lambda at: TIME_ENTRY.unpack_from(entries, at * size)[0])
         return self.entry(found - 1)[1] if found else self.base_offset
+
+    def note_saved(self, size_bytes: int) -> None:
+        """The file has so many bytes of `entries`."""
+        self.saved_bytes = size_bytes
 
     def cut(self, offset: int) -> None:
         """Forget the batches that end at or after `offset`."""

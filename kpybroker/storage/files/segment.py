@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.storage.files.batch_headers import Walk
+from kpybroker.storage.files.batch_headers import BatchHeaders
 from kpybroker.storage.files.file_pool import FilePool, is_short
 from kpybroker.storage.files.index import OffsetIndex, TimeIndex, whole
 from kpybroker.storage.files.txn_index import TxnIndex
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _SAVES, _SAVE_ENTRIES = 8, 4096
-"""An index is saved so many times while it fills, and after so many entries at the latest."""
+"""An index is saved _SAVES times while it fills, and after _SAVE_ENTRIES entries at the latest."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -26,11 +27,11 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 class SegmentGone(KafkaError):
-    """Retention has deleted the segment, or cleaning has replaced it. As an answer: out of range."""
+    """Retention has deleted the segment, or cleaning has replaced it. Clients get OFFSET_OUT_OF_RANGE."""
 
 
 class Segment:
-    """Batches from `base_offset` on. `size_bytes` counts what is queued too, `written_bytes` what is in the file."""
+    """Batches from `base_offset` on. `size_bytes` counts queued batches too, `written_bytes` those in the file."""
 
     __slots__ = (
         "_disk",
@@ -58,28 +59,37 @@ class Segment:
         "written_bytes",
     )
 
-    def __init__(self, disk: Disk, pool: FilePool, directory: str, base_offset: int, size_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        pool: FilePool,
+        directory: str,
+        base_offset: int,
+        size_bytes: int = 0,
+        *,
+        created_ms: int = 0,
+    ) -> None:
         self._disk = disk
         self._pool = pool
         self.path = f"{directory}/{base_offset:020d}"
-        """Without a suffix."""
+        """The path of its files, without a suffix."""
         self.base_offset = base_offset
         self.size_bytes = self.written_bytes = size_bytes
         self.unsure_bytes = size_bytes
-        """Of what is below, this process has not seen all: it was in the file before, and recovery did not read it."""
+        """Below this position there are batches from before the start that recovery did not read."""
         self.walked = 0, 0
-        """The stretch of it whose batch headers were looked at."""
+        """(begin, end) of the unsure part whose batch headers were checked."""
         self.max_timestamp = self.max_timestamp_offset = -1
-        """Last offset of the batch with max_timestamp."""
+        """The last offset of the batch with max_timestamp."""
         self.first_timestamp: int | None = None
-        """max_timestamp of the first batch: the clock for rolling. None when it was not read yet, -1 without a time."""
-        self.created_ms = 0
+        """max_timestamp of the first batch: the clock for rolling. None if it was not read yet, -1 without a time."""
+        self.created_ms = created_ms
         self.roll_jitter_ms = 0
         self.since_entry_bytes = 0
         self.index_entries = 0
         self.used = False
         self.deleted = False
-        """The files are renamed away, or gone."""
+        """The files are renamed or unlinked."""
         self._handle = -1
         self._doomed = False
         self._users = 0
@@ -93,7 +103,7 @@ class Segment:
     # files
 
     def handle(self) -> int:
-        """The open `.log`, made for the first bytes. Raises OSError, SegmentGone."""
+        """The open `.log`, created for the first bytes. Raises OSError, SegmentGone."""
         self.used = True
         if self._handle < 0:
             if self.deleted:
@@ -103,7 +113,7 @@ class Segment:
         return self._handle
 
     def read_at_once(self, size: int, position: int) -> Buffer | None:
-        """Bytes of the `.log`, fewer at its end; None where it would wait for the disk. Raises OSError, SegmentGone."""
+        """Bytes of the `.log`, fewer at its end; None if that would wait for the disk. Raises OSError, SegmentGone."""
         return self._disk.pread_nowait(self.handle(), size, position)
 
     @property
@@ -126,10 +136,15 @@ class Segment:
         if self._doomed and not self._users:
             self.drop_files()
 
-    def close_files(self) -> None:
-        """Close the file, save the indexes, forget what can be read again.
+    def moved(self, directory: str) -> None:
+        """The log's directory has another name."""
+        self.path = f"{directory}/{file_name(self.base_offset, '')}"
+        self.aborted.moved(self.path + TXN_INDEX)
 
-        What cannot be saved stays in memory: the log that it is of meets the error when it needs the entries saved.
+    def close_files(self) -> None:
+        """Close the file, save the indexes, and free the memory of everything that can be read again.
+
+        Indexes that cannot be saved stay in memory: the log gets the error when it needs them saved.
         """
         if not self._users:
             self._close()
@@ -141,7 +156,7 @@ class Segment:
             self.drop_files()
 
     def retire(self) -> None:
-        """The files are being deleted: nobody opens them again."""
+        """The files are being deleted: never open them again."""
         self.deleted = True
         self.drop_files()
 
@@ -194,14 +209,14 @@ class Segment:
             self._times = TimeIndex(self.base_offset, whole(contents[1], TimeIndex.entry_bytes))
 
     def index(self) -> OffsetIndex:
-        """The offset index, from its file when it is not in memory. Raises OSError."""
+        """The offset index, read from its file if it is not in memory. Raises OSError."""
         if self._index is None:
             self._load_indexes()
             assert self._index is not None
         return self._index
 
     def times(self) -> TimeIndex:
-        """The time index, from its file when it is not in memory. Raises OSError."""
+        """The time index, read from its file if it is not in memory. Raises OSError."""
         if self._times is None:
             self._load_indexes()
             assert self._times is not None
@@ -216,13 +231,13 @@ class Segment:
         self._index, self._times = OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)
 
     def clear_indexes(self) -> None:
-        """Begin both anew: the files, if any, are cut when they are saved."""
+        """Begin with empty indexes: existing files are cut when they are saved."""
         self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.index_entries = 0
         self.since_entry_bytes = 0
 
     def save_indexes(self, *, make: bool = False) -> None:
-        """Write the entries that are only in memory; `make` also makes empty files, which Kafka looks for."""
+        """Write the entries that are only in memory; `make` also creates empty files, which Kafka expects."""
         for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
             missing = make and not self._disk.exists(self.path + suffix)
             if index is None:
@@ -240,7 +255,7 @@ class Segment:
                 self._disk.truncate(handle, 0)
             if len(index.entries) > index.saved_bytes:
                 self._disk.pwritev(handle, [bytes(index.entries[index.saved_bytes :])], index.saved_bytes)
-                index.saved_bytes = len(index.entries)
+                index.note_saved(len(index.entries))
         finally:
             self._disk.close(handle)
 
@@ -250,7 +265,7 @@ class Segment:
             assert index is not None, "indexes are in memory when they were changed"
             if not index.entries and not self._disk.exists(self.path + suffix):
                 continue
-            index.saved_bytes = 0
+            index.note_saved(0)
             self._save(index, suffix)
 
     # writing
@@ -269,7 +284,7 @@ class Segment:
         self.since_entry_bytes += size
 
     def _add_entry(self, last_offset: int, position: int, limit_bytes: int) -> None:
-        """Where descriptors are short it is left to a later batch: a look-up then begins a little earlier."""
+        """If descriptors are short a later batch gets the entry: a look-up then begins a little earlier."""
         try:
             index, times = self.index(), self.times()
             index.add(last_offset, position)
@@ -283,8 +298,28 @@ class Segment:
             if not is_short(error):
                 raise
 
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append all queued bytes to the file. Raises OSError, SegmentGone; a file that fails to open stays closed."""
+        self.used = True
+        if self._handle < 0:
+            self.handle()
+        self._disk.pwritev(self._handle, buffers, self.written_bytes)
+        self.written_bytes = self.size_bytes
+
+    def wrote(self, size_bytes: int) -> None:
+        """A thread has appended so many of the queued bytes."""
+        self.written_bytes += size_bytes
+
+    def drop_unwritten(self) -> None:
+        """Cut off the bytes that a failed write left. Raises OSError."""
+        self._disk.truncate(self.handle(), self.written_bytes)
+
+    def jitter_roll(self, jitter_ms: int) -> None:
+        """Roll so much earlier than segment.ms says (segment.jitter.ms)."""
+        self.roll_jitter_ms = jitter_ms
+
     def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
-        """Whether a batch that will end at `last_offset` belongs into a new segment. Raises OSError."""
+        """Whether a batch that will end at `last_offset` belongs in a new segment. Raises OSError."""
         size = self.size_bytes
         if not size:
             return False
@@ -314,7 +349,7 @@ class Segment:
         self.save_indexes(make=True)
 
     def largest_timestamp(self) -> int:
-        """max_timestamp, from the time index where the segment was not read; -1 when there is none."""
+        """max_timestamp, from the time index if the segment was not read; -1 without one."""
         if self.max_timestamp < 0 and self.size_bytes:
             last = self.times().last()
             if last is not None:
@@ -338,16 +373,41 @@ class Segment:
         self.rewrite_indexes()
         self.recount()
 
-    def truncate_file(self) -> None:
-        """Make the file end where the segment does. Raises OSError."""
-        self._disk.truncate(self.handle(), self.size_bytes)
+    def begin_scan(self) -> None:
+        """Forget all batches, to `add` those of the file anew."""
+        self.size_bytes = self.written_bytes = self.unsure_bytes = 0
+        self.max_timestamp = self.max_timestamp_offset = -1
+        self.clear_indexes()
+
+    def end_scan(self, file_bytes: int) -> None:
+        """The batches that were added are sound: cut off the rest of the file, write the indexes. Raises OSError."""
+        self.written_bytes = self.size_bytes
+        if self.size_bytes < file_bytes:
+            self._disk.truncate(self.handle(), self.size_bytes)
+        self.rewrite_indexes()
+
+    def count_entries(self, position: int) -> None:
+        """The last index entry is at `position`: count the entries, and the bytes behind it."""
+        self.since_entry_bytes = self.size_bytes - position
+        self.index_entries = len(self.index())
+
+    def note_cleaned_batch(self, batch: Batch) -> None:
+        """Take a batch's timestamps into account; compaction writes it beside the log."""
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, batch.last_offset
+        if self.first_timestamp is None:
+            self.first_timestamp = batch.max_timestamp
+
+    def end_cleaned(self, size_bytes: int, index_entries: int, since_entry_bytes: int) -> None:
+        """Compaction has written the whole segment."""
+        self.size_bytes = self.written_bytes = size_bytes
+        self.index_entries, self.since_entry_bytes = index_entries, since_entry_bytes
 
     def recount(self) -> None:
         """max_timestamp and the bytes since the last index entry, from the indexes and the batches behind them."""
         last = self.index().last()
         position = last[1] if last else 0
-        self.since_entry_bytes = self.written_bytes - position
-        self.index_entries = len(self.index())
+        self.count_entries(position)
         self.largest_timestamp()
         walk = self.walk(position)
         for _, _, next_offset, _ in walk:
@@ -358,7 +418,7 @@ class Segment:
     # reading
 
     def is_walked(self, begin: int, end: int) -> bool:
-        """What is from `begin` to `end` needs no look at its headers any more."""
+        """The headers from `begin` to `end` need no check any more."""
         return begin >= self.unsure_bytes or (self.walked[0] <= begin and min(end, self.unsure_bytes) <= self.walked[1])
 
     def note_walked(self, begin: int, end: int) -> None:
@@ -381,9 +441,20 @@ class Segment:
                 return at, base_offset, next_offset
         return None
 
-    def walk(self, position: int = 0, chunk_bytes: int = 1 << 16) -> Walk:
+    def end_by_walk(self) -> int:
+        """The offset behind the last written batch. May wait for the disk."""
+        end = self.base_offset
+        last = self.index().last()
+        for _, _, next_offset, _ in self.walk(last[1] if last else 0):
+            end = next_offset
+        return end
+
+    def walk(self, position: int = 0, chunk_bytes: int = 1 << 16) -> BatchHeaders:
         """(position, base offset, next offset, size in bytes) of each written batch from `position` on."""
-        return Walk(self, position, chunk_bytes)
+        return BatchHeaders(self.read, self._written_bytes, position, chunk_bytes)
+
+    def _written_bytes(self) -> int:
+        return self.written_bytes
 
     def read(self, size: int, position: int) -> bytes:
         """May wait for the disk. Raises OSError."""

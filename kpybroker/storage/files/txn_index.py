@@ -1,7 +1,7 @@
-"""The transaction index of a segment: the transactions that were aborted by a marker in it, in order of their markers.
+"""The transaction index of a segment: the transactions whose abort markers are in it, in order of the markers.
 
 An entry has 34 bytes: version int16 = 0, producer id int64, first offset int64, last offset int64 (the marker's), and
-the last stable offset int64 as it was when the marker had come. Source: KIP-98. There is no file without an entry.
+the last stable offset int64 after the marker. Source: KIP-98. Without an entry there is no file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class TxnIndex:
-    """In memory once it was used, until it is let go; what is new is saved with the segment's other indexes."""
+    """In memory from its first use until `drop`; new entries are saved with the segment's other indexes."""
 
     __slots__ = ("_disk", "_entries", "_path", "_saved")
 
@@ -43,7 +43,7 @@ class TxnIndex:
         self._path = path
 
     def load(self) -> None:
-        """Have it in memory. Raises OSError, Damage."""
+        """Read the file into memory. Raises OSError, Damage."""
         self._load()
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class TxnIndex:
         return iter(self._load())
 
     def begin(self) -> None:
-        """There is no file yet: nothing is to be read."""
+        """Begin without a file."""
         self._entries, self._saved = [], 0
 
     def _load(self) -> list[AbortedTransaction]:
@@ -127,5 +127,5 @@ class TxnIndex:
         self._saved = len(self._entries)
 
     def drop(self) -> None:
-        """Let go what can be read again; what was not saved is lost."""
+        """Free the memory; entries that were not saved are lost."""
         self._entries = None

@@ -1,4 +1,4 @@
-"""What a client's batch must be before it is appended, and the three cases in which it is changed.
+"""Checks of a client's batch before it is appended, and the three cases in which it is changed.
 
 Always checked, from the header: size, magic, CRC, count = last offset delta + 1, whether so many records can be in so
 many bytes, no control bit, maximum timestamp. Then the records are walked over; `kpybroker.record.validation=count`
@@ -30,14 +30,14 @@ from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.records.small_batches import are_sound, is_sole_record
 
 NOTHING, RECORDS, ALL = 0, 1, 2
-"""What of a client's batch has been looked at before its append: its records are sound, its header too."""
+"""How much of a client's batch was checked before its append: nothing, its records, or its header too."""
 _NOT_A_CLIENTS = CONTROL | LOG_APPEND_TIME
 _LAST_CODEC = int(Codec.ZSTD)
 _SMALLEST_BYTES = HEADER_BYTES + RECORD_BYTES_MIN
 
 
 class Appended(NamedTuple):
-    """Where a batch is. A duplicate has the offsets of the batch it repeats. Times are -1 with CreateTime."""
+    """The offsets of an appended batch. A duplicate has those of the batch it repeats. Times are -1 with CreateTime."""
 
     base_offset: int
     last_offset: int
@@ -50,7 +50,7 @@ appended = partial(tuple.__new__, Appended)
 
 
 def changes_batches(settings: LogSettings) -> bool:
-    """Whether `settings` need more of a batch than that it is sound."""
+    """Whether `settings` may change batches, or demand more than sound ones."""
     return (
         settings.compression_type != "producer"
         or settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
@@ -70,7 +70,7 @@ def batch_time_is_ours(settings: LogSettings) -> bool:
 
 
 def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
-    """Refuse a batch that no client may append. Raises KafkaError."""
+    """Refuse a batch that clients may not append. Raises KafkaError."""
     size_bytes, record_count, attributes = batch.size_bytes, batch.record_count, batch.attributes
     if size_bytes > settings.max_message_bytes:
         raise KafkaError(
@@ -120,9 +120,9 @@ def _refuse_attributes(batch: Batch) -> None:
 
 
 def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
-    """Most batches are small and not compressed: they are checked here. The topic must need no more than that.
+    """Check a small uncompressed batch, as most are, if the topic needs no more than that.
 
-    False says nothing: `opening` knows.
+    False decides nothing: `opening` does.
     """
     if not settings.record_validation_full:
         return True

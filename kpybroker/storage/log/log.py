@@ -1,20 +1,22 @@
 """The log of one partition: append, flush, read, cut. Everything stateful in the broker is one of these.
 
-`start <= last_stable <= high_watermark <= end`, always; `end` counts what is queued, `written_end` what the page cache
-has, `synced_end` what the disk has. The partition moves `high_watermark`, and `last_stable` with it: up to the first
-transaction that is open, or whose marker has not committed.
+`start <= last_stable <= high_watermark <= end`, always; `end` counts queued batches, `written_end` those in the page
+cache, `synced_end` those on disk. The partition moves `high_watermark`; `last_stable` follows it, up to the first
+transaction that is open or whose marker has not committed. The files are those of `LogFiles`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.storage.files.checkpoint_files import replace_file, write_topic_id
+from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.storage.files.file_pool import FilePool
-from kpybroker.storage.files.segment import SNAPSHOT, Segment, file_name
+from kpybroker.storage.files.segment import Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.storage.log.admission import (
     ALL,
     NOTHING,
@@ -26,83 +28,67 @@ from kpybroker.storage.log.admission import (
     needs_no_walk,
     opening,
 )
-from kpybroker.storage.log.handles import open_aborted, open_active
-from kpybroker.storage.log.reading import Reader
-from kpybroker.storage.log.recovery import Loaded, Origin, empty, load
-from kpybroker.storage.log.retention import apply_retention, truncate, unlink_all
-from kpybroker.storage.log.slices import at_once
+from kpybroker.storage.log.log_files import LogFiles
+from kpybroker.storage.log.reading import aborted_within
+from kpybroker.storage.log.recovery import Loaded, Origin, open_files
+from kpybroker.storage.log.retention import expired
+from kpybroker.storage.log.slices import Work, at_once
 from kpybroker.storage.log.syncing import GroupSync
-from kpybroker.storage.log.writing import WriteSide, may_grow
+from kpybroker.storage.log.timestamps import Found, first_at_or_after, newest
+from kpybroker.storage.log.write_behind import WRITE_BYTES, WriteBehind, may_grow
 from kpybroker.storage.producers.loading import note_end
 from kpybroker.storage.producers.producers import PRODUCER_EXPIRATION_MS, ProducerStates
 from kpybroker.storage.producers.transactions import Verification
-from kpybroker.wire.records.batch import Batch
-from kpybroker.world import World
+from kpybroker.wire.records.batch import Batch, base_offset_of
+from kpybroker.world import Buffer, World
+
+log = logging.getLogger(__name__)
+
+_JOINED_BYTES = 64 * 1024
+"""Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
+WRITTEN_AT_ONCE_BYTES = 8 << 20
+"""The loop writes at most this in one call, up to 15 ms of copying into the page cache; a thread writes more."""
 
 
-class Log(WriteSide):
+class Log:
     """One partition's log on one disk. Not for several threads."""
 
     __slots__ = (
+        "_on_start_moved",
+        "_on_written",
+        "_queue",
         "_settings",
         "_simple",
-        "before_cut",
-        "directory",
+        "_sync",
+        "behind",
+        "cleaned_end",
         "end",
-        "epochs",
-        "garbage",
-        "made",
+        "files",
+        "high_watermark",
+        "last_stable",
         "partition",
-        "pool",
         "producer_expiration_ms",
         "producers",
-        "reader",
-        "segments",
-        "snapshot_end",
-        "syncing",
+        "start",
         "topic",
-        "topic_id",
-        "world",
     )
 
-    def __init__(
-        self,
-        world: World,
-        pool: FilePool,
-        directory: str,
-        topic: str,
-        partition: int,
-        settings: LogSettings,
-        of: Loaded,
-    ) -> None:
-        self.world = world
-        self.pool = pool
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.topic_id: bytes | None = None
-        self.made = True
-        """There is a directory; a partition that never had a batch may do without."""
-        self.segments: Segments = of.segments
-        self.epochs = of.epochs
+    def __init__(self, files: LogFiles, of: Loaded, settings: LogSettings, producer_expiration_ms: int) -> None:
+        self.files = files
+        self.topic = files.topic
+        self.partition = files.partition
         self.producers: ProducerStates = of.producers
-        self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
+        self.producer_expiration_ms = producer_expiration_ms
         self.start = self.last_stable = self.high_watermark = of.start
         self.end = of.end
         self.cleaned_end = of.cleaned_end
-        self.syncing = GroupSync(of.end)
-        self.offline = None
-        self.on_io_error = None
-        self.on_start_moved: Callable[[], None] | None = None
-        """Called when records were deleted from the start, or cleaned ones were cut: somebody writes that down."""
-        self.before_cut: Callable[[int], None] | None = None
-        """Called before what is at and after an offset is replaced: no recovery point on disk may be above it."""
-        self.reader = Reader(world.disk, of.segments)
-        self.garbage: list[tuple[int, str]] = []
-        """(due by the steady clock, path): files to unlink off the loop."""
-        self.snapshot_end = of.producers.snapshot_offset
-        """The newest producer snapshot, -1 without one."""
-        self.begin_writing(world.disk.device(directory), of.end)
+        """Compaction has cleaned everything below; at most `end`."""
+        self.behind: WriteBehind | None = None
+        """The writes on a thread; None while there are none."""
+        self._sync = GroupSync(files)
+        self._queue: list[Buffer] = []
+        self._on_written: Callable[[], None] = _nobody_waits
+        self._on_start_moved: Callable[[], None] = _nobody_waits
         self.settings = settings
 
     @classmethod
@@ -122,33 +108,19 @@ class Log(WriteSide):
         pool: FilePool | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         lazy: bool = False,
+        topic_id: bytes | None = None,
     ) -> Log:
         """Load, and recover unless `clean`; below `synced_end` nothing is cut off. Raises Damage.
 
-        The directory is made if need be: at once, or with the first batch if `lazy`."""
-        now_ms, expiration_ms = world.wall_ms(), producer_expiration_ms
-        origin = Origin(clean, recovery_point, log_start, now_ms, expiration_ms, cleaned_end, synced_end)
-        if pool is None:
-            pool = FilePool(64)
-        try:
-            if world.disk.exists(directory):
-                loaded = load(world.disk, pool, directory, settings, origin)
-                made = True
-            else:
-                made = not lazy
-                if made:
-                    world.disk.mkdir(directory)
-                loaded = empty(world.disk, pool, directory, log_start)
-                loaded.segments.active.created_ms = origin.now_ms
-        except OSError as error:
-            raise Damage(f"{directory}: {error}") from error
-        opened = cls(world, pool, directory, topic, partition, settings, loaded)
-        opened.producer_expiration_ms = producer_expiration_ms
-        opened.made = made
-        if not clean:
-            opened.changed = True
-            opened.syncing.recovered(loaded.segments, min(recovery_point, loaded.end))
-        opened._jitter(loaded.segments.active)
+        A missing directory is created: at once, or with the first batch if `lazy`."""
+        origin = Origin(
+            clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms, cleaned_end, synced_end
+        )
+        pool = FilePool(64) if pool is None else pool
+        key = topic, partition
+        files, of = open_files(world, pool, directory, key, topic_id, settings, origin, lazy=lazy)
+        opened = cls(files, of, settings, producer_expiration_ms)
+        of.segments.active.jitter_roll(opened._jitter_ms())
         return opened
 
     def __repr__(self) -> str:
@@ -163,18 +135,67 @@ class Log(WriteSide):
         self._settings = settings
         self._simple = not changes_batches(settings)
 
+    # the files, as others see them
+
+    @property
+    def directory(self) -> str:
+        """The path of the partition's directory."""
+        return self.files.directory
+
+    @property
+    def segments(self) -> Segments:
+        return self.files.segments
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        return self.files.epochs
+
+    @property
+    def written_end(self) -> int:
+        """Everything below is in the page cache."""
+        return self.files.written_end
+
     @property
     def synced_end(self) -> int:
         """Everything below is on disk."""
-        return self.syncing.synced_end
+        return self.files.synced_end
 
     @property
     def size_bytes(self) -> int:
-        return self.segments.size_bytes
+        return self.files.segments.size_bytes
 
-    def _jitter(self, segment: Segment) -> None:
-        limit = min(self._settings.segment_jitter_ms, self._settings.segment_ms)
-        segment.roll_jitter_ms = self.world.random.randrange(limit) if limit > 0 else 0
+    @property
+    def offline(self) -> str | None:
+        """Why the log serves nothing any more."""
+        return self.files.offline
+
+    @property
+    def is_syncing(self) -> bool:
+        """A sync is under way."""
+        return self._sync.is_running
+
+    def require_online(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR once the log is offline."""
+        self.files.require_online()
+
+    def fail(self, error: OSError | Damage | KafkaError) -> Damage:
+        """Take the log offline; returns the error to raise."""
+        return self.files.fail(error)
+
+    def listen(
+        self,
+        on_start_moved: Callable[[], None],
+        before_cut: Callable[[int], None],
+        on_io_error: Callable[[str, int, str], None] | None,
+    ) -> None:
+        """Set the directory's callbacks; `on_start_moved` runs when `start` or `cleaned_end` has to be saved. The
+        others are those of `LogFiles.listen`."""
+        self._on_start_moved = on_start_moved
+        self.files.listen(before_cut, on_io_error)
+
+    def tell(self, on_written: Callable[[], None]) -> None:
+        """Call `on_written` when a thread's write has ended; the log is offline if it failed."""
+        self._on_written = on_written
 
     # appending
 
@@ -193,8 +214,9 @@ class Log(WriteSide):
         A client's batch is validated, as far as it is not `known` to be sound: it comes alone; `verified` says that it
         may begin a transaction. Raises KafkaError, and then nothing was appended.
         """
-        if self.offline is not None:
-            self.require_online()
+        files = self.files
+        if files.offline is not None:
+            files.require_online()
         settings = self._settings
         stamped = -1
         if client:
@@ -210,17 +232,18 @@ class Log(WriteSide):
                 batches = [batch := at_once(opening(batch, settings, now_ms))]
             if not self._simple and batch_time_is_ours(settings):
                 batch.stamp(stamped := now_ms)  # now, not when it was opened: times of append do not go backwards
-        if not self.segments.active.is_open:
-            open_active(self)
+        segments = files.segments
+        if not segments.active.is_open:
+            files.open_active()
         if len(batches) > 1:
-            self.pool.require_room(self.world.disk)  # that none of them is refused once another was queued
+            files.pool.require_room(files.world.disk)  # that none of them is refused once another was queued
         base_offset = end = self.end
         try:
             for batch in batches:
-                if self.segments.active.needs_roll(batch, end + batch.last_offset_delta, settings, now_ms):
+                if segments.active.needs_roll(batch, end + batch.last_offset_delta, settings, now_ms):
                     self._roll_for(batch, end + batch.last_offset_delta)
                 if not client and batch.is_control:
-                    open_aborted(self)
+                    files.load_active_aborted()
                 batch.patch(end, leader_epoch)
                 end = self._queue_batch(batch)
         except (OSError, Damage, KafkaError) as error:
@@ -239,142 +262,350 @@ class Log(WriteSide):
         Raises Damage: the log is offline, or a batch was not what may come. KafkaError: not all of them for now; those
         below `end` are queued.
         """
-        self.require_online()
-        if not self.segments.active.is_open:
-            open_active(self)
+        files = self.files
+        files.require_online()
+        if not files.segments.active.is_open:
+            files.open_active()
         try:
             for batch in batches:
                 if batch.base_offset < self.end or not batch.crc_ok():
                     raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
-                if self.segments.active.needs_roll(batch, batch.last_offset, self._settings, self.world.wall_ms()):
+                if files.segments.active.needs_roll(batch, batch.last_offset, self._settings, files.world.wall_ms()):
                     self._roll_for(batch, batch.last_offset)
                 if batch.is_control:
-                    open_aborted(self)
+                    files.load_active_aborted()
                 self._queue_batch(batch)
         except OSError as error:
             raise self.fail(error) from error
 
     def _queue_batch(self, batch: Batch) -> int:
-        """The end of the log with it."""
-        if batch.leader_epoch != self.epochs.noted:
-            if not self.made:
-                self.make()
-            self.epochs.assign(batch.leader_epoch, batch.base_offset, save=False)
-            self.epochs.noted = self.epochs.latest
-        self.segments.active.add(batch, self._settings)
+        """Returns the end of the log with the batch."""
+        files = self.files
+        if batch.leader_epoch != files.epochs.noted:
+            if not files.made:
+                files.make()
+            files.epochs.note(batch.leader_epoch, batch.base_offset)
+        files.segments.active.add(batch, self._settings)
         if batch.producer_id >= 0:
             ended = self.producers.update(batch)
             if ended is not None:
-                note_end(self.producers, self.segments, self.segments.active, ended)
+                note_end(self.producers, files.segments, files.segments.active, ended)
         self._queue.append(batch.view)
         end = self.end = batch.base_offset + batch.last_offset_delta + 1
         return end
 
-    def make(self) -> None:
-        """Make the directory that is not there yet. Raises OSError."""
-        if not self.world.disk.exists(self.directory):  # a try without descriptors may have made it
-            self.world.disk.mkdir(self.directory)
-        if self.topic_id is not None:
-            write_topic_id(self.world.disk, self.directory, self.topic_id)
-        self.made = True
-
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises Damage; KafkaError: not now."""
         self.flush()
-        old = self.segments.active
-        if not old.size_bytes:
+        files = self.files
+        if not files.segments.active.size_bytes:
             return
-        self.pool.require_room(self.world.disk)
+        files.pool.require_room(files.world.disk)
         try:
-            old.seal()
-            self.take_snapshot()
+            files.seal_active(self.end, self.producers)
         except OSError as error:
             raise self.fail(error) from error
-        self.syncing.sealed(old)
-        self._add_segment(self.end)
+        files.add_segment(self.end, self._jitter_ms())
 
     def _roll_for(self, batch: Batch, last_offset: int) -> None:
         """Roll before a batch, or once the device is quick again: a roll is several writes. Raises Damage."""
-        if not self.device.is_slow or not may_grow(self.segments.active, batch, last_offset, self._settings):
+        if not self.files.device.is_slow or not may_grow(
+            self.files.segments.active, batch, last_offset, self._settings
+        ):
             self.roll()
 
-    def _add_segment(self, base_offset: int) -> None:
-        segment = Segment(self.world.disk, self.pool, self.directory, base_offset)
-        segment.created_ms = self.world.wall_ms()
-        segment.aborted.begin()
-        self._jitter(segment)
-        self.segments.add(segment)
+    def _jitter_ms(self) -> int:
+        limit = min(self._settings.segment_jitter_ms, self._settings.segment_ms)
+        return self.files.world.random.randrange(limit) if limit > 0 else 0
 
-    def take_snapshot(self) -> None:
-        """Write the producers' state at `end`, if any batch came since the last one. Raises OSError."""
-        if self.end > max(self.snapshot_end, self.segments.first.base_offset):
-            path = f"{self.directory}/{file_name(self.end, SNAPSHOT)}"
-            replace_file(self.world.disk, path, self.producers.build_snapshot())
-            self.snapshot_end = self.end
+    # writing
 
-    # syncing, cutting, closing
+    def require_room(self) -> None:
+        """Before an append that a thread will write. Raises REQUEST_TIMED_OUT."""
+        device = self.files.device
+        if device.is_full:
+            waiting = device.queued_bytes
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{device.path}: {waiting} bytes wait to be written")
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Write all queued batches, in one call. Raises Damage: the log is offline. KafkaError: not yet, for lack of
+        descriptors; they stay queued.
+
+        Without `wait` a slow device, or a write that takes long to copy, is left to a thread: `written_end` moves when
+        the thread has written.
+        """
+        queue = self._queue
+        files = self.files
+        if self.behind is not None or files.device.is_slow:
+            self._flush_behind(wait=wait)
+            return
+        if not queue:
+            return
+        if files.offline is not None:
+            queue.clear()
+            raise Damage(files.offline)
+        segment = files.segments.active
+        queued_bytes = segment.size_bytes - segment.written_bytes
+        if queued_bytes > WRITTEN_AT_ONCE_BYTES and not wait and not files.device.is_full:
+            self._flush_behind(wait=False)
+            return
+        if len(queue) > 1 and queued_bytes <= _JOINED_BYTES:
+            queue = [b"".join(queue)]
+        try:
+            files.write(segment, queue, self.end)
+        except KafkaError:
+            self._queue[:] = [b"".join(queue)]  # the views are of buffers that are used again
+            raise
+        self._queue.clear()
+
+    def _open(self, segment: Segment) -> None:
+        """Have the file to write to open. Raises Damage, KafkaError."""
+        try:
+            segment.handle()
+        except OSError as error:
+            self._queue[:] = [b"".join(self._queue)]  # the views are of buffers that are used again
+            raise self.files.unchanged(error) from error
+
+    def _flush_behind(self, *, wait: bool) -> None:
+        queue, files = self._queue, self.files
+        if queue:
+            self._open(files.segments.active)
+            chunks = list(_chunks(queue, self.end))
+            queue.clear()
+            if files.offline is not None:
+                raise Damage(files.offline)
+            if self.behind is None:
+                self.behind = WriteBehind(files, self._write_ended, self._caught_up)
+            behind = self.behind
+            for data, end in chunks:
+                behind.add(data, end, waits=wait)
+        if wait and self.behind is not None:
+            self.behind.wait()
+
+    def _write_ended(self) -> None:
+        self._on_written()
+
+    def _caught_up(self) -> None:
+        self.behind = None
+
+    async def until_written(self) -> None:
+        """Return when no thread writes for this log: everything flushed is written, or the log is offline."""
+        while self.behind is not None:
+            await self.behind.ended()
+
+    # reading
+
+    def _check_range(self, offset: int) -> None:
+        self.require_online()
+        if not self.start <= offset <= self.end:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within [{self.start}, {self.end}]")
+
+    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer | None:
+        """Whole batches from the one that holds `offset`, all records below `upper`, at most `max_bytes`.
+
+        `min_one`: the first batch even if it is larger. None: the read would wait for the disk; `read_cold` does that.
+        Raises OFFSET_OUT_OF_RANGE below `start` or above `end`, KAFKA_STORAGE_ERROR.
+        """
+        files = self.files
+        if files.offline is not None or not self.start <= offset <= self.end:
+            self._check_range(offset)
+        written_end = files.written_end
+        try:
+            return files.reader.read(offset, max_bytes, min(upper, written_end), written_end, min_one=min_one)
+        except (OSError, Damage) as error:
+            raise files.refusal(error) from error
+
+    async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
+        """The same, off the loop."""
+        while True:
+            self._check_range(offset)
+            files = self.files
+            try:
+                return await files.reader.read_cold(offset, max_bytes, min(upper, files.written_end), min_one=min_one)
+            except SegmentGone:
+                continue  # cleaning has replaced it; if retention deleted it, the offset is out of range
+            except (OSError, Damage) as error:
+                raise files.refusal(error) from error
+
+    def aborted_within(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
+        """The aborted transactions that have records among those read from `offset` on, by their first offset.
+
+        May wait for the disk. Raises KAFKA_STORAGE_ERROR.
+        """
+        files = self.files
+        if not files.segments.any_aborted:
+            return []
+        try:
+            return aborted_within(files.segments, offset, records)
+        except (OSError, Damage) as error:
+            raise files.refusal(error) from error
+
+    def offset_for_timestamp(self, timestamp: int) -> Found | None:
+        """(offset, timestamp, leader epoch) of the first record at or after `timestamp`. May wait for the disk."""
+        return at_once(self.looking_up(timestamp))
+
+    def max_timestamp(self) -> Found | None:
+        """(offset, timestamp, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        return at_once(self.looking_up(None))
+
+    def looking_up(self, timestamp: int | None) -> Work[Found | None]:
+        """`offset_for_timestamp` in slices, or `max_timestamp` for None."""
+        self.require_online()
+        files = self.files
+        try:
+            if timestamp is None:
+                return (yield from newest(files.segments, self.start))
+            return (yield from first_at_or_after(files.segments, timestamp, self.start))
+        except OSError as error:
+            raise files.refusal(error) from error
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`, -1 when unknown."""
+        return self.files.epochs.epoch_at(offset)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch at or below `epoch`, where it ended); (-1, -1) for an unknown one (KIP-320)."""
+        return self.files.epochs.end_of(epoch, self.end)
+
+    # watermarks
+
+    def advance(self, high_watermark: int) -> None:
+        """Everything below has committed."""
+        self.high_watermark = high_watermark
+        self.last_stable = high_watermark if self.producers.transactions.quiet else self.stable_below(high_watermark)
+
+    def stable_below(self, high_watermark: int) -> int:
+        """The last stable offset for that high watermark."""
+        return max(self.producers.transactions.stable_below(high_watermark), self.start)
+
+    def advance_start(self, offset: int) -> None:
+        """Records below `offset` are deleted (DeleteRecords); the next retention deletes their segments.
+
+        Raises KAFKA_STORAGE_ERROR.
+        """
+        assert self.start <= offset <= self.high_watermark, "only committed records are deleted, and only once"
+        if offset > self.start:
+            files = self.files
+            files.pool.require_room(files.world.disk)
+            try:
+                self.move_start(offset)
+                self._on_start_moved()
+            except OSError as error:
+                raise files.refusal(error) from error
+
+    def move_start(self, offset: int) -> None:
+        """Begin at `offset`, without telling the directory. Raises OSError."""
+        self.start = offset
+        self.high_watermark = max(self.high_watermark, offset)
+        self.last_stable = max(self.last_stable, offset)
+        self.files.epochs.cut_start(offset, save=not self.files.device.is_slow)  # a start cuts them again
+
+    def note_cleaned(self, end: int) -> None:
+        """Compaction has cleaned everything below `end`."""
+        self.cleaned_end = end
 
     def begin_epoch(self, epoch: int) -> None:
         """This replica leads from here on: the epoch begins at `end`."""
-        self.epochs.assign(epoch, self.end, save=False)
+        self.files.epochs.assign(epoch, self.end, save=False)
+
+    # syncing, cutting, closing
 
     async def sync(self, *, is_chore: bool = False) -> None:
-        """Return when all that was flushed is on disk; callers share one fdatasync. No request and no other node waits
+        """Return when everything flushed is on disk; callers share one fdatasync. No request and no other node waits
         for a chore, which may take its time. Raises Damage."""
+        files = self.files
         try:
-            await self.syncing.up_to(self, self.written_end, is_chore=is_chore)
+            is_forced = self._settings.fsync_always
+            await self._sync.up_to(files.written_end, log_start=self.start, is_chore=is_chore, is_forced=is_forced)
         except OSError as error:
-            raise self.fail(error) from error
+            if files is self.files:  # else the replica has moved meanwhile, and all of it is on another disk
+                raise self.fail(error) from error
         if self.offline is not None:
             raise Damage(self.offline)
 
-    def truncate_to(self, offset: int) -> None:
-        """Forget everything at and after `offset`; the leader never had it. Raises Damage; KafkaError: not now.
+    def sync_blocking(self) -> None:
+        """Sync everything written, on the caller. Raises OSError."""
+        self._sync.blocking(self.start)
 
-        Also an epoch that began at the end: whoever led in it may not have written anything.
+    def truncate_to(self, offset: int) -> None:
+        """Delete everything at and after `offset`; the leader never had it. Raises Damage; KafkaError: not now.
+
+        An epoch that began at the end goes too: its leader may not have written anything.
         """
         self.flush()
-        self.pool.require_room(self.world.disk)
+        files = self.files
+        files.pool.require_room(files.world.disk)
         try:
             if offset >= self.end:
-                self.epochs.cut_end(self.end, save=self.made)
-                return
-            self.changed = True
-            truncate(self, offset)
+                files.epochs.cut_end(self.end, save=files.made)
+            elif offset < files.segments.first.base_offset:
+                self.begin_anew(offset)
+            else:
+                files.cut(offset, self._settings.file_delete_delay_ms)
+                self._end_at(files.written_end)
         except OSError as error:
             raise self.fail(error) from error
+
+    def begin_anew(self, offset: int) -> None:
+        """Delete everything: the log is empty and begins at `offset`. Raises OSError, KafkaError."""
+        self.files.begin_anew(offset, self._settings.file_delete_delay_ms)
+        self._end_at(offset)
+        self.move_start(offset)
+
+    def _end_at(self, end: int) -> None:
+        self.end = end
+        if end < self.cleaned_end:
+            self.cleaned_end = end  # batches appended from here on were never cleaned
+            self._on_start_moved()
+        self.start = min(self.start, end)
+        self.high_watermark = min(self.high_watermark, end)
+        self.producers = self.files.load_producers(end, self.producer_expiration_ms)
+        self.last_stable = min(self.last_stable, self.stable_below(self.high_watermark))
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete segments by time, size and start offset; returns how many. Raises Damage; KafkaError: not now."""
         self.producers.expire(now_ms, self.producer_expiration_ms)
+        files, settings = self.files, self._settings
+        segments, disk = files.segments, files.world.disk
         try:
-            return apply_retention(self, now_ms)
+            count, why = expired(disk, segments, settings, self.start, self.high_watermark, self.end, now_ms)
+            if not count:
+                return 0
+            files.pool.require_room(disk)
+            if count == len(segments):
+                self.roll()
+            first = segments[count].base_offset
+            log.info("%r: %d segments below offset %d are deleted: %s", self, count, first, why)
+            if first > self.start:
+                self.move_start(first)
+            files.drop_first(count, settings.file_delete_delay_ms)
         except OSError as error:
-            raise self.unchanged(error) from error
+            raise files.unchanged(error) from error
+        return count
 
-    def take_garbage(self, now_ms: int | None = None) -> list[str]:
-        """Files whose time to be unlinked has come (all, without a time)."""
-        due = [path for at_ms, path in self.garbage if now_ms is None or at_ms <= now_ms]
-        self.garbage = [entry for entry in self.garbage if not (now_ms is None or entry[0] <= now_ms)]
-        return due
+    def replace_files(self, future: Log) -> None:
+        """Go on with the files of another log, which has the same batches, all on disk. Producers stay as they are in
+        memory, where more is known of them than in files."""
+        future.files.replace(self.files)
+        self.files, self._sync = future.files, future._sync
+        self.cleaned_end = 0
+
+    def retire(self, why: str) -> None:
+        """The directory is deleted or given up: serve nothing any more, and never open its files again."""
+        self.files.go_offline(why)
+        self.files.retire()
 
     def _write_out(self) -> None:
         """Write all that a clean stop leaves: indexes, producer snapshot. Raises OSError, Damage, KafkaError."""
         self.flush()
-        if self.changed and self.segments.active.written_bytes:
-            self.segments.active.seal()
-        if self.changed:
-            self.take_snapshot()
-            if self.made:
-                self.epochs.save_if_changed()
-        unlink_all(self.world.disk, self.take_garbage())
+        self.files.write_out(self.end, self.producers)
 
     async def close_soon(self) -> None:
-        """As `close`, with its syncs in threads; the caller syncs the directory that the log's is in. Raises Damage."""
+        """As `close`, with its syncs in threads; the caller syncs the log directory. Raises Damage."""
         try:
             if self.offline is None:
                 self._write_out()
-                await self.syncing.at_stop(self)
+                await self._sync.at_stop(self.start)
         except (OSError, KafkaError) as error:
             raise self.fail(error) from error
         self.drop_files()
@@ -385,13 +616,29 @@ class Log(WriteSide):
             if self.offline is None:
                 self._write_out()
                 if sync:
-                    self.syncing.blocking(self)
+                    self._sync.blocking(self.start)
         except (OSError, KafkaError) as error:
             raise self.fail(error) from error
         finally:
             self.drop_files()
 
     def drop_files(self) -> None:
-        """Close without writing."""
-        for segment in self.segments:
-            segment.drop_files()
+        """Close all files without writing."""
+        self.files.drop()
+
+
+def _nobody_waits() -> None:
+    """The callbacks of a log that is not a partition's yet."""
+
+
+def _chunks(queue: list[Buffer], end: int) -> Iterator[tuple[bytes, int]]:
+    """Copies of the queued bytes, each at most WRITE_BYTES or one batch, and the offset that each ends at: the views
+    are of buffers that are used again."""
+    taken, size_bytes = list[Buffer](), 0
+    for view in queue:
+        if taken and size_bytes + len(view) > WRITE_BYTES:
+            yield b"".join(taken), base_offset_of(view)
+            taken, size_bytes = [], 0
+        taken.append(view)
+        size_bytes += len(view)
+    yield b"".join(taken), end

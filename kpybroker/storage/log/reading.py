@@ -1,32 +1,34 @@
-"""Reading whole batches: where to begin, how far to go, and who waits for the disk.
+"""Reads of whole batches: where to begin, where to end, and which thread waits for the disk.
 
-A read is written once, as a generator that yields what it wants from the disk; the caller answers from the page cache,
-or gives up and lets a thread answer. Consumers read on where they stopped: the places where reads ended are kept.
+A read is a generator that yields its requests to the disk; the caller answers from the page cache, or gives up and
+lets a thread answer. Consumers go on where they stopped, so the positions where reads ended are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from operator import itemgetter
 from typing import NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode
 from kpybroker.storage.files.batch_headers import WALKED
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
 _LOOK_AHEAD_BYTES = 8192
-"""Read beyond what was asked where the first batch has to be looked for, so that one read is enough."""
+"""Read so much more if the first batch has to be searched, so that one read is enough."""
 
 
 _GROWING = 1 << 62
-"""The end of a log that may move while it is read."""
+"""The end of a log that may grow during the read."""
 
 
 class Ask(NamedTuple):
-    """What a read wants next: bytes of a segment, or (size 0) its indexes in memory."""
+    """The next request of a read: bytes of a segment, or (size 0) its indexes in memory."""
 
     segment: Segment
     size: int
@@ -37,7 +39,7 @@ Plan = Generator[Ask, Buffer, Buffer]
 
 
 class Reader:
-    """Reads of one log. Offsets are checked by the log."""
+    """Reads the segments of one log. The log checks the offsets."""
 
     __slots__ = ("_changes", "_disk", "_places", "_segments")
 
@@ -59,9 +61,9 @@ class Reader:
             del places[next(iter(places))]
 
     def read(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer | None:
-        """Whole batches from the one with `offset`, below `upper`; None where that would wait for the disk.
+        """Whole batches from the one with `offset`, below `upper`; None if the read would wait for the disk.
 
-        Raises Damage where what is there is no batch.
+        Raises Damage if the bytes there are no batch.
         """
         place = self._places.get(offset)
         if place is not None and offset < upper:
@@ -102,7 +104,7 @@ class Reader:
             return result
 
     async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
-        """The same, on a thread where it must wait. Raises SegmentGone: it is to begin anew; Damage.
+        """The same, on a thread if it must wait. Raises Damage; SegmentGone: the caller tries again.
 
         The log may grow meanwhile, so what is read is walked up to `upper`: the file may end elsewhere by then.
         """
@@ -245,6 +247,24 @@ def end_of(batches: Buffer) -> int:
         end = base_offset + last_delta + 1
         at += length + PREFIX_BYTES
     return end
+
+
+def aborted_within(segments: Segments, offset: int, records: Buffer) -> list[AbortedTransaction]:
+    """The aborted transactions that have records among those read from `offset` on, by their first offset.
+
+    May wait for the disk. Raises OSError, Damage.
+    """
+    found: list[AbortedTransaction] = []
+    upper = -1
+    for number in range(segments.number_for(offset), len(segments)):
+        segment = segments[number]
+        if len(segment.aborted):
+            upper = upper if upper >= 0 else end_of(records)
+            more, is_all = segment.aborted.within(offset, upper)
+            found += more
+            if is_all:
+                break
+    return sorted(found, key=itemgetter(1))
 
 
 def _no_batch(segment: Segment, position: int, offset: int) -> Damage:

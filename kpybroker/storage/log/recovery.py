@@ -1,7 +1,7 @@
-"""Which bytes of a directory are a log: loading after a clean stop, and recovery after any other.
+"""Loads a log after a clean stop, and recovers it after any other.
 
-After a clean stop the files are believed. Otherwise every batch of the segments from the recovery point on is checked,
-the first one that is not whole and sound ends the log, and indexes, leader epochs and producer state are made anew.
+After a clean stop the files are trusted. Otherwise every batch from the recovery point's segment on is checked; the
+first batch that is incomplete or damaged ends the log, and indexes, leader epochs and producer state are rebuilt.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from kpybroker.storage.files.segment import (
     file_name,
 )
 from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.storage.log.swapping import CLEANED, DELETED, finish_swaps
 from kpybroker.storage.producers.loading import load_producers
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
-from kpybroker.world import Disk
+from kpybroker.world import Disk, World
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ _LEFTOVERS = (DELETED, CLEANED, ".tmp")
 
 @dataclass(slots=True)
 class Loaded:
-    """What a directory holds."""
+    """The contents of a log's directory."""
 
     segments: Segments
     epochs: LeaderEpochs
@@ -47,12 +48,12 @@ class Loaded:
     start: int
     end: int
     cleaned_end: int = 0
-    """Compaction has cleaned what is below."""
+    """Compaction has cleaned everything below."""
 
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """What is known of a log before its files are read."""
+    """What is known about a log before its files are read."""
 
     clean: bool
     recovery_point: int
@@ -61,14 +62,55 @@ class Origin:
     producer_expiration_ms: int
     cleaned_end: int = 0
     synced_end: int = 0
-    """What is below was on the disk: what cannot be read there is damage, and never the tail of a crash."""
+    """Everything below was on disk: unreadable bytes there are damage, not the tail of a crash."""
 
 
-def empty(disk: Disk, pool: FilePool, directory: str, start: int) -> Loaded:
-    """What a new directory holds."""
-    epochs = LeaderEpochs(disk, directory)
-    epochs.noted = -2
-    return Loaded(Segments([Segment(disk, pool, directory, start)]), epochs, ProducerStates(), start, start)
+def open_files(
+    world: World,
+    pool: FilePool,
+    directory: str,
+    key: tuple[str, int],
+    topic_id: bytes | None,
+    settings: LogSettings,
+    origin: Origin,
+    *,
+    lazy: bool,
+) -> tuple[LogFiles, Loaded]:
+    """The files of a log and what was read from them. Raises Damage.
+
+    A missing directory is created now, or with the first batch if `lazy`.
+    """
+    try:
+        exists = world.disk.exists(directory)
+        if exists:
+            found = load(world.disk, pool, directory, settings, origin)
+        else:
+            if not lazy:
+                world.disk.mkdir(directory)
+            found = empty(world.disk, pool, directory, origin.log_start, origin.now_ms)
+    except OSError as error:
+        raise Damage(f"{directory}: {error}") from error
+    files = LogFiles(
+        world,
+        pool,
+        directory,
+        key,
+        topic_id,
+        found.segments,
+        found.epochs,
+        end=found.end,
+        snapshot_end=found.producers.snapshot_offset,
+        made=exists or not lazy,
+    )
+    if not origin.clean:
+        files.recovered(min(origin.recovery_point, found.end))
+    return files, found
+
+
+def empty(disk: Disk, pool: FilePool, directory: str, start: int, now_ms: int) -> Loaded:
+    """The contents of a new directory."""
+    segments = Segments([Segment(disk, pool, directory, start, created_ms=now_ms)])
+    return Loaded(segments, LeaderEpochs(disk, directory), ProducerStates(), start, start)
 
 
 def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:
@@ -79,43 +121,43 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         stem, dot, suffix = name.partition(".")
         if dot + suffix in (INDEX, TIME_INDEX, TXN_INDEX) and stem.isdecimal() and int(stem) not in bases:
             disk.unlink(f"{directory}/{name}")
+    now_ms = origin.now_ms
+    sizes = [disk.path_size(f"{directory}/{file_name(base, LOG)}") for base in bases]
     found = [
-        Segment(disk, pool, directory, base, disk.path_size(f"{directory}/{file_name(base, LOG)}")) for base in bases
+        Segment(disk, pool, directory, base, size, created_ms=now_ms) for base, size in zip(bases, sizes, strict=True)
     ]
     epochs = LeaderEpochs(disk, directory)
     if not found:
-        found = [Segment(disk, pool, directory, max(origin.log_start, 0))]
+        found = [Segment(disk, pool, directory, max(origin.log_start, 0), created_ms=now_ms)]
     segments = Segments(found)
-    segments.any_aborted = any(name.endswith(TXN_INDEX) for name in names)
-    for segment in segments:
-        segment.created_ms = origin.now_ms
+    if any(name.endswith(TXN_INDEX) for name in names):
+        segments.note_aborted()
     epochs_known = _load_epochs(epochs, names)
     _refuse_emptied(segments, settings, origin)
     if origin.clean:
-        end = believed = _believe(segments, names, settings, epochs)
+        end = trusted = _trust(segments, names, settings, epochs)
     else:
-        believed = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
+        trusted = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
         end = _recover(disk, segments, frozenset(names), settings, epochs, origin)
     if bases:
         _refuse_lost_end(segments.active, end, origin)
     start = max(origin.log_start, segments.first.base_offset)
     if start > end:
         log.warning("%s: the log ends at %d, before its start offset %d; it begins anew there", directory, end, start)
-        for segment in segments.replace_all(Segment(disk, pool, directory, start)):
+        for segment in segments.replace_all(Segment(disk, pool, directory, start, created_ms=now_ms)):
             _delete_segment(disk, segment)
-        segments.active.created_ms = origin.now_ms
-        end = believed = start
+        end = trusted = start
     if not epochs_known and end > start:
-        epochs.cut_end(0, save=False)  # what was seen in the last segments says nothing of those before
+        epochs.cut_end(0, save=False)  # the last segments do not show the epochs of those before
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)
-    producers = load_producers(disk, directory, segments, end, origin.now_ms, origin.producer_expiration_ms, believed)
+    producers = load_producers(disk, directory, segments, end, now_ms, origin.producer_expiration_ms, trusted)
     return Loaded(segments, epochs, producers, start, end, min(origin.cleaned_end, end))
 
 
 def _without_leftovers(disk: Disk, directory: str) -> list[str]:
-    """Names in the directory; ends or deletes what an interrupted cleaning, deletion or replacement left."""
+    """The names in the directory; first completes or deletes what an interrupted cleaning or deletion left."""
     finish_swaps(disk, directory)
     kept = []
     for name in disk.list(directory):
@@ -127,7 +169,7 @@ def _without_leftovers(disk: Disk, directory: str) -> list[str]:
 
 
 def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
-    """False where the file is missing or damaged: every batch carries its epoch too."""
+    """Load the epochs; False if the file is missing or damaged: every batch has its epoch, too."""
     if "leader-epoch-checkpoint" not in names:
         return False
     try:
@@ -148,13 +190,13 @@ def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
     epochs.save()
 
 
-def _believe(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
-    """Load after a clean stop; a segment without its index is read through. Returns the end offset."""
+def _trust(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
+    """Load after a clean stop; a segment without an index is scanned. Returns the end offset."""
     present = frozenset(names)
     end = segments.first.base_offset
     for segment in segments:
         if segment.size_bytes and _lacks_index(segment, present):
-            end = _index_anew(segment, settings, epochs)
+            end = _rebuild_index(segment, settings, epochs)
         elif segment is segments.active:
             end = _end_of(segment)
     return end
@@ -164,7 +206,7 @@ def _lacks_index(segment: Segment, present: frozenset[str]) -> bool:
     return not present.issuperset(file_name(segment.base_offset, suffix) for suffix in (INDEX, TIME_INDEX))
 
 
-def _index_anew(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
+def _rebuild_index(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
     log.warning("%s%s lacks an index, it is made anew", segment.path, LOG)
     end, _ = scan(segment, settings, epochs, segment.base_offset, _ALL)
     segment.seal()
@@ -185,8 +227,7 @@ def _end_of(segment: Segment) -> int:
             f"{segment.path}{LOG}: after a clean stop, the bytes from {reached} to {segment.size_bytes} are not batches"
         )
     segment.largest_timestamp()
-    segment.since_entry_bytes = segment.size_bytes - position
-    segment.index_entries = len(segment.index())
+    segment.count_entries(position)
     return end
 
 
@@ -202,7 +243,7 @@ def _recover(
     first = segments.first_in_doubt(origin.recovery_point)
     for number in range(first):
         if segments[number].size_bytes and _lacks_index(segments[number], present):
-            _index_anew(segments[number], settings, epochs)
+            _rebuild_index(segments[number], settings, epochs)
     end = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
@@ -231,13 +272,13 @@ def _recover(
 
 
 def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -> None:
-    """Only cleaning leaves a segment without batches before another, and a crash where nothing was on the disk."""
+    """Refuse an empty segment before another: only cleaning leaves one, or a crash above the synced end."""
     if settings.compacted:
         return
     for number in range(len(segments) - 1):
         segment = segments[number]
-        is_believed = origin.clean or segment.base_offset < origin.synced_end
-        if is_believed and not segment.size_bytes and segment.base_offset >= origin.cleaned_end:
+        is_trusted = origin.clean or segment.base_offset < origin.synced_end
+        if is_trusted and not segment.size_bytes and segment.base_offset >= origin.cleaned_end:
             following = segments[number + 1].base_offset
             raise Damage(
                 f"{segment.path}{LOG}: empty, where the batches from offset {segment.base_offset} to {following} "
@@ -256,15 +297,13 @@ def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
 def scan(
     segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int, synced_end: int = 0
 ) -> tuple[int, str]:
-    """Check every batch and make the indexes anew; what follows the last sound batch is cut off.
+    """Check every batch and rebuild the indexes; bytes behind the last sound batch are cut off.
 
-    Returns the end offset, and why the segment was cut ("" where it was not). Raises OSError; Damage, and nothing is
-    cut off, where that would be below `synced_end`: no crash has left it so.
+    Returns the end offset, and why the segment was cut ("" if it was not). Raises OSError; Damage, without a cut, if
+    that would be below `synced_end`: no crash leaves it so.
     """
     file_bytes = segment.size_bytes
-    segment.size_bytes = segment.written_bytes = segment.unsure_bytes = 0
-    segment.max_timestamp = segment.max_timestamp_offset = -1
-    segment.clear_indexes()
+    segment.begin_scan()
     why = ""
     chunk, chunk_at, position = b"", 0, 0
     while position < file_bytes:
@@ -294,16 +333,13 @@ def scan(
             f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, and this had been on "
             "the disk; stop the broker, and see `kpybroker storage check` and `repair`"
         )
-    segment.written_bytes = segment.size_bytes
-    if segment.size_bytes < file_bytes:
-        segment.truncate_file()
-    segment.rewrite_indexes()
+    segment.end_scan(file_bytes)
     epochs.save_if_changed()
     return end, why
 
 
 def _unsound(batch: Batch, segment: Segment, end: int) -> str:
-    """Why these bytes are not the batch that belongs here; "" where they are."""
+    """Why these bytes are not the batch that belongs here; "" if they are."""
     if batch.size_bytes != len(batch.view):
         return f"a batch of {batch.size_bytes} bytes"
     if batch.magic != 2:

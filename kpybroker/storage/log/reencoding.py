@@ -78,8 +78,13 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     anew = batch.codec != codec
     earliest, latest = _times_taken(settings, now_ms)
     base, is_ours = batch.base_timestamp, settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
-    found = Walk(earliest - base, latest - base, timeless=-1 - base, needs_keys=settings.compacted)
-    found.headers_limit = HEADERS_LIMIT if batch.codec else None
+    found = Walk(
+        earliest - base,
+        latest - base,
+        timeless=-1 - base,
+        needs_keys=settings.compacted,
+        headers_limit=HEADERS_LIMIT if batch.codec else None,
+    )
     kept: list[Piece] = []
     try:
         source = plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES, clients_pieces)

@@ -1,7 +1,7 @@
-"""Long work on the loop, one slice of it in each turn: batches to be opened, records to be looked for by their time.
+"""Long work on the loop, one slice in each turn: opening batches, and searching records by time.
 
-Work is a generator: wherever it yields, others have their turn. Yields None, or a function without arguments that is to
-run on the disk's thread, whose result it gets back.
+Work is a generator; at each yield the loop serves others. It yields None, or a function without arguments to run on
+the disk's thread, whose result it gets back.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from typing import Any, TypeVar
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.world import Disk
+from kpybroker.world.loop_turns import LoopTurns
 
 Result = TypeVar("Result")
 OffLoop = Callable[[], Any]
 Work = Generator[OffLoop | None, Any, Result]
 
 SHORT_AT_ONCE, MIDDLING_AT_ONCE, LONG_AT_ONCE = 4, 2, 2
-"""Works that have slices in turn, by how many they have had: what has had few never waits for what needs many."""
+"""Works that run at a time, by how many slices they had: short works never wait for long ones."""
 AT_ONCE = SHORT_AT_ONCE + MIDDLING_AT_ONCE + LONG_AT_ONCE
-"""Each may hold a decompressor's window, or what snappy made in one go."""
+"""Each may hold a decompressor's window, or all bytes that snappy decompressed at once."""
 SHORT_SLICES = 64
-"""A work that needs more begins anew in a place for middling ones. 4 MB of plain bytes, or 64,000 records."""
+"""A work that needs more starts again in a middling place. 4 MB of plain bytes, or 64,000 records."""
 MIDDLING_SLICES = 512
-"""A work that needs more than these begins anew once more. 32 MB of plain bytes, or 512,000 records."""
+"""A work that needs more starts again in a long place. 32 MB of plain bytes, or 512,000 records."""
 WAITING_LIMIT = 10_000
-"""Works that wait until it is their turn to begin."""
+"""The most works that wait for a place."""
 
 
 def nothing_open() -> None:
-    """A work yields this between two batches: it holds no decompressor, so that its place may be another's."""
+    """A work yields this between two batches: it holds no decompressor, and may give its place to another."""
 
 
 def at_once(work: Work[Result]) -> Result:
-    """All slices, one behind the other, on the caller: where nobody else waits."""
+    """Run all slices at once, on the caller."""
     try:
         step = next(work)
         while True:
@@ -48,15 +49,15 @@ def at_once(work: Work[Result]) -> Result:
 
 
 def _go_on(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None]:
-    """How work goes on: with what its last step has returned, or raised."""
+    """Run the step; returns how the work continues, with the step's result or its error."""
     try:
         return partial(work.send, None if step is None else step())
     except (KafkaError, OSError) as error:
         return partial(work.throw, error)
 
 
-class _Places:
-    """Works that are at it, and those that wait for a place, in order."""
+class Places:
+    """Places for works that run, and the queue of those that wait for one."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -64,7 +65,7 @@ class _Places:
 
     @property
     def is_free(self) -> bool:
-        """A work need not wait."""
+        """The next work need not wait."""
         return self._free > 0
 
     async def enter(self, deadline: float | None) -> None:
@@ -97,7 +98,7 @@ class _Places:
             place.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "others' batches took all of timeout.ms"))
 
     def leave(self) -> None:
-        """Who comes next has the place of who goes."""
+        """Pass the place on to the next in the queue."""
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():
@@ -107,20 +108,19 @@ class _Places:
 
 
 class SlicedWork:
-    """All long work of one broker.
+    """All sliced work of one broker.
 
-    A work waits for its first place behind at most SHORT_SLICES of each work before it, however long these are, and for
-    the next behind at most MIDDLING_SLICES: one that needs more begins anew among longer ones. A long one leaves its
-    place between its batches.
+    A work waits for its first place behind at most SHORT_SLICES of each work before it, and for the next behind at most
+    MIDDLING_SLICES; one that needs more starts again among longer ones. A long one gives up its place between batches.
+    `LongWork` is for requests of many elements: it takes the same turns of the loop, but its places count elements.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._short = _Places(SHORT_AT_ONCE)
-        self._middling = _Places(MIDDLING_AT_ONCE)
-        self._long = _Places(LONG_AT_ONCE)
-        self._slices: deque[asyncio.Future[None]] = deque()
-        self._called = False
+        self._short = Places(SHORT_AT_ONCE)
+        self._middling = Places(MIDDLING_AT_ONCE)
+        self._long = Places(LONG_AT_ONCE)
+        self._turns = LoopTurns()
 
     async def run(
         self,
@@ -129,12 +129,13 @@ class SlicedWork:
         step: OffLoop | None = None,
         timeout_ms: int | None = None,
     ) -> Result:
-        """Do all of the work that `begin` makes, a slice at a time; it may be made more than once.
+        """Run the work that `begin` creates to its end, a slice at a time; returns its result.
 
-        So the work must leave what it reads as it was, or keep outside of itself what it has done.
+        `begin` may be called several times, so the work must not change its input, or must keep its progress outside.
 
-        `begun` is one of it that has begun, `step` what that has yielded last. What waits has nothing open: it begins
-        anew. Raises what it raises; REQUEST_TIMED_OUT where too much is waiting, or no place is free in `timeout_ms`.
+        `begun` is a work that has begun already, `step` its last yield. It starts again if it has to wait, since a work
+        that waits holds nothing open. Raises the work's errors; REQUEST_TIMED_OUT if too much waits, or no place is
+        free within `timeout_ms`.
         """
         deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
         if begun is not None and not self._short.is_free:
@@ -147,9 +148,9 @@ class SlicedWork:
         return result if is_over else await self._all(begin(), deadline)
 
     async def _some(
-        self, work: Work[Result], step: OffLoop | None, places: _Places, slices: int, deadline: float | None
+        self, work: Work[Result], step: OffLoop | None, places: Places, slices: int, deadline: float | None
     ) -> tuple[bool, Any]:
-        """The first `slices` of a work: whether it has ended with them, and what it returned."""
+        """Run the first `slices` of a work; returns whether it has ended, and its result."""
         is_over, told = False, step
         try:
             await places.enter(deadline)
@@ -166,7 +167,7 @@ class SlicedWork:
         return is_over, told
 
     async def _all(self, work: Work[Result], deadline: float | None) -> Result:
-        """A work from its beginning to its end, in a place for long ones."""
+        """Run a whole work in a long place."""
         has_place = is_over = False
         told: Any = nothing_open
         try:
@@ -186,9 +187,9 @@ class SlicedWork:
         return result
 
     async def _slice(self, work: Work[Any], step: OffLoop | None) -> tuple[bool, Any]:
-        """Whether the work is over, and what it returned; or what it has yielded."""
+        """Run one slice; returns (True, the result) or (False, the next step)."""
         if step is None or step is nothing_open:
-            await self._turn()
+            await self._turns.take()
             go_on: Callable[[], OffLoop | None] = partial(work.send, None)
         else:
             go_on = await self._off_loop(work, step)
@@ -196,25 +197,6 @@ class SlicedWork:
             return False, go_on()
         except StopIteration as finished:
             return True, finished.value
-
-    async def _turn(self) -> None:
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._slices.append(turn)
-        if not self._called:
-            self._called = True
-            loop.call_soon(self._next)
-        await turn
-
-    def _next(self) -> None:
-        while self._slices:
-            turn = self._slices.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                break
-        self._called = bool(self._slices)
-        if self._called:
-            asyncio.get_running_loop().call_soon(self._next)
 
     async def _off_loop(self, work: Work[Any], step: OffLoop) -> Callable[[], OffLoop | None]:
         outcome: list[Callable[[], OffLoop | None]] = []

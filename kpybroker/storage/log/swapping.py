@@ -1,4 +1,4 @@
-"""Cleaned segments take the place of the old ones by renaming files, so that a crash leaves the old or the new.
+"""The renames that put cleaned segments in the place of old ones; a crash leaves the old ones or the new ones.
 
 Kafka's protocol. What is written is named `.cleaned`; complete and synced, it is renamed to `.swap`; the old files are
 renamed to `.deleted`; `.swap` loses its ending. A start that finds `.cleaned` deletes it; one that finds `.swap` ends
@@ -9,38 +9,32 @@ of a segment the `.log` is renamed last, so that it speaks for the others.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from kpybroker.storage.files.batch_headers import WALKED
-from kpybroker.storage.files.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, file_name
+from kpybroker.storage.files.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from kpybroker.wire.records.batch import PREFIX_BYTES
 from kpybroker.world import Disk
 
-if TYPE_CHECKING:
-    from kpybroker.storage.log.log import Log
-
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
-_IN_ORDER = (INDEX, TIME_INDEX, TXN_INDEX, LOG)
+FILE_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX, LOG)
+"""In the order in which a segment's files are renamed."""
 _CHUNK_BYTES = 1 << 20
 log = logging.getLogger(__name__)
 
 
-def swap(of: Log, old: list[Segment], new: Segment) -> None:
-    """Put `new`, whose files end in `.cleaned`, in the place of neighbours. In one step. Raises OSError.
+def prepare_swap(disk: Disk, path: str) -> None:
+    """Name the complete and synced files of a cleaned segment `.swap`: from here on a crash leaves the new ones.
 
-    An error in the middle is damage: the next start ends what was begun.
+    `path`: of the segment, without a suffix. Raises OSError.
     """
-    disk = of.world.disk
-    for suffix in _IN_ORDER:
-        _rename(disk, new.path + suffix + CLEANED, new.path + suffix + SWAP)
-    of.segments.replace(old, new)
-    remove(of, old)
-    for segment in old[1:]:
-        snapshot = segment.path + SNAPSHOT
-        if segment.base_offset != of.snapshot_end and disk.exists(snapshot):
-            _to_garbage(of, snapshot)
-    for suffix in _IN_ORDER:
-        _rename(disk, new.path + suffix + SWAP, new.path + suffix)
+    for suffix in FILE_SUFFIXES:
+        _rename(disk, path + suffix + CLEANED, path + suffix + SWAP)
+
+
+def finish_swap(disk: Disk, path: str) -> None:
+    """Once the old files are renamed: give the cleaned segment's files their names. Raises OSError."""
+    for suffix in FILE_SUFFIXES:
+        _rename(disk, path + suffix + SWAP, path + suffix)
 
 
 def _rename(disk: Disk, old: str, new: str) -> None:
@@ -48,32 +42,15 @@ def _rename(disk: Disk, old: str, new: str) -> None:
         disk.rename(old, new)
 
 
-def remove(of: Log, segments: list[Segment]) -> None:
-    """Rename the files of segments away; they are unlinked later, off the loop. Raises OSError."""
-    of.reader.forget()
-    of.syncing.forget(segments)
-    for segment in segments:
-        segment.retire()
-        for suffix in _IN_ORDER:
-            path = segment.path + suffix
-            if of.world.disk.exists(path):
-                _to_garbage(of, path)
-
-
-def _to_garbage(of: Log, path: str) -> None:
-    of.world.disk.rename(path, path + DELETED)
-    of.garbage.append((of.world.steady_ms() + of.settings.file_delete_delay_ms, path + DELETED))
-
-
 def discard(disk: Disk, path: str) -> None:
-    """Delete what a cleaning that was given up has written. Raises OSError."""
-    for suffix in _IN_ORDER:
+    """Delete the files of an abandoned cleaning. Raises OSError."""
+    for suffix in FILE_SUFFIXES:
         if disk.exists(path + suffix + CLEANED):
             disk.unlink(path + suffix + CLEANED)
 
 
 def finish_swaps(disk: Disk, directory: str) -> None:
-    """At a start: delete what was not complete, end the swaps that had begun. Raises OSError."""
+    """At a start: delete incomplete files, and complete the swaps that had begun. Raises OSError."""
     names = disk.list(directory)
     unfinished = [base for name in names if (base := _base_of(name, LOG + CLEANED)) is not None]
     first_unfinished = min(unfinished, default=1 << 63)
@@ -99,7 +76,7 @@ def _base_of(name: str, ending: str) -> int | None:
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """Behind the last whole batch of a file; its base offset when it is empty."""
+    """The offset behind the last whole batch of a file; its base offset if it is empty."""
     handle = disk.open(path)
     try:
         size, position, end = disk.size(handle), 0, base_offset
@@ -119,11 +96,11 @@ def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
 
 
 def _delete_between(disk: Disk, directory: str, base_offset: int, end: int) -> None:
-    """The old segments; where a `.log` is gone, what else has its name belongs to the new one."""
+    """Delete the old segments. If a `.log` is gone, the other files of its name belong to the new segment."""
     present = set(disk.list(directory))
     logs = sorted(base for name in present if (base := _base_of(name, LOG)) is not None and base_offset <= base < end)
     for base in logs:
-        for suffix in _IN_ORDER:
+        for suffix in FILE_SUFFIXES:
             name = file_name(base, suffix)
             if name in present:
                 disk.unlink(f"{directory}/{name}")

@@ -29,14 +29,14 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
 
 
 def load_producers(
-    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int, believed: int
+    disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int, trusted: int
 ) -> ProducerStates:
-    """The newest sound snapshot at or below `believed`, and the batches around it. Raises OSError, Damage.
+    """The newest sound snapshot at or below `trusted`, and the batches around it. Raises OSError, Damage.
 
     One from below the first segment is passed over: the batches that would complete it are deleted, among them perhaps
     the marker of a transaction that it shows as open, or later sequences of a producer (as Kafka's
     `ProducerStateManager.truncateAndReload`). Of the others those are kept that were made when a segment began: a
-    truncation may need them. Transaction indexes are made anew from offset `believed` on, where a segment begins or the
+    truncation may need them. Transaction indexes are made anew from offset `trusted` on, where a segment begins or the
     log ends.
     """
     producers = ProducerStates()
@@ -44,9 +44,9 @@ def load_producers(
     first = segments.first.base_offset
     for offset in reversed(snapshot_offsets(disk, directory)):
         path = f"{directory}/{file_name(offset, SNAPSHOT)}"
-        if (producers.snapshot_offset >= 0 or believed < offset <= end) and offset in bases:
+        if (producers.snapshot_offset >= 0 or trusted < offset <= end) and offset in bases:
             continue
-        if first <= offset <= believed and producers.snapshot_offset < 0:
+        if first <= offset <= trusted and producers.snapshot_offset < 0:
             try:
                 producers.load_snapshot(read_file(disk, path), offset, now_ms, expiration_ms)
                 continue
@@ -55,10 +55,10 @@ def load_producers(
         disk.unlink(path)
     if len(producers):
         _recall(producers, segments)
-    anew = [segments[at] for at in range(segments.number_for(believed), len(segments))] if believed < end else []
+    anew = [segments[at] for at in range(segments.number_for(trusted), len(segments))] if trusted < end else []
     for segment in anew:
         segment.aborted.clear()
-    _replay(producers, segments, end, believed)
+    _replay(producers, segments, end, trusted)
     _end_cleaned(producers, segments)
     for segment in anew:
         segment.aborted.save()
@@ -68,7 +68,7 @@ def load_producers(
 
 
 def _recall(producers: ProducerStates, segments: Segments) -> None:
-    """Know again the batches just before a snapshot, of which it keeps only each producer's newest.
+    """Recall the batches just before a snapshot, which keeps only each producer's newest batch.
 
     A client that was cut off by a stop sends all that it had in flight again, up to five batches.
     """
@@ -92,8 +92,8 @@ def _recall(producers: ProducerStates, segments: Segments) -> None:
             producers.recall(walk.header())
 
 
-def _replay(producers: ProducerStates, segments: Segments, end: int, believed: int) -> None:
-    """Count the batches behind the snapshot; from `believed` on, note the transactions that were aborted."""
+def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: int) -> None:
+    """Count the batches behind the snapshot; from `trusted` on, note the transactions that were aborted."""
     replay_from = max(producers.end_offset, segments.first.base_offset)
     if replay_from >= end:
         return
@@ -109,11 +109,11 @@ def _replay(producers: ProducerStates, segments: Segments, end: int, believed: i
                 continue
             ended = producers.update(segment.batch_at(at, size) if batch.is_control else batch)
             if ended is not None:
-                note_end(producers, segments, segment, ended, has_index=batch.base_offset < believed)
+                note_end(producers, segments, segment, ended, has_index=batch.base_offset < trusted)
 
 
 def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
-    """End the transactions that the snapshot shows as open and of which nothing is left, their marker neither.
+    """End transactions that are open in the snapshot, but whose records and marker are gone.
 
     Cleaning took them: it takes nothing of one that is open.
     """
@@ -141,5 +141,5 @@ def note_end(
     """A marker in `segment` ended a transaction: the index shows it where it was aborted."""
     last_stable = producers.transactions.end(ended)
     if ended.aborted and not has_index:
-        segments.any_aborted = True
+        segments.note_aborted()
         segment.aborted.add(AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, last_stable))

@@ -1,4 +1,4 @@
-"""What a log knows of its producers: epoch, the last five batches, an open transaction (KIP-98, KIP-360, KIP-890).
+"""The producers of a log: epoch, the last five batches, an open transaction (KIP-98, KIP-360, KIP-890).
 
 The snapshot file is Kafka's: version int16 = 1, CRC-32C uint32 of what follows, an int32 count, and per producer its id
 int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch
@@ -116,7 +116,7 @@ class ProducerStates:
     def verify(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool
     ) -> Verification | None:
-        """What an append that may begin a transaction needs; None where one is open already (KIP-890).
+        """The verification that an append needs to begin a transaction; None if one is open already (KIP-890).
 
         bumps: the producer speaks the second protocol, in which each transaction has an epoch of its own. Raises
         INVALID_PRODUCER_EPOCH.
@@ -134,7 +134,7 @@ class ProducerStates:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the records are not part of an ongoing transaction")
 
     def is_void(self, verified: Verification) -> bool:
-        """A marker came since it was begun, so that what was asked says nothing about what is open now."""
+        """A marker came since the verification began, so its answer is out of date."""
         waiting = self.verifications.get(verified.producer_id)
         return waiting is not verified and not self.has_open(verified.producer_id, verified.producer_epoch)
 
@@ -277,7 +277,7 @@ class ProducerStates:
         known.current_txn_first_offset = -1
 
     def recall(self, batch: Batch) -> None:
-        """Know again a batch from before the snapshot; they come in the order of their offsets."""
+        """Recall a batch from before the snapshot; call it in the order of their offsets."""
         known = self._by_id.get(batch.producer_id)
         if known is None or not known.batches or known.producer_epoch != batch.producer_epoch:
             return

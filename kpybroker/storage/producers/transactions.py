@@ -1,4 +1,4 @@
-"""Which transactions of a log are undecided, and which producers wait for a word that they may begin one."""
+"""The undecided transactions of a log, and the producers that wait for permission to begin one."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Transactions:
 
 
 class Verification:
-    """Stands for a question under way: may this producer write transactionally? Void once a marker or a batch came
-    meanwhile (KIP-890)."""
+    """A pending question to the coordinator: may this producer write transactionally? A marker or a batch that comes
+    meanwhile makes it void (KIP-890)."""
 
     __slots__ = ("at_ms", "begins_at_zero", "lowest_sequence", "producer_epoch", "producer_id")
 
@@ -77,7 +77,7 @@ class Verification:
 
 
 NOT_NEEDED = Verification(-1, -1, -1, 0, bumps=False)
-"""`transaction.partition.verification.enable` is off: whoever asks is believed."""
+"""`transaction.partition.verification.enable` is off: every producer may begin."""
 
 
 class Verifications:

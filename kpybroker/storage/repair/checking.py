@@ -1,6 +1,6 @@
-"""`kpybroker storage check`: every file of a stopped broker's directory read, nothing changed.
+"""`kpybroker storage check`: reads every file of a stopped broker's directory, and changes nothing.
 
-What a crash leaves and the next start mends by itself (indexes of segments above the recovery point) is not a finding.
+Damage from a crash that the next start repairs itself (indexes above the recovery point) is not a finding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Key = tuple[str, int]
 
 
 class Finding(NamedTuple):
-    """What is wrong. position: in the file, -1 where it is the file; offset: -1 where it is of none."""
+    """One finding. `position`: in the file, -1 for the whole file; `offset`: -1 for none."""
 
     path: str
     position: int
@@ -51,35 +51,35 @@ class Finding(NamedTuple):
 
 @dataclass
 class Checked:
-    """What was found in one partition, and what mends it: segments to write anew, files to set aside."""
+    """The findings of one partition, and their repair: segments to rewrite, files to set aside."""
 
     path: str
     findings: list[Finding] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    """Segment files with bytes that are no batch, or batches that are not as they should be."""
+    """Segment files with bytes that are no batch, or with damaged batches."""
     emptied: list[int] = field(default_factory=list)
-    """Base offsets of segments that have no batches and are not the last."""
+    """Base offsets of empty segments that are not the last."""
     unreadable: list[str] = field(default_factory=list)
-    """Files that can be made anew: they are only in the way."""
+    """Files that recovery can rebuild."""
     lost_end: int = -1
-    """The batches end here, below what had been on the disk; -1 where they do not."""
+    """The end of the batches if it is below the recovery point, else -1."""
     has_hole: bool = False
-    """Sound batches come behind damaged ones."""
+    """There are sound batches behind damaged ones."""
     epochs: LeaderEpochs | None = None
     sure: int = 0
-    """Of segments from here on the next start makes the indexes anew, and their epochs may not be in the checkpoint."""
+    """The next start rebuilds the indexes of segments from here on; the checkpoint may lack their epochs."""
 
     def known_epoch(self, base: int) -> Callable[[int], int]:
-        """What is known of the epochs in a segment that begins there."""
+        """The epochs known for a segment that begins there."""
         return self.epochs.epoch_at if self.epochs is not None and base < self.sure else _nothing_known
 
     def add(self, path: str, text: str, position: int = -1, offset: int = -1) -> None:
-        """Something is wrong."""
+        """There is a finding."""
         self.findings.append(Finding(path, position, offset, text))
 
 
 class Marks(NamedTuple):
-    """What the directory's own files say of its partitions."""
+    """What the directory's checkpoints say about its partitions."""
 
     clean: bool
     recovery_points: dict[Key, int]
@@ -88,7 +88,7 @@ class Marks(NamedTuple):
 
 
 def check_directory(world: World, path: str) -> tuple[Checked, Marks]:
-    """The files that speak for all partitions. Raises OSError."""
+    """Read the checkpoints of the directory. Raises OSError."""
     found = Checked(path)
     try:
         meta = read_properties(world, f"{path}/{META_PROPERTIES}")
@@ -110,7 +110,7 @@ def check_directory(world: World, path: str) -> tuple[Checked, Marks]:
 
 
 def partitions_of(world: World, path: str, topic: str | None, partition: int | None) -> list[Key]:
-    """The partitions in a directory, the metadata log too, that are asked for."""
+    """The requested partitions in a directory, including the metadata log."""
     found = []
     for name in world.disk.list(path):
         match = PARTITION.fullmatch(name)
@@ -125,7 +125,7 @@ def partitions_of(world: World, path: str, topic: str | None, partition: int | N
 def check_partition(
     world: World, path: str, key: Key, marks: Marks, progress: Callable[[int], None] = lambda size: None
 ) -> Checked:
-    """All files of one partition; `progress` hears of the bytes of logs that were read. Raises OSError."""
+    """Check all files of one partition; `progress` is called with the bytes that were read. Raises OSError."""
     directory = f"{path}/{key[0]}-{key[1]}"
     is_metadata = directory.endswith(f"/{METADATA_DIRECTORY}")
     found = Checked(directory)

@@ -1,7 +1,7 @@
-"""The batches of one segment file, whatever became of it: which are sound, what lies between them, what is mended.
+"""The batches of one segment file, damaged or not: the sound ones, the bytes between them, and repaired headers.
 
-Base offset, length, leader epoch and magic of a batch are not under its CRC: where only those are damaged, and what
-they were is certain from the batches around, they are put right. The file is read into memory whole.
+The CRC does not cover base offset, length, leader epoch and magic of a batch. If only these are damaged, and the
+neighbouring batches show their values, they are repaired. The whole file is read into memory.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ ENDLESS = 1 << 63
 
 
 class Flaw(NamedTuple):
-    """What is wrong: where in the file, with which offset, and what it means."""
+    """One finding: its position in the file, its offset, and a description."""
 
     position: int
     offset: int
     text: str
     is_tail: bool = False
-    """No sound batch comes behind."""
+    """There is no sound batch behind it."""
 
 
 class Sound(NamedTuple):
-    """A batch as it should be; `view` has its bytes, put right where that was needed."""
+    """A sound batch; `view` has its bytes, with repaired header fields."""
 
     position: int
     batch: Batch
@@ -35,13 +35,13 @@ class Sound(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What a segment file holds."""
+    """The contents of a segment file."""
 
     batches: list[Sound]
     flaws: list[Flaw]
     next_offset: int
     epoch: int
-    """Of the last batch."""
+    """The leader epoch of the last batch."""
 
 
 def examine(
@@ -145,7 +145,7 @@ def _mended(region: memoryview) -> Batch | None:
 def _offset_of(
     batch: Batch, following: Batch | None, base: int, end: int, limit: int, *, is_adjacent: bool
 ) -> int | None:
-    """The base offset that a batch should have; None where nobody can say.
+    """The base offset that a batch should have; None if it is uncertain.
 
     is_adjacent: nothing is missing between it and the batch before.
     """

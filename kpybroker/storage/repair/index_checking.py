@@ -1,4 +1,4 @@
-"""The indexes of a segment against its batches: what a search that believes them would miss."""
+"""Checks the indexes of a segment against its batches: finds records that a search would miss."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kpybroker.storage.repair.examining import Examined, Sound
 from kpybroker.wire.records.batch import Batch, read_records
 
 ABORT = 0
-"""The type in a control record's key that says a transaction was aborted."""
+"""The type of an abort marker, in its key."""
 
 Wrong = tuple[int, str] | None
-"""Where in the file, and what."""
+"""(position in the file, description)."""
 
 
 def check_offsets(content: bytes, base: int, batches: list[Sound], is_last: bool) -> Wrong:

@@ -1,8 +1,8 @@
-"""`kpybroker storage repair`: a partition mended as far as that loses nothing more. Nothing is deleted.
+"""`kpybroker storage repair`: repairs a partition without losing more data. Deletes nothing.
 
-A damaged segment is copied beside the directory first, then written anew with its sound batches; where batches were
-taken out their offsets are a gap, as cleaning leaves one. Indexes, leader epochs and producer state are made anew by
-the product's own recovery. What is in the recovery point's checkpoint then is on the disk.
+A damaged segment is first copied beside the directory, then rewritten with its sound batches; the offsets of removed
+batches become a gap, as cleaning leaves them. The broker's own recovery rebuilds indexes, leader epochs and producer
+state. Afterwards everything below the recovery point in the checkpoint is on disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTINGS = LogSettings(file_delete_delay_ms=0)
 
 
 def way_out(checked: Checked, key: Key) -> str | None:
-    """Why this cannot be mended here; None where it can."""
+    """Why the partition cannot be repaired; None if it can."""
     if key[0] != METADATA_TOPIC:
         return None
     if checked.has_hole:
@@ -38,7 +38,7 @@ def way_out(checked: Checked, key: Key) -> str | None:
 
 
 def plan(checked: Checked) -> Iterator[str]:
-    """What would be done, in order."""
+    """The steps of the repair, in order."""
     for file in checked.damaged:
         yield f"set a copy of {file} aside, and write it anew with its sound batches"
     for base in checked.emptied:
@@ -51,7 +51,7 @@ def plan(checked: Checked) -> Iterator[str]:
 
 
 def repair_partition(world: World, path: str, key: Key, checked: Checked, marks: Marks, aside: str) -> int:
-    """Mend it; returns where the log ends. Raises OSError, Damage: what was done so far is whole, and done again."""
+    """Repair the partition; returns the end of its log. Raises OSError, Damage: it is safe to run it again."""
     disk = world.disk
     directory = f"{path}/{key[0]}-{key[1]}"
     place = f"{aside}/{key[0]}-{key[1]}"
@@ -98,7 +98,7 @@ def _set_aside_segment(world: World, directory: str, base: int, place: str) -> N
 
 
 def _made_anew(world: World, directory: str, key: Key, marks: Marks) -> int:
-    """Every index, the epochs and the producer state, by recovery from the beginning; a gap is no end."""
+    """Rebuild indexes, epochs and producer state, by recovery from the beginning; a gap does not end the log."""
     log = Log.open(
         world,
         directory,
@@ -110,13 +110,13 @@ def _made_anew(world: World, directory: str, key: Key, marks: Marks) -> int:
         cleaned_end=ENDLESS,
     )
     end = log.end
-    log.syncing.blocking(log)
+    log.sync_blocking()
     log.close()
     return end
 
 
 def note_ends(world: World, path: str, marks: Marks, ends: dict[Key, int]) -> None:
-    """What was mended is on the disk: a recovery must not take its gaps for the end. Raises OSError."""
+    """Save the recovery point, so that a recovery does not take the gaps for the end. Raises OSError."""
     rows = {**marks.recovery_points, **{key: end for key, end in ends.items() if key[0] != METADATA_TOPIC}}
     write_offsets(world.disk, f"{path}/{RECOVERY_POINTS}", rows, sync=True)
     world.disk.sync_directory_blocking(path)

@@ -1,0 +1,70 @@
+"""Names of the directories that partitions have in a log directory: `<topic>-<partition>`, and three for others.
+
+A future replica (KIP-113) is in `<topic>-<partition>.<hex>-future`, a deleted partition in one that ends in `-delete`,
+and a replica that the metadata does not place here in one that ends in `-stray`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
+from kpybroker.world import Disk
+
+log = logging.getLogger(__name__)
+
+DELETED, FUTURE, STRAY = "-delete", "-future", "-stray"
+NAME_LIMIT = 255
+Key = tuple[str, int]
+_PARTITION = re.compile(r"(.+)-(\d{1,10})")
+_DELETED, _FUTURE = (re.compile(rf"(.+)-(\d{{1,10}})\.([0-9a-f]{{32}}){ending}") for ending in (DELETED, FUTURE))
+
+
+def _key(match: re.Match[str] | None) -> Key | None:
+    return None if match is None else (match[1], int(match[2]))
+
+
+def key_of(name: str) -> Key | None:
+    """The partition whose directory this is; None for any other name."""
+    return _key(_PARTITION.fullmatch(name))
+
+
+def key_of_deleted(name: str) -> Key | None:
+    """The partition of a `-delete` directory; None if its name was cut short, as that of a moved replica never is."""
+    return _key(_DELETED.fullmatch(name))
+
+
+def key_of_future(name: str) -> Key | None:
+    """The partition of a `-future` directory; None for any other name."""
+    return _key(_FUTURE.fullmatch(name))
+
+
+def unique_name(topic: str, partition: int, number: int, ending: str) -> str:
+    """A name with a random number of 128 bits; a long topic name is cut short."""
+    rest = f"-{partition}.{number:032x}{ending}"
+    return f"{topic[: NAME_LIMIT - len(rest)]}{rest}"
+
+
+def is_too_long(topic: str, partition: int) -> bool:
+    """A future replica of the partition could have no directory."""
+    return len(f"{topic}-{partition}.{0:032x}{FUTURE}") > NAME_LIMIT
+
+
+def partitions_in(disk: Disk, path: str) -> list[Key]:
+    """The partitions that have files in a log directory, without the metadata log. Raises OSError."""
+    found = (key_of(name) for name in disk.list(path) if name != METADATA_DIRECTORY)
+    return [key for key in found if key is not None]
+
+
+def futures_in(disk: Disk, path: str) -> dict[Key, str]:
+    """The future replicas in a log directory, and the names of their directories. Raises OSError.
+
+    One beside the current replica is left of a move that was cancelled: it is passed over.
+    """
+    names = disk.list(path)
+    found = ((key_of_future(name), name) for name in names if name.endswith(FUTURE))
+    futures = {key: name for key, name in found if key is not None}
+    for topic, index in [key for key in futures if f"{key[0]}-{key[1]}" in names]:
+        log.warning("%s/%s is of no use and can be deleted", path, futures.pop((topic, index)))
+    return futures

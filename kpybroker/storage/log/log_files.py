@@ -1,0 +1,413 @@
+"""The files of one log: segments, leader epochs, producer snapshots, and how much of them is written and synced.
+
+`Log` stands on this and adds watermarks, producer state and the queue of appended batches. Nothing here knows `Log`. A
+replica that moves to another directory keeps its `Log` object and gets other `LogFiles`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+
+from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.storage.files.checkpoint_files import replace_file, write_topic_id
+from kpybroker.storage.files.epochs import LeaderEpochs
+from kpybroker.storage.files.file_pool import FilePool, is_short
+from kpybroker.storage.files.segment import LOG, SNAPSHOT, Segment, file_name
+from kpybroker.storage.files.segments import Segments
+from kpybroker.storage.log.reading import Reader
+from kpybroker.storage.log.retention import unlink_all
+from kpybroker.storage.log.swapping import DELETED, FILE_SUFFIXES, finish_swap, prepare_swap
+from kpybroker.storage.producers.loading import load_producers, snapshot_offsets
+from kpybroker.storage.producers.producers import ProducerStates
+from kpybroker.world import Buffer, World
+
+log = logging.getLogger(__name__)
+
+
+class LogFiles:
+    """The files of one partition in one directory. Not for several threads."""
+
+    __slots__ = (
+        "_before_cut",
+        "_on_io_error",
+        "_sealed",
+        "changed",
+        "device",
+        "directory",
+        "epochs",
+        "garbage",
+        "generation",
+        "made",
+        "names_changed",
+        "offline",
+        "partition",
+        "pool",
+        "reader",
+        "segments",
+        "snapshot_end",
+        "synced_end",
+        "topic",
+        "topic_id",
+        "world",
+        "written_end",
+    )
+
+    def __init__(
+        self,
+        world: World,
+        pool: FilePool,
+        directory: str,
+        key: tuple[str, int],
+        topic_id: bytes | None,
+        segments: Segments,
+        epochs: LeaderEpochs,
+        *,
+        end: int,
+        snapshot_end: int,
+        made: bool,
+    ) -> None:
+        """`key`: topic and partition. `segments` have all batches below `end`, and all of them count as synced."""
+        self.world = world
+        self.pool = pool
+        self.directory = directory
+        self.topic, self.partition = key
+        self.topic_id = topic_id
+        self.device = world.disk.device(directory)
+        self.made = made
+        """The directory exists; a partition that never had a batch may do without one."""
+        self.segments = segments
+        self.epochs = epochs
+        self.reader = Reader(world.disk, segments)
+        self.snapshot_end = snapshot_end
+        """The offset of the newest producer snapshot, -1 without one."""
+        self.garbage: list[tuple[int, str]] = []
+        """(due by the steady clock in ms, path): renamed files, to be unlinked off the loop."""
+        self.offline: str | None = None
+        """Why the log serves nothing any more."""
+        self.changed = False
+        """Written to or cut since it was opened, so that a clean stop has something to write."""
+        self.written_end = self.synced_end = end
+        """Everything below `written_end` is in the page cache, everything below `synced_end` on disk."""
+        self.names_changed = False
+        """Files were created whose names may not be on disk yet."""
+        self.generation = 0
+        """Counts truncations, and replacements by other files: what was read before may not be in the files now."""
+        self._sealed: list[Segment] = []
+        self._before_cut: Callable[[int], None] | None = None
+        self._on_io_error: Callable[[str, int, str], None] | None = None
+
+    def listen(
+        self, before_cut: Callable[[int], None] | None, on_io_error: Callable[[str, int, str], None] | None
+    ) -> None:
+        """Set callbacks. `before_cut(offset)` runs before batches at and after an offset are replaced: it lowers the
+        recovery point on disk. `on_io_error(topic, partition, offline)` runs when the disk has failed."""
+        self._before_cut = before_cut
+        self._on_io_error = on_io_error
+
+    # errors
+
+    def require_online(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR once the log is offline."""
+        if self.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def go_offline(self, why: str) -> None:
+        """Serve nothing any more, unless the log is offline already."""
+        if self.offline is None:
+            self.offline = why
+
+    def fail(self, error: OSError | Damage | KafkaError) -> Damage:
+        """Take the log offline; returns the error to raise."""
+        if self.offline is None:
+            self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                self.offline += "; free space and start the broker again: what was acknowledged is kept"
+            log.error("log is offline: %s", self.offline)
+            if isinstance(error, OSError) and not is_short(error) and self._on_io_error is not None:
+                self._on_io_error(self.topic, self.partition, self.offline)
+        return Damage(self.offline)
+
+    def refusal(self, error: OSError | Damage) -> KafkaError:
+        """The error for a caller that changed nothing. Takes the log offline, unless the process is merely out of
+        descriptors."""
+        if is_short(error):
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; ask again when connections have closed")
+        self.fail(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def unchanged(self, error: OSError) -> Damage | KafkaError:
+        """As `refusal`, but Damage where the log goes offline."""
+        return self.refusal(error) if is_short(error) else self.fail(error)
+
+    def fail_write(self, segment: Segment, error: OSError) -> Damage:
+        """Take the log offline after a failed write, and cut off the bytes that it left."""
+        damage = self.fail(error)
+        try:
+            segment.drop_unwritten()
+        except OSError:
+            log.warning("%s%s may end in a torn batch; recovery cuts it", segment.path, LOG)
+        return damage
+
+    # writing
+
+    def make(self) -> None:
+        """Create the partition's directory. Raises OSError."""
+        if not self.world.disk.exists(self.directory):  # an attempt without descriptors may have created it
+            self.world.disk.mkdir(self.directory)
+        if self.topic_id is not None:
+            write_topic_id(self.world.disk, self.directory, self.topic_id)
+        self.made = True
+
+    def open_active(self) -> None:
+        """Open the active segment's file before anything changes: without a descriptor the caller may try again.
+
+        Raises KAFKA_STORAGE_ERROR; any error but a lack of descriptors takes the log offline.
+        """
+        try:
+            if not self.made:
+                self.make()
+            self.segments.active.handle()
+        except OSError as error:
+            raise self.refusal(error) from error
+
+    def load_active_aborted(self) -> None:
+        """Load the active segment's transaction index, before a marker comes. Raises as `open_active` does."""
+        try:
+            self.segments.active.aborted.load()
+        except (OSError, Damage) as error:
+            raise self.refusal(error) from error
+
+    def write(self, segment: Segment, buffers: Sequence[Buffer], end: int) -> None:
+        """Write the queued bytes of the active segment in one call: everything below `end` is written then.
+
+        Raises Damage: the log is offline. KafkaError: nothing was written, for lack of descriptors.
+        """
+        is_first = not segment.written_bytes
+        try:
+            segment.write(buffers)
+        except OSError as error:
+            if not segment.is_open:
+                raise self.unchanged(error) from error
+            raise self.fail_write(segment, error) from error
+        if is_first:
+            self.names_changed = True
+        self.written_end = end
+        self.changed = True
+
+    def note_new_names(self) -> None:
+        """Files are created: the directory needs a sync."""
+        self.names_changed = True
+
+    def wrote(self, segment: Segment, size_bytes: int, end: int) -> None:
+        """A thread has written `size_bytes` more of the segment: everything below `end` is written."""
+        segment.wrote(size_bytes)
+        self.written_end = end
+        self.changed = True
+
+    # segments
+
+    def seal_active(self, end: int, producers: ProducerStates) -> None:
+        """Finish the active segment, which ends at `end`; a new one follows. Raises OSError."""
+        self.segments.active.seal()
+        self.take_snapshot(end, producers)
+        self._sealed.append(self.segments.active)
+
+    def add_segment(self, base_offset: int, roll_jitter_ms: int) -> None:
+        """Begin a new active segment."""
+        segment = Segment(self.world.disk, self.pool, self.directory, base_offset, created_ms=self.world.wall_ms())
+        segment.jitter_roll(roll_jitter_ms)
+        segment.aborted.begin()
+        self.segments.add(segment)
+
+    def take_snapshot(self, end: int, producers: ProducerStates) -> None:
+        """Write the producers' state at `end`, if any batch came since the last snapshot. Raises OSError."""
+        if end > max(self.snapshot_end, self.segments.first.base_offset):
+            path = f"{self.directory}/{file_name(end, SNAPSHOT)}"
+            replace_file(self.world.disk, path, producers.build_snapshot())
+            self.snapshot_end = end
+
+    def load_producers(self, end: int, expiration_ms: int) -> ProducerStates:
+        """The producers' state at `end`, from a snapshot and the batches behind it. Raises OSError, Damage."""
+        producers = load_producers(
+            self.world.disk, self.directory, self.segments, end, self.world.wall_ms(), expiration_ms, end
+        )
+        self.snapshot_end = producers.snapshot_offset
+        return producers
+
+    def swap(self, old: list[Segment], new: Segment, delay_ms: int) -> None:
+        """Put `new`, whose files end in `.cleaned`, in the place of the neighbours `old`. Raises OSError.
+
+        An error in the middle is damage: the next start finishes the swap.
+        """
+        disk = self.world.disk
+        prepare_swap(disk, new.path)
+        self.segments.replace(old, new)
+        self._remove(old, delay_ms)
+        for segment in old[1:]:
+            snapshot = segment.path + SNAPSHOT
+            if segment.base_offset != self.snapshot_end and disk.exists(snapshot):
+                self._discard(snapshot, delay_ms)
+        finish_swap(disk, new.path)
+
+    def drop_first(self, count: int, delay_ms: int) -> None:
+        """Delete the `count` oldest segments, whose files are unlinked `delay_ms` later. Raises OSError."""
+        gone = self.segments.take_first(count)
+        first = self.segments.first
+        if not first.size_bytes:
+            first.handle()  # after a crash only its name says where offsets continue
+            self.names_changed = True
+        self._remove(gone, delay_ms)
+        for offset in snapshot_offsets(self.world.disk, self.directory):
+            if offset < first.base_offset:
+                self.world.disk.unlink(f"{self.directory}/{file_name(offset, SNAPSHOT)}")
+
+    def cut(self, offset: int, delay_ms: int) -> None:
+        """Delete the batches at and after `offset`, and all of a batch that holds it; `written_end` moves.
+
+        Raises OSError, KafkaError.
+        """
+        segments, disk = self.segments, self.world.disk
+        self.reader.forget()
+        number = segments.number_for(offset)
+        self._lower_recovery_point(segments[number].base_offset)
+        self._remove(segments.take_after(number), delay_ms)
+        segment = segments.active
+        located = segment.locate(offset)
+        if located is not None:
+            segment.cut(located[0], located[1])
+        else:
+            segment.recount()
+        disk.sync_blocking(segment.handle())  # before any append: a loss of power must not mix the histories
+        disk.sync_directory_blocking(self.directory)
+        end = segment.end_by_walk()  # cleaning may have left a gap below the batch that was found
+        for taken in snapshot_offsets(disk, self.directory):
+            if taken > end:
+                disk.unlink(f"{self.directory}/{file_name(taken, SNAPSHOT)}")
+        self._end_at(end)
+
+    def begin_anew(self, offset: int, delay_ms: int) -> None:
+        """Delete all segments and begin with an empty one at `offset`. Raises OSError, KafkaError."""
+        disk = self.world.disk
+        self.pool.require_room(disk)
+        self._lower_recovery_point(offset)
+        fresh = Segment(disk, self.pool, self.directory, offset)
+        fresh.aborted.begin()
+        self._remove(self.segments.replace_all(fresh), delay_ms)
+        for taken in snapshot_offsets(disk, self.directory):
+            disk.unlink(f"{self.directory}/{file_name(taken, SNAPSHOT)}")
+        self._end_at(offset)
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before a file changes: after a crash, recovery must read what replaces synced batches."""
+        if self._before_cut is not None:
+            self._before_cut(offset)
+
+    def _end_at(self, end: int) -> None:
+        self.changed = True
+        self.generation += 1
+        self.synced_end = min(self.synced_end, end)
+        self.epochs.cut_end(end)
+        self.written_end = end
+
+    def _remove(self, segments: list[Segment], delay_ms: int) -> None:
+        """Rename the files of segments; they are unlinked later, off the loop. Raises OSError."""
+        self.reader.forget()
+        gone = set(map(id, segments))
+        self._sealed = [segment for segment in self._sealed if id(segment) not in gone]
+        for segment in segments:
+            segment.retire()
+            for suffix in FILE_SUFFIXES:
+                path = segment.path + suffix
+                if self.world.disk.exists(path):
+                    self._discard(path, delay_ms)
+
+    def _discard(self, path: str, delay_ms: int) -> None:
+        self.world.disk.rename(path, path + DELETED)
+        self.garbage.append((self.world.steady_ms() + delay_ms, path + DELETED))
+
+    def take_garbage(self, now_ms: int | None = None) -> list[str]:
+        """Files that are due to be unlinked (all, without a time)."""
+        due = [path for at_ms, path in self.garbage if now_ms is None or at_ms <= now_ms]
+        self.garbage = [entry for entry in self.garbage if not (now_ms is None or entry[0] <= now_ms)]
+        return due
+
+    # syncing: what `GroupSync` reads and reports
+
+    @property
+    def has_sealed(self) -> bool:
+        """Full segments wait for their sync."""
+        return bool(self._sealed)
+
+    def recovered(self, recovery_point: int) -> None:
+        """After an unclean stop the page cache may hold batches that are not on disk."""
+        segments = self.segments
+        self.changed = self.names_changed = True
+        self.synced_end = recovery_point
+        self._sealed = [segments[at] for at in range(segments.first_in_doubt(recovery_point), len(segments) - 1)]
+
+    def take_sealed(self) -> list[Segment]:
+        """The full segments that wait for their sync, which the caller does."""
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    def take_names_changed(self) -> bool:
+        """Whether the directory needs a sync, which the caller does."""
+        changed, self.names_changed = self.names_changed, False
+        return changed
+
+    def sync_failed(self, sealed: list[Segment]) -> None:
+        """A sync ended early: `sealed` and the directory wait for the next one."""
+        self._sealed = [segment for segment in sealed if not segment.deleted] + self._sealed
+        self.names_changed = True
+
+    def synced(self, end: int, generation: int) -> None:
+        """Everything below `end` is on disk, unless the log was cut since `generation`."""
+        if generation == self.generation:
+            self.synced_end = max(self.synced_end, end)
+
+    def save_epochs(self, log_start: int) -> None:
+        """Write the leader epochs before a sync, if there is a record at or after `log_start`. Raises OSError.
+
+        Recovery reads batches from the recovery point on; the file must have the epochs of those below it.
+        """
+        if self.epochs.unsaved and self.written_end > log_start:
+            self.epochs.save()
+            self.names_changed = True
+
+    # the end, or another directory
+
+    def write_out(self, end: int, producers: ProducerStates) -> None:
+        """Write what a clean stop leaves besides the batches. Raises OSError."""
+        active = self.segments.active
+        if self.changed and active.written_bytes:
+            active.seal()
+        if self.changed:
+            self.take_snapshot(end, producers)
+            if self.made:
+                self.epochs.save_if_changed()
+        unlink_all(self.world.disk, self.take_garbage())
+
+    def drop(self) -> None:
+        """Close all files without writing."""
+        for segment in self.segments:
+            segment.drop_files()
+
+    def retire(self) -> None:
+        """The directory is being deleted: nobody opens its files again."""
+        for segment in self.segments:
+            segment.retire()
+
+    def renamed(self, directory: str) -> None:
+        """The directory has another name."""
+        self.directory = directory
+        self.epochs.moved(directory)
+        for segment in self.segments:
+            segment.moved(directory)
+
+    def replace(self, old: LogFiles) -> None:
+        """Take the place of `old`, the files of a replica with the same batches, all of which are on disk here."""
+        self.generation = old.generation + 1  # a cleaning under way read the old files
+        self.changed = True
+        old.synced(old.written_end, old.generation)  # its waiters need not wait any longer

@@ -1,0 +1,138 @@
+"""Writes of a log on a thread, where its device is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import Damage
+from kpybroker.storage.files.index import TimeIndex
+from kpybroker.storage.files.segment import MAX_RELATIVE_OFFSET, Segment
+from kpybroker.storage.log.log_files import LogFiles
+from kpybroker.wire.records.batch import Batch
+from kpybroker.world import PendingWrite
+
+WRITE_BYTES = 4 << 20
+"""A thread writes at most this in one call, or one batch: short writes show progress before a disk is given up."""
+POSITION_MAX = 0x7FFFFFFF
+GROWN_BYTES = 64 << 20
+"""A segment may be so much larger than segment.bytes while its device is slow."""
+GROWN_INDEX_BYTES = 1 << 20
+"""Its time index may be so much larger than segment.index.bytes meanwhile; the entries are in memory."""
+
+
+def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
+    """Whether the batch can do without a new segment, for a while: a little above the limits of size, and later."""
+    return (
+        segment.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
+        and last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
+        and (segment.index_entries + 1) * TimeIndex.entry_bytes < settings.segment_index_bytes + GROWN_INDEX_BYTES
+    )
+
+
+class UnderWay(NamedTuple):
+    """A write on a thread: `size_bytes` of a segment, everything below offset `end`; `work` is the device's number."""
+
+    write: PendingWrite
+    work: int
+    segment: Segment
+    size_bytes: int
+    end: int
+
+
+class WriteBehind:
+    """The writes of one log on a thread: copies of flushed batches, in order, one write at a time.
+
+    It lives until everything is written, or the log is offline; then it calls `on_end`.
+    """
+
+    __slots__ = ("_chunks", "_ended", "_files", "_on_end", "_on_written", "_under_way")
+
+    def __init__(self, files: LogFiles, on_written: Callable[[], None], on_end: Callable[[], None]) -> None:
+        """`on_written` is called after each write that no caller waited for; the log is offline if it failed."""
+        self._files = files
+        self._on_written = on_written
+        self._on_end = on_end
+        self._chunks: deque[tuple[bytes, int]] = deque()
+        self._under_way: UnderWay | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    def add(self, data: bytes, end: int, *, waits: bool) -> None:
+        """Write this too: everything below `end`; with `waits` the caller takes the result. Raises Damage."""
+        self._chunks.append((data, end))
+        self._files.device.queue(len(data))
+        if self._under_way is None:
+            self._begin(waits=waits)
+
+    def _begin(self, *, waits: bool) -> None:
+        files, segment = self._files, self._files.segments.active
+        taken, size_bytes, end = list[bytes](), 0, 0
+        while self._chunks and (not taken or size_bytes + len(self._chunks[0][0]) <= WRITE_BYTES):
+            chunk, end = self._chunks.popleft()
+            taken.append(chunk)
+            size_bytes += len(chunk)
+        data = b"".join(taken)
+        try:
+            handle = segment.hold()
+        except OSError as error:
+            files.device.unqueue(len(data))
+            self._finish()
+            raise files.fail(error) from error
+        if not segment.written_bytes:
+            files.note_new_names()
+        write = files.world.disk.write_soon(handle, data, segment.written_bytes)
+        self._under_way = UnderWay(write, files.device.begin(files.world.steady_ms()), segment, size_bytes, end)
+        if not waits:
+            write.when_done(partial(self._written, write))
+
+    def _written(self, write: PendingWrite) -> None:
+        if self._under_way is not None and self._under_way.write is write:
+            with contextlib.suppress(Damage):  # the log has logged it, and is offline
+                self._go_on(waits=False)
+        self._on_written()  # also where `wait` took the result: its caller does not know who else waits
+
+    def _go_on(self, *, waits: bool) -> None:
+        """Take the result of the write under way, and begin the next. Raises Damage."""
+        files = self._files
+        assert self._under_way is not None, "a write is under way"
+        (write, work, segment, size_bytes, end), self._under_way = self._under_way, None
+        files.device.unqueue(size_bytes)
+        try:
+            write.result()
+        except OSError as error:
+            self._finish()
+            raise files.fail_write(segment, error) from error
+        finally:
+            files.device.end(work, files.world.steady_ms())
+            segment.let_go()
+        if files.offline is not None:
+            self._finish()
+            return
+        files.wrote(segment, size_bytes, end)
+        if self._chunks:
+            self._begin(waits=waits)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._files.device.unqueue(sum(len(chunk) for chunk, _ in self._chunks))
+        self._chunks.clear()
+        self._on_end()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def wait(self) -> None:
+        """Block the caller until everything is written. Raises Damage."""
+        while self._under_way is not None:
+            self._go_on(waits=True)
+
+    async def ended(self) -> None:
+        """Return when there is nothing left to write."""
+        if self._ended is None:
+            self._ended = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._ended)
