@@ -11,7 +11,7 @@ from bench.measure import Better, Case, LoadError, Measure
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.target import Target
 from kpybroker.errors import ErrorCode
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.rpc import heartbeat, join_group, leave_group, sync_group
 
 MEMBERS = 200

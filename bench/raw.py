@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from bench.measure import LoadError
 from bench.target import Target
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 
 CLIENT_ID = b"bench"
 TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from bench.raw import HEADER_BYTES, Connection, frame
 from bench.records import batch
 from bench.target import Target
 from kpybroker.errors import ErrorCode
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.rpc import api_versions, create_topics, produce
 
 RETRY_S = 0.001

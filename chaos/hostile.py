@@ -11,7 +11,7 @@ import struct
 from typing import Protocol
 
 from kpybroker.wire.api import by_name
-from kpybroker.wire.codec.message import build
+from kpybroker.wire.codec.codec import build
 from kpybroker.wire.rpc import fetch
 
 CLIENT_ID = b"hostile"

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from kpybroker.wire.api import by_name
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.rpc import describe_quorum, metadata
 
 CLIENT_ID = b"oracle"

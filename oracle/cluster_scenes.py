@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.wire.api import by_name
-from kpybroker.wire.codec.message import build
+from kpybroker.wire.codec.codec import build
 from kpybroker.wire.codec.primitives import ZERO_UUID
 from kpybroker.wire.rpc import (
     allocate_producer_ids,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kpybroker.wire.api import by_name
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 from oracle.cluster_scenes import ClusterScenes
 from oracle.directory_scenes import DirectoryScenes
 from oracle.group_scenes import SETTINGS, GroupScenes

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.wire.api import API, DECLARED, Api, by_key, by_name
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.rpc import api_versions
 
 TESTS = Path(__file__).parent

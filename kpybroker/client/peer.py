@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire import api as api_table
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.world import Network
 

@@ -13,7 +13,7 @@ from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers import answer
 from kpybroker.wire.api import Api, Listens, RunsOn, by_key
-from kpybroker.wire.codec.message import build_in_turns, parse_in_turns
+from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
 from kpybroker.wire.frame import parse_request_header, response_head
 from kpybroker.wire.rpc.envelope import Request, Response
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.api import Api, by_key
-from kpybroker.wire.codec.message import merge, pieces_of
+from kpybroker.wire.codec.codec import merge, pieces_of
 from kpybroker.wire.codec.primitives import refuse, skip_tagged
 
 API_VERSIONS = 18

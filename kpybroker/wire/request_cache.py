@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.codec.message import build
+from kpybroker.wire.codec.codec import build
 from kpybroker.wire.codec.primitives import read_uvarint, write_uvarint
 from kpybroker.wire.response_templates import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
 

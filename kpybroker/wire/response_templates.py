@@ -9,7 +9,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
-from kpybroker.wire.codec.message import LARGE_BYTES, Buffer, build
+from kpybroker.wire.codec.building import LARGE_BYTES
+from kpybroker.wire.codec.codec import build
+from kpybroker.wire.codec.message import Buffer
 from kpybroker.wire.codec.primitives import write_uvarint
 from kpybroker.wire.rpc import fetch, produce
 

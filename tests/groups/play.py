@@ -30,7 +30,7 @@ from kpybroker.groups.ground.commands import (
 from kpybroker.groups.ground.records import GROUP_METADATA, kind_of, read_commit, read_group, read_group_id
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.machine.contract import Stored
-from kpybroker.wire.codec.message import build
+from kpybroker.wire.codec.codec import build
 from kpybroker.wire.rpc import (
     consumer_group_describe,
     consumer_group_heartbeat,

@@ -14,7 +14,7 @@ from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.offsets.offsets import Committed
 from kpybroker.machine.contract import Moment, Stored, Tick
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.stored.group import OffsetCommitValue
 from tests.groups.stage import in_turn
 

@@ -19,7 +19,7 @@ import pytest
 from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, by_name
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.records.batch import split
 from oracle.cluster_scenes import ClusterScenes
 from oracle.directory_scenes import DirectoryScenes

@@ -10,7 +10,7 @@ from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.rpc import api_versions
 from tests.conftest import WithBroker
 from tests.server.raw import raw

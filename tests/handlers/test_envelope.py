@@ -12,8 +12,8 @@ from kpybroker.handlers import refused
 from kpybroker.handlers.envelope import forwardable
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, RunsOn, by_name
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.codec.layout import layout
-from kpybroker.wire.codec.message import build, parse
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.wire.rpc import create_topics, envelope, metadata, unregister_broker
 from tests.conftest import WithBroker

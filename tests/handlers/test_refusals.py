@@ -15,8 +15,8 @@ from kpybroker.handlers import refused
 from kpybroker.server.node import Node
 from kpybroker.storage.log.slices import AT_ONCE, Work
 from kpybroker.wire.api import API, Api, by_name
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.layout import layout
-from kpybroker.wire.codec.message import parse
 from kpybroker.wire.frame import encode_response
 from kpybroker.wire.rpc import api_versions
 from tests.asking import make, produced

@@ -10,7 +10,7 @@ from typing import Any
 
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.frame import encode_request, parse_response_header
 
 

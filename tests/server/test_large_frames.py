@@ -15,7 +15,7 @@ from kpybroker.server.connections.receive_memory import MAPPED_BYTES, receive_bu
 from kpybroker.server.node import Node
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.api import API, Api, by_name
-from kpybroker.wire.codec.message import build, build_chunks_in_turns
+from kpybroker.wire.codec.codec import build, build_chunks_in_turns
 from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import create_topics, metadata, produce
 from tests.asking import batch_of, make, produced

@@ -23,8 +23,8 @@ from kpybroker.server.node import Node
 from kpybroker.serving.fetch.replica import NAMED_LIMIT
 from kpybroker.serving.metadata_wait import served_everywhere
 from kpybroker.wire.api import API, FEW, Api, Listens, by_name
+from kpybroker.wire.codec.codec import parse_in_turns
 from kpybroker.wire.codec.layout import layout
-from kpybroker.wire.codec.message import parse_in_turns
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.frame import request_head
 from kpybroker.wire.records.batch import read_records, split

@@ -13,8 +13,8 @@ import construct as c
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.codec import layout as pieces
-from kpybroker.wire.codec.layout import default_source
 from kpybroker.wire.codec.lowering import min_bytes
+from kpybroker.wire.codec.message import default_source
 from kpybroker.wire.codec.primitives import TEXT_LIMIT_BYTES
 
 REFUSALS = (c.ConstructError, UnicodeDecodeError)

@@ -10,8 +10,8 @@ import pytest
 
 from kpybroker.wire.codec import building
 from kpybroker.wire.codec.building import ELEMENTS_A_TURN
+from kpybroker.wire.codec.codec import build, build_chunks_in_turns
 from kpybroker.wire.codec.layout import layout
-from kpybroker.wire.codec.message import build, build_chunks_in_turns
 from kpybroker.wire.rpc import fetch, produce
 from tests.wire.messages import MESSAGES, VERSIONS
 from tests.wire.values import arbitrary

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.api import API, NEVER, Api, by_name
-from kpybroker.wire.codec.message import parse
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.frame import (
     RequestHeader,
     encode_request,

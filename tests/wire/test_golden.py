@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kpybroker.wire.api import API
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 from tests.wire import interpreted
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import MalformedFrame
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.codec.layout import layout
-from kpybroker.wire.codec.message import build, parse
 from kpybroker.wire.codec.parsing import COPY_BYTES
 from tests.wire import interpreted
 from tests.wire.messages import MESSAGES, VERSIONS

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.wire.codec.message import LARGE_BYTES, build, build_chunks, field, message, parse, parse_prefix, part
+from kpybroker.wire.codec.building import LARGE_BYTES
+from kpybroker.wire.codec.codec import build, build_chunks, parse, parse_prefix
+from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.parsing import ELEMENTS_MAX
 from kpybroker.wire.codec.primitives import Int8, Int32, read_uvarint, skip_tagged, write_uvarint
 from kpybroker.wire.rpc import alter_partition_reassignments, fetch, metadata, offset_delete, produce

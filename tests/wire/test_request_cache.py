@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.codec.message import build, parser
+from kpybroker.wire.codec.codec import build, parser
 from kpybroker.wire.request_cache import LEARNT_BYTES, RepeatingFetch, RepeatingProduce
 from kpybroker.wire.response_templates import MARK, SHORT_MARK
 from kpybroker.wire.rpc import fetch

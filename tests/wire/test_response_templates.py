@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kpybroker.wire import api as api_table
 from kpybroker.wire import response_templates
-from kpybroker.wire.codec.message import LARGE_BYTES
+from kpybroker.wire.codec.building import LARGE_BYTES
 from kpybroker.wire.frame import encode_response
 from kpybroker.wire.rpc import fetch, produce
 

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from kpybroker.wire.api import API, DECLARED, NEVER
-from kpybroker.wire.codec.layout import fields_of, layout
-from kpybroker.wire.codec.message import Part
+from kpybroker.wire.codec.layout import layout
+from kpybroker.wire.codec.message import Part, fields_of
 from tests.wire.messages import MESSAGES, VERSIONS, versions
 from tests.wire.schemas import Reader, default_of, described, schemas, snake
 

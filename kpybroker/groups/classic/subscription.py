@@ -11,7 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.wire.codec.message import build, parse_prefix
+from kpybroker.wire.codec.codec import build, parse_prefix
 from kpybroker.wire.stored.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

@@ -12,7 +12,7 @@ from kpybroker.errors import MalformedFrame
 from kpybroker.groups.classic.group import ClassicGroup, Member, State
 from kpybroker.groups.offsets.offsets import Committed, Place
 from kpybroker.machine.contract import Stored
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.stored.group import (
     GroupMetadataKey,
     GroupMetadataValue,

@@ -20,7 +20,7 @@ from kpybroker.server.requests.forwarding import forwarding
 from kpybroker.server.requests.long_requests import LongReply, encoded, has_many_rows, run_long
 from kpybroker.server.requests.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.codec.message import parser_at_once
+from kpybroker.wire.codec.codec import parser_at_once
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.codec.primitives import ManyElements
 from kpybroker.wire.frame import encode_response, parse_request_header

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.api import Api
-from kpybroker.wire.codec.message import build_in_turns, parse
+from kpybroker.wire.codec.codec import build_in_turns, parse
 from kpybroker.wire.frame import parse_response_header, request_head
 from kpybroker.wire.rpc import envelope
 

@@ -18,7 +18,7 @@ from kpybroker.handlers import refused
 from kpybroker.long_work import LongWork
 from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import Api
-from kpybroker.wire.codec.message import build_in_turns, parse_in_turns
+from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
 from kpybroker.wire.response_templates import FORMS
 from kpybroker.wire.rpc import fetch
 

@@ -23,8 +23,8 @@ from kpybroker.server.connections.muting import Pause, Pauses
 from kpybroker.server.requests.node_requests import is_of_a_broker
 from kpybroker.serving.fetch.throttled import quiet_answer
 from kpybroker.wire.api import Api, Audience
+from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.layout import layout
-from kpybroker.wire.codec.message import parse
 from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
 

@@ -18,7 +18,8 @@ from kpybroker.serving.fetch.consumer import ConsumerView
 from kpybroker.serving.fetch.reply import FetchReply
 from kpybroker.serving.fetch.session import name_wants, resume_with
 from kpybroker.wire.api import by_key
-from kpybroker.wire.codec.message import Buffer, build_chunks_in_turns
+from kpybroker.wire.codec.codec import build_chunks_in_turns
+from kpybroker.wire.codec.message import Buffer
 from kpybroker.wire.response_templates import FetchedMany
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.wire.codec import primitives
-from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, default_source, layout
+from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Tagged, Text, layout
 from kpybroker.wire.codec.lowering import Emitter, finish, has_view
-from kpybroker.wire.codec.message import LARGE_BYTES
+from kpybroker.wire.codec.message import default_source
+
+LARGE_BYTES = 4096
+"""Records of this size and above are handed on as they are; below it, copying is cheaper than another buffer."""
+
 
 ELEMENTS_A_TURN = 500
 """So many elements of a long answer are built before others have their turn."""

@@ -6,12 +6,10 @@ construct objects, and both must agree on every input (docs/decisions/0001-lower
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
-from kpybroker.wire.codec.message import UNSET, Field, Part
-from kpybroker.wire.codec.primitives import TEXT_LIMIT_BYTES, ZERO_UUID
+from kpybroker.wire.codec.message import UNSET, Field, fields_of, is_part, without_none
+from kpybroker.wire.codec.primitives import TEXT_LIMIT_BYTES
 
 
 class Fixed(NamedTuple):
@@ -91,17 +89,6 @@ def is_request(cls: Any) -> bool:
     return bool(cls.__name__ == "Request")
 
 
-def fields_of(cls: Any) -> list[tuple[str, Any, Field]]:
-    """(name, annotation, field) of a declared class, with every default filled in."""
-    found = []
-    for name, kind, declared in cls._declared:
-        said = declared if isinstance(declared, Field) else Field("0+", declared, None, None)
-        if said.default is UNSET:
-            said = said._replace(default=None if said.tag is not None and _is_part(kind) else _zero(kind))
-        found.append((name, kind, said))
-    return found
-
-
 def _struct(cls: Any, version: int, flexible: bool, nullable: bool) -> Struct:
     members: list[tuple[str, Piece]] = []
     absent: list[tuple[str, Any]] = []
@@ -122,8 +109,8 @@ def _struct(cls: Any, version: int, flexible: bool, nullable: bool) -> Struct:
 
 def _piece(kind: Any, said: Field, version: int, flexible: bool) -> Piece:
     assert not isinstance(kind, str), "a module of declarations does without `from __future__ import annotations`"
-    kind, optional = _without_none(kind)
-    if _is_part(kind) and said.tag is not None and said.nullable is None:
+    kind, optional = without_none(kind)
+    if is_part(kind) and said.tag is not None and said.nullable is None:
         optional = False  # None says "not sent" there
     nullable = in_versions(said.nullable, version) if said.nullable is not None else optional
     if get_origin(kind) is list:
@@ -132,67 +119,9 @@ def _piece(kind: Any, said: Field, version: int, flexible: bool) -> Piece:
         return Text(flexible, nullable)
     if kind is bytes or kind == "records":
         return Blob(flexible, nullable, view=kind == "records")
-    if _is_part(kind):
+    if is_part(kind):
         return _struct(kind, version, flexible, nullable)
     return Fixed({bool: "?", float: "d"}.get(kind, kind))
-
-
-def _without_none(kind: Any) -> tuple[Any, bool]:
-    """The annotation without `| None`, as a class, a list or a struct code, and whether there was one."""
-    if hasattr(kind, "__metadata__"):
-        return kind.__metadata__[0], kind.__metadata__[0] == "records"
-    if get_origin(kind) in (Union, types.UnionType):
-        (some,) = (each for each in get_args(kind) if each is not type(None))
-        return _without_none(some)[0], True
-    return kind, False
-
-
-def _is_part(kind: Any) -> bool:
-    kind, _ = _without_none(kind)
-    return isinstance(kind, type) and issubclass(kind, Part)
-
-
-def _zero(kind: Any) -> Any:
-    """The default of a field that declares none; a class stands for a new instance of it."""
-    kind, optional = _without_none(kind)
-    if optional:
-        return None
-    if get_origin(kind) is list:
-        return []
-    if isinstance(kind, type):
-        return kind if _is_part(kind) else kind()
-    return {"16s": ZERO_UUID}.get(kind, 0)
-
-
-def default_source(default: Any, namespace: dict[str, Any]) -> str:
-    """An expression for a default; what it needs is put into namespace."""
-    if isinstance(default, type):
-        namespace[default.__name__] = default
-        return f"{default.__name__}()"
-    if default == ZERO_UUID and isinstance(default, bytes):
-        namespace["ZERO_UUID"] = ZERO_UUID
-        return "ZERO_UUID"
-    return repr(default)
-
-
-def make_init(cls: Any) -> Callable[..., None]:
-    """The class's constructor: keywords only, each with its default."""
-    namespace: dict[str, Any] = {"UNSET": UNSET}
-    parameters, body = ["self"], []
-    for name, _, said in fields_of(cls):
-        source = default_source(said.default, namespace)
-        if source.endswith(("]", "()")):  # a new one for each instance
-            parameters.append(f"{name}=UNSET")
-            body.append(f" self.{name} = {source} if {name} is UNSET else {name}")
-        else:
-            parameters.append(f"{name}={source}")
-            body.append(f" self.{name} = {name}")
-    if len(parameters) > 1:
-        parameters.insert(1, "*")
-    exec(f"def __init__({', '.join(parameters)}):\n" + "\n".join(body or [" pass"]), namespace)
-    made: Callable[..., None] = namespace["__init__"]
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    return made
 
 
 def complaint(message: Any, version: int) -> str | None:

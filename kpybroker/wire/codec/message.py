@@ -1,4 +1,4 @@
-"""Declares messages as annotated classes, and turns them into bytes and back.
+"""Declares messages as annotated classes.
 
     @part
     class Ask:
@@ -6,21 +6,20 @@
         current_leader_epoch: Int32 = field("2+", default=-1)
 
 One declaration serves every version: a field that a version lacks keeps its default when parsed and is dropped when
-built. What a class means on the wire is decided by `layout` and lowered to straight-line code on first use, so that
+built. `layout` says what a class is on the wire, and `codec` makes straight-line code of that on first use, so that
 importing declarations costs next to nothing.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from kpybroker.wire.codec.primitives import ZERO_UUID
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
-
-LARGE_BYTES = 4096
-"""Records of this size and above are handed on as they are; below it, copying is cheaper than another buffer."""
 
 
 class Field(NamedTuple):
@@ -59,8 +58,6 @@ class Part:
     """Parsers and builders of other kinds, by kind and version."""
 
     def __init__(self, **values: Any) -> None:
-        from kpybroker.wire.codec.layout import make_init
-
         made = make_init(type(self))  # on first use: most classes are never built
         type.__setattr__(type(self), "__init__", made)
         made(self, **values)
@@ -119,136 +116,71 @@ def last_version(cls: Any) -> int:
     return int(cls._versions.rpartition("-")[2])
 
 
-def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
-    """The function behind `parse`, for those who parse the same message again and again."""
-    declared: Any = cls  # a Part, which `message` made of it
-    found: Callable[[Buffer, int], T] | None = declared._parsers.get(version)
-    if found is None:
-        from kpybroker.wire.codec.parsing import lower_parser
-
-        found = declared._parsers[version] = lower_parser(cls, version)
+def fields_of(cls: Any) -> list[tuple[str, Any, Field]]:
+    """(name, annotation, field) of a declared class, with every default filled in."""
+    found = []
+    for name, kind, declared in cls._declared:
+        said = declared if isinstance(declared, Field) else Field("0+", declared, None, None)
+        if said.default is UNSET:
+            said = said._replace(default=None if said.tag is not None and is_part(kind) else _zero(kind))
+        found.append((name, kind, said))
     return found
 
 
-def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
-    """As `parser`, for requests of few elements (`parsing.ELEMENTS_AT_ONCE`). Raises ManyElements for others."""
-    from kpybroker.wire.codec.parsing import Reading, lower_parser
-
-    found: Callable[[Buffer, int], T] = _lowered(
-        cls, version, "at once", lambda: lower_parser(cls, version, reading=Reading.AT_ONCE)
-    )
-    return found
-
-
-def parse_in_turns(
-    cls: type[T], version: int, frame: bytes | memoryview, pos: int, most: int
-) -> Generator[None, None, T]:
-    """A request of many elements: yields now and then, and returns it. Its records are views of the frame.
-
-    Raises MalformedFrame, also for more than `most` elements.
-    """
-    from kpybroker.wire.codec.parsing import lower_parser_in_turns
-
-    read = _lowered(cls, version, "parse in turns", lambda: lower_parser_in_turns(cls, version))
-    found: Generator[None, None, T] = read(frame, pos, most)
-    return found
+def without_none(kind: Any) -> tuple[Any, bool]:
+    """The annotation without `| None`, as a class, a list or a struct code, and whether there was one."""
+    if hasattr(kind, "__metadata__"):
+        return kind.__metadata__[0], kind.__metadata__[0] == "records"
+    if get_origin(kind) in (Union, types.UnionType):
+        (some,) = (each for each in get_args(kind) if each is not type(None))
+        return without_none(some)[0], True
+    return kind, False
 
 
-def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
-    """As `build`; yields now and then. The message must not change meanwhile."""
-    return b"".join((yield from build_chunks_in_turns(message, version)))
+def is_part(kind: Any) -> bool:
+    """Whether an annotation is a declared class, or an optional one."""
+    kind, _ = without_none(kind)
+    return isinstance(kind, type) and issubclass(kind, Part)
 
 
-def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, list[bytes | memoryview]]:
-    """As `build_chunks`; yields now and then. What was built since the last yield is one chunk: there are millions of
-    pieces, and to join them at the end would take longer than all others may wait."""
-    from kpybroker.wire.codec.building import lower_builder
-
-    builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
-    chunks: list[bytes | memoryview] = []
-    pieces: list[Any] = []
-    large: list[int] = []
-    try:
-        for _ in builder(message, pieces, large):
-            chunks += merge(pieces, large)
-            pieces.clear()
-            large.clear()
-            yield
-    except (struct.error, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(_complaint(message, version) or str(error)) from error
-    return chunks + merge(pieces, large)
+def _zero(kind: Any) -> Any:
+    """The default of a field that declares none; a class stands for a new instance of it."""
+    kind, optional = without_none(kind)
+    if optional:
+        return None
+    if get_origin(kind) is list:
+        return []
+    if isinstance(kind, type):
+        return kind if is_part(kind) else kind()
+    return {"16s": ZERO_UUID}.get(kind, 0)
 
 
-def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any:
-    found = cls._others.get((kind, version))
-    if found is None:
-        found = cls._others[kind, version] = lower()
-    return found
+def default_source(default: Any, namespace: dict[str, Any]) -> str:
+    """An expression for a default; what it needs is put into namespace."""
+    if isinstance(default, type):
+        namespace[default.__name__] = default
+        return f"{default.__name__}()"
+    if default == ZERO_UUID and isinstance(default, bytes):
+        namespace["ZERO_UUID"] = ZERO_UUID
+        return "ZERO_UUID"
+    return repr(default)
 
 
-def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
-    """The message that fills view from pos to its end. Its records are views of it. Raises MalformedFrame.
-
-    Bytes behind a request are ignored, as Kafka does; behind any other message they are refused.
-    """
-    return parser(cls, version)(view, pos)
-
-
-def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tuple[T, int]:
-    """The message that starts at pos, and the position behind it. Raises MalformedFrame."""
-    declared: Any = cls
-    lowered = declared._parsers.get(~version)  # beside the whole-frame parsers; no version is negative
-    if lowered is None:
-        from kpybroker.wire.codec.parsing import lower_parser
-
-        lowered = declared._parsers[~version] = lower_parser(cls, version, prefix=True)
-    found: tuple[T, int] = lowered(view, pos)
-    return found
-
-
-def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
-    """The message's buffers in order, and which of them are large records (indices). ValueError: cannot be encoded."""
-    builder = message._builders.get(version)
-    if builder is None:
-        from kpybroker.wire.codec.building import lower_builder
-
-        builder = message._builders[version] = lower_builder(type(message), version)
-    pieces: list[Any] = []
-    large: list[int] = []
-    try:
-        builder(message, pieces, large)
-    except (struct.error, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(_complaint(message, version) or str(error)) from error
-    return pieces, large
-
-
-def _complaint(message: Any, version: int) -> str | None:
-    from kpybroker.wire.codec.layout import complaint
-
-    return complaint(message, version)
-
-
-def build(message: Any, version: int) -> bytes:
-    """The message's bytes in this version. ValueError names the field that cannot be encoded."""
-    return b"".join(pieces_of(message, version)[0])
-
-
-def build_chunks(message: Any, version: int) -> list[bytes | memoryview]:
-    """As `build`, but records of `LARGE_BYTES` and more stay separate buffers, uncopied."""
-    return merge(*pieces_of(message, version))
-
-
-def merge(pieces: list[Any], large: list[int]) -> list[bytes | memoryview]:
-    """Join all that lies between the large pieces."""
-    if not large:
-        return [b"".join(pieces)]
-    chunks: list[bytes | memoryview] = []
-    start = 0
-    for index in large:
-        if index > start:
-            chunks.append(b"".join(pieces[start:index]))
-        chunks.append(pieces[index])
-        start = index + 1
-    if start < len(pieces):
-        chunks.append(b"".join(pieces[start:]))
-    return chunks
+def make_init(cls: Any) -> Callable[..., None]:
+    """The class's constructor: keywords only, each with its default."""
+    namespace: dict[str, Any] = {"UNSET": UNSET}
+    parameters, body = ["self"], []
+    for name, _, said in fields_of(cls):
+        source = default_source(said.default, namespace)
+        if source.endswith(("]", "()")):  # a new one for each instance
+            parameters.append(f"{name}=UNSET")
+            body.append(f" self.{name} = {source} if {name} is UNSET else {name}")
+        else:
+            parameters.append(f"{name}={source}")
+            body.append(f" self.{name} = {name}")
+    if len(parameters) > 1:
+        parameters.insert(1, "*")
+    exec(f"def __init__({', '.join(parameters)}):\n" + "\n".join(body or [" pass"]), namespace)
+    made: Callable[..., None] = namespace["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    return made

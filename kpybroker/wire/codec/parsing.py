@@ -16,11 +16,11 @@ from kpybroker.wire.codec.layout import (
     Struct,
     Tagged,
     Text,
-    default_source,
     is_request,
     layout,
 )
 from kpybroker.wire.codec.lowering import Emitter, finish, has_view, min_bytes
+from kpybroker.wire.codec.message import default_source
 
 COPY_BYTES = 16384
 """Up to this size a frame with records is copied for its other fields: indexing bytes is cheaper than a view."""

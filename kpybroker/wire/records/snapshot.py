@@ -11,7 +11,7 @@ from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
-from kpybroker.wire.codec.message import build, parse
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, header_at, read_records
 from kpybroker.wire.stored import quorum
 from kpybroker.wire.stored.metadata import frame_record, unframe_record

@@ -6,7 +6,8 @@ Source: KIP-631 for the records and the frame, KIP-858 (directories), KIP-966 (e
 from typing import Any
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.wire.codec.message import build, field, key_of, last_version, message, parse, part
+from kpybroker.wire.codec.codec import build, parse
+from kpybroker.wire.codec.message import field, key_of, last_version, message, part
 from kpybroker.wire.codec.primitives import (
     ZERO_UUID,
     Int8,

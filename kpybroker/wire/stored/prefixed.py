@@ -7,7 +7,8 @@ from struct import Struct, error
 from typing import Any, TypeVar
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.wire.codec.message import build, key_of, last_version, parse
+from kpybroker.wire.codec.codec import build, parse
+from kpybroker.wire.codec.message import key_of, last_version
 
 T = TypeVar("T")
 _PREFIX = Struct(">h")

@@ -1,0 +1,129 @@
+"""Messages to bytes and back: the functions that `parsing` and `building` make of a declaration, each on first use."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator
+from typing import Any
+
+from kpybroker.wire.codec.building import lower_builder
+from kpybroker.wire.codec.layout import complaint
+from kpybroker.wire.codec.message import Buffer, T
+from kpybroker.wire.codec.parsing import Reading, lower_parser, lower_parser_in_turns
+
+
+def parser(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
+    """The function behind `parse`, for those who parse the same message again and again."""
+    declared: Any = cls  # a Part, which `message` made of it
+    found: Callable[[Buffer, int], T] | None = declared._parsers.get(version)
+    if found is None:
+        found = declared._parsers[version] = lower_parser(cls, version)
+    return found
+
+
+def parser_at_once(cls: type[T], version: int) -> Callable[[Buffer, int], T]:
+    """As `parser`, for requests of few elements (`parsing.ELEMENTS_AT_ONCE`). Raises ManyElements for others."""
+    found: Callable[[Buffer, int], T] = _lowered(
+        cls, version, "at once", lambda: lower_parser(cls, version, reading=Reading.AT_ONCE)
+    )
+    return found
+
+
+def parse_in_turns(
+    cls: type[T], version: int, frame: bytes | memoryview, pos: int, most: int
+) -> Generator[None, None, T]:
+    """A request of many elements: yields now and then, and returns it. Its records are views of the frame.
+
+    Raises MalformedFrame, also for more than `most` elements.
+    """
+    read = _lowered(cls, version, "parse in turns", lambda: lower_parser_in_turns(cls, version))
+    found: Generator[None, None, T] = read(frame, pos, most)
+    return found
+
+
+def build_in_turns(message: Any, version: int) -> Generator[None, None, bytes]:
+    """As `build`; yields now and then. The message must not change meanwhile."""
+    return b"".join((yield from build_chunks_in_turns(message, version)))
+
+
+def build_chunks_in_turns(message: Any, version: int) -> Generator[None, None, list[bytes | memoryview]]:
+    """As `build_chunks`; yields now and then. What was built since the last yield is one chunk: there are millions of
+    pieces, and to join them at the end would take longer than all others may wait."""
+    builder = _lowered(type(message), version, "build in turns", lambda: lower_builder(type(message), version, True))
+    chunks: list[bytes | memoryview] = []
+    pieces: list[Any] = []
+    large: list[int] = []
+    try:
+        for _ in builder(message, pieces, large):
+            chunks += merge(pieces, large)
+            pieces.clear()
+            large.clear()
+            yield
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(complaint(message, version) or str(error)) from error
+    return chunks + merge(pieces, large)
+
+
+def _lowered(cls: Any, version: int, kind: str, lower: Callable[[], Any]) -> Any:
+    found = cls._others.get((kind, version))
+    if found is None:
+        found = cls._others[kind, version] = lower()
+    return found
+
+
+def parse(cls: type[T], version: int, view: Buffer, pos: int = 0) -> T:
+    """The message that fills view from pos to its end. Its records are views of it. Raises MalformedFrame.
+
+    Bytes behind a request are ignored, as Kafka does; behind any other message they are refused.
+    """
+    return parser(cls, version)(view, pos)
+
+
+def parse_prefix(cls: type[T], version: int, view: Buffer, pos: int = 0) -> tuple[T, int]:
+    """The message that starts at pos, and the position behind it. Raises MalformedFrame."""
+    declared: Any = cls
+    lowered = declared._parsers.get(~version)  # beside the whole-frame parsers; no version is negative
+    if lowered is None:
+        lowered = declared._parsers[~version] = lower_parser(cls, version, prefix=True)
+    found: tuple[T, int] = lowered(view, pos)
+    return found
+
+
+def pieces_of(message: Any, version: int) -> tuple[list[Any], list[int]]:
+    """The message's buffers in order, and which of them are large records (indices). ValueError: cannot be encoded."""
+    builder = message._builders.get(version)
+    if builder is None:
+        builder = message._builders[version] = lower_builder(type(message), version)
+    pieces: list[Any] = []
+    large: list[int] = []
+    try:
+        builder(message, pieces, large)
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(complaint(message, version) or str(error)) from error
+    return pieces, large
+
+
+def build(message: Any, version: int) -> bytes:
+    """The message's bytes in this version. ValueError names the field that cannot be encoded."""
+    return b"".join(pieces_of(message, version)[0])
+
+
+def build_chunks(message: Any, version: int) -> list[bytes | memoryview]:
+    """As `build`, but records of `LARGE_BYTES` and more stay separate buffers, uncopied."""
+    return merge(*pieces_of(message, version))
+
+
+def merge(pieces: list[Any], large: list[int]) -> list[bytes | memoryview]:
+    """Join all that lies between the large pieces."""
+    if not large:
+        return [b"".join(pieces)]
+    chunks: list[bytes | memoryview] = []
+    start = 0
+    for index in large:
+        if index > start:
+            chunks.append(b"".join(pieces[start:index]))
+        chunks.append(pieces[index])
+        start = index + 1
+    if start < len(pieces):
+        chunks.append(b"".join(pieces[start:]))
+    return chunks
