@@ -14,15 +14,16 @@ from itertools import chain
 from typing import Any
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.groups import commits
 from kpybroker.groups.classic.description import described, listed, listed_foreign
 from kpybroker.groups.classic.group import ClassicGroup, State
 from kpybroker.groups.classic.joining import Joining
 from kpybroker.groups.classic.membership import Membership
 from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.classic.records import group_record, group_tombstone, read_group, read_group_id
 from kpybroker.groups.consumer import records as modern_records
 from kpybroker.groups.consumer.group import ModernGroup
 from kpybroker.groups.consumer.groups import ModernGroups
-from kpybroker.groups.ground import records
 from kpybroker.groups.ground.commands import (
     Command,
     CommitOffsets,
@@ -40,11 +41,18 @@ from kpybroker.groups.ground.commands import (
     ListGroups,
     Sync,
 )
+from kpybroker.groups.ground.record_keys import (
+    FOREIGN_GROUP_METADATA,
+    GROUP_METADATA,
+    LEGACY_OFFSET_COMMIT,
+    OFFSET_COMMIT,
+    kind_of,
+)
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Turn
 from kpybroker.groups.ground.timers import Timer, Timers
-from kpybroker.groups.offsets import commits
 from kpybroker.groups.offsets.offsets import Offsets
+from kpybroker.groups.offsets.records import read_commit
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick
 from kpybroker.metadata.image import Image
 from kpybroker.wire.records.markers import Marker
@@ -123,15 +131,15 @@ class GroupMachine:
             return
         if key is None:
             return
-        kind = records.kind_of(key)
+        kind = kind_of(key)
         try:
-            if kind == records.OFFSET_COMMIT or kind == records.LEGACY_OFFSET_COMMIT:
-                group_id, place, committed = records.read_commit(record)
+            if kind in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
+                group_id, place, committed = read_commit(record)
                 self.offsets.apply(group_id, place, committed, record.offset, transaction)
-            elif kind == records.GROUP_METADATA:
-                self._apply_group(records.read_group_id(key), value)
-            elif kind in records.FOREIGN_GROUP_METADATA:
-                self._apply_foreign(records.read_group_id(key), kind, value)
+            elif kind == GROUP_METADATA:
+                self._apply_group(read_group_id(key), value)
+            elif kind in FOREIGN_GROUP_METADATA:
+                self._apply_foreign(read_group_id(key), kind, value)
             elif kind in modern_records.KINDS:
                 self.modern.apply(key, value)
         except MalformedFrame as unreadable:
@@ -153,7 +161,7 @@ class GroupMachine:
         if value is None:
             self.foreign.pop(group_id, None)
         else:
-            self.foreign[group_id] = records.FOREIGN_GROUP_METADATA[kind]
+            self.foreign[group_id] = FOREIGN_GROUP_METADATA[kind]
 
     # -- waking after a replay ------------------------------------------------------------------------------------
 
@@ -161,7 +169,7 @@ class GroupMachine:
         self._awake = True
         for group_id, value in self.stored.items():
             try:
-                group = self.groups[group_id] = records.read_group(group_id, value, turn.wall_ms)
+                group = self.groups[group_id] = read_group(group_id, value, turn.wall_ms)
             except MalformedFrame as unreadable:
                 raise Damage(f"the last record of group {group_id!r} cannot be read: {unreadable}") from unreadable
             for member in group.members.values():
@@ -237,7 +245,7 @@ class GroupMachine:
             except KafkaError as refusal:
                 turn.answer(ticket, refused_join(refusal.code, ""))
                 return
-            turn.write(records.group_record(group))
+            turn.write(group_record(group))
         self._joining.join(group, command, ticket, turn)
 
     def _sync(self, ticket: Any, command: Sync, turn: Turn) -> None:
@@ -355,7 +363,7 @@ class GroupMachine:
         if isinstance(group, ModernGroup):
             self.modern.forget(group, turn)
             return
-        turn.write(records.group_tombstone(group.group_id))
+        turn.write(group_tombstone(group.group_id))
         for timer in group.pending_join.values():
             timer.cancel()
         del self.groups[group.group_id]

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from kpybroker.errors import Damage, MalformedFrame
+from kpybroker.groups.classic.records import read_group, read_group_id
 from kpybroker.groups.consumer import records as modern_records
-from kpybroker.groups.ground import records
+from kpybroker.groups.ground.record_keys import (
+    FOREIGN_GROUP_METADATA,
+    GROUP_METADATA,
+    LEGACY_OFFSET_COMMIT,
+    OFFSET_COMMIT,
+    kind_of,
+)
+from kpybroker.groups.offsets.records import read_commit
 from kpybroker.machine.contract import Stored
 
 
@@ -16,16 +24,16 @@ def check_record(record: Stored) -> None:
     key, value = record.key, record.value
     if key is None or record.message is not None:
         return
-    kind = records.kind_of(key)
+    kind = kind_of(key)
     try:
-        if kind == records.OFFSET_COMMIT or kind == records.LEGACY_OFFSET_COMMIT:
-            record.message = records.read_commit(record)
-        elif kind == records.GROUP_METADATA:
-            group_id = records.read_group_id(key)
+        if kind in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
+            record.message = read_commit(record)
+        elif kind == GROUP_METADATA:
+            group_id = read_group_id(key)
             if value is not None:
-                records.read_group(group_id, value, 0)
-        elif kind in records.FOREIGN_GROUP_METADATA:
-            records.read_group_id(key)
+                read_group(group_id, value, 0)
+        elif kind in FOREIGN_GROUP_METADATA:
+            read_group_id(key)
         elif kind in modern_records.KINDS:
             group_id = modern_records.group_of(key)
             if value is not None:

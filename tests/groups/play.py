@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.groups.classic.records import read_group, read_group_id
 from kpybroker.groups.classic.subscription import build_assignment, read_assignment, read_subscription
 from kpybroker.groups.consumer.group import MemberState
 from kpybroker.groups.consumer.records import KINDS
@@ -27,8 +28,9 @@ from kpybroker.groups.ground.commands import (
     ListGroups,
     PartitionCommit,
 )
-from kpybroker.groups.ground.records import GROUP_METADATA, kind_of, read_commit, read_group, read_group_id
+from kpybroker.groups.ground.record_keys import GROUP_METADATA, kind_of
 from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.groups.offsets.records import read_commit
 from kpybroker.machine.contract import Stored
 from kpybroker.wire.codec.codec import build
 from kpybroker.wire.rpc import (

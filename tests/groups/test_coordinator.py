@@ -13,9 +13,9 @@ from kpybroker.config import parse_config
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.groups.ground.commands import CommitOffsets, FetchOffsets, ListGroups, PartitionCommit
-from kpybroker.groups.ground.records import commit_record
 from kpybroker.groups.ground.settings import GroupSettings
-from kpybroker.groups.offsets.offsets import Committed
+from kpybroker.groups.offsets.committed import Committed
+from kpybroker.groups.offsets.records import commit_record
 from kpybroker.machine import coordinators
 from kpybroker.machine.contract import Stored
 from kpybroker.machine.coordinators import TOLD_LIMIT

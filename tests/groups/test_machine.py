@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.group import State
-from kpybroker.groups.ground import records
+from kpybroker.groups.classic.records import read_group
 from kpybroker.groups.ground.commands import (
     CommitOffsets,
     DeleteGroup,
@@ -101,7 +101,7 @@ def test_replay_equals_live(seed: int) -> None:
     assert hard(stage.replayed(compacted(stage.log, chance))) == hard(stage.machine)
     for group_id, group in stage.machine.groups.items():
         if group.state in (State.STABLE, State.EMPTY) and group_id in stage.machine.stored:
-            again = records.read_group(group_id, stage.machine.stored[group_id], 0)
+            again = read_group(group_id, stage.machine.stored[group_id], 0)
             assert (again.state, again.generation, again.leader) == (group.state, group.generation, group.leader)
             assert [(m.member_id, m.instance_id, m.assignment) for m in again.members.values()] == [
                 (m.member_id, m.instance_id, m.assignment) for m in group.members.values()

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage
+from kpybroker.groups.classic.records import group_record
 from kpybroker.groups.consumer import records
-from kpybroker.groups.ground.records import commit_record, group_record
-from kpybroker.groups.offsets.offsets import Committed
+from kpybroker.groups.offsets.committed import Committed
+from kpybroker.groups.offsets.records import commit_record
 from kpybroker.groups.record_check import check_record
 from kpybroker.machine.contract import Stored
 from tests.groups.test_records import UNREADABLE_COMMITS, UNREADABLE_GROUPS, machine_of

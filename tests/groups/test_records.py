@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, MalformedFrame
 from kpybroker.groups.classic.group import ClassicGroup, Member, State
+from kpybroker.groups.classic.records import group_record, group_tombstone, read_group, read_group_id
 from kpybroker.groups.consumer.records import KINDS
-from kpybroker.groups.ground import records
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
-from kpybroker.groups.offsets.offsets import Committed
+from kpybroker.groups.offsets.committed import Committed
+from kpybroker.groups.offsets.records import commit_record, read_commit
 from kpybroker.machine.contract import Moment, Stored, Tick
 from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.stored.group import OffsetCommitValue
@@ -60,18 +61,18 @@ def stable_group() -> ClassicGroup:
 
 
 def test_groups_are_written_as_kafka_writes_them() -> None:
-    assert as_hex(records.group_record(ClassicGroup("dyn", 0x1A1FC860D4F))) == NEW_GROUP
-    assert as_hex(records.group_record(stable_group())) == STABLE_GROUP
+    assert as_hex(group_record(ClassicGroup("dyn", 0x1A1FC860D4F))) == NEW_GROUP
+    assert as_hex(group_record(stable_group())) == STABLE_GROUP
     empty = ClassicGroup("dyn", 0x1A1FC860E55)
     empty.protocol_type, empty.generation = "consumer", 2
-    assert as_hex(records.group_record(empty)) == EMPTY_GROUP
-    assert as_hex(records.group_tombstone("simple")) == NO_GROUP
+    assert as_hex(group_record(empty)) == EMPTY_GROUP
+    assert as_hex(group_tombstone("simple")) == NO_GROUP
 
 
 def test_offsets_are_written_as_kafka_writes_them() -> None:
     committed = Committed(1, 0, "", 0x1A1FC860E3B, -1, TOPIC_ID)
-    assert as_hex(records.commit_record("dyn", ("t", 0), committed)) == COMMIT
-    assert as_hex(records.commit_record("simple", ("t", 0), None)) == NO_COMMIT
+    assert as_hex(commit_record("dyn", ("t", 0), committed)) == COMMIT
+    assert as_hex(commit_record("simple", ("t", 0), None)) == NO_COMMIT
 
 
 @pytest.mark.parametrize("example", [NEW_GROUP, STABLE_GROUP, EMPTY_GROUP])
@@ -79,16 +80,16 @@ def test_a_group_comes_back_from_its_bytes(example: tuple[str, str]) -> None:
     record = stored(*example)
     assert record.key is not None
     assert record.value is not None
-    group = records.read_group(records.read_group_id(record.key), record.value, 0)
-    assert as_hex(records.group_record(group)) == example
+    group = read_group(read_group_id(record.key), record.value, 0)
+    assert as_hex(group_record(group)) == example
 
 
 @pytest.mark.parametrize("expires_ms", [-1, 5])
 def test_an_offset_comes_back_from_its_bytes(expires_ms: int) -> None:
     leader_epoch, topic_id = (7, TOPIC_ID) if expires_ms < 0 else (-1, bytes(16))  # the old form has no place for them
     committed = Committed(2**40, leader_epoch, "é😀", 3, expires_ms, topic_id)
-    record = records.commit_record("g", ("t", 9), committed)
-    again = records.read_commit(Stored(record.key, record.value))
+    record = commit_record("g", ("t", 9), committed)
+    again = read_commit(Stored(record.key, record.value))
     assert again == ("g", ("t", 9), committed)
 
 
@@ -101,10 +102,10 @@ def test_offsets_of_every_earlier_version_are_read() -> None:
         3: "0003 0000000000000005 00000004 0001 6d 0000000000000007",
     }
     for version, value in body.items():
-        *_, committed = records.read_commit(Stored(key, bytes.fromhex(value)))
+        *_, committed = read_commit(Stored(key, bytes.fromhex(value)))
         expires_ms, epoch = (9 if version == 1 else -1), (4 if version == 3 else -1)
         assert committed == Committed(5, epoch, "m", 7, expires_ms, bytes(16))
-    *_, legacy = records.read_commit(Stored(b"\x00\x00" + key[2:], bytes.fromhex(body[0])))
+    *_, legacy = read_commit(Stored(b"\x00\x00" + key[2:], bytes.fromhex(body[0])))
     assert legacy == Committed(5, -1, "m", 7, -1, bytes(16))
 
 
@@ -151,9 +152,9 @@ def by_its_schema(value: bytes) -> None:
         said = parse(OffsetCommitValue, version, value, 2)
     except MalformedFrame:
         with pytest.raises(MalformedFrame):
-            records.read_commit(Stored(bytes.fromhex(COMMIT[0]), value))
+            read_commit(Stored(bytes.fromhex(COMMIT[0]), value))
         return
-    assert records.read_commit(Stored(bytes.fromhex(COMMIT[0]), value))[2] == Committed(
+    assert read_commit(Stored(bytes.fromhex(COMMIT[0]), value))[2] == Committed(
         said.offset, said.leader_epoch, said.metadata, said.commit_timestamp, said.expire_timestamp, said.topic_id
     )
 

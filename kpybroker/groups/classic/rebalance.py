@@ -12,7 +12,7 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode
 from kpybroker.groups.classic.group import ClassicGroup, Member, State
-from kpybroker.groups.ground import records
+from kpybroker.groups.classic.records import group_record
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Turn, record_bytes
 from kpybroker.groups.ground.timers import Timer, Timers
@@ -190,7 +190,7 @@ class Rebalance:
             return
         group.next_generation(turn.wall_ms)
         if group.state is State.EMPTY:
-            turn.write(records.group_record(group))
+            turn.write(group_record(group))
             return
         for member in group.members.values():
             ticket = group.take_join(member)
@@ -248,7 +248,7 @@ class Rebalance:
 
     def keep(self, group: ClassicGroup, turn: Turn) -> bool:
         """Write the group as it is; False, and nothing is written, where it does not fit into a record."""
-        record = records.group_record(group)
+        record = group_record(group)
         if record_bytes(record) > self.settings.max_batch_bytes:
             return False
         turn.write(record)

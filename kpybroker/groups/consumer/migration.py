@@ -12,12 +12,12 @@ from typing import Protocol
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.group import CONSUMER, ClassicGroup, Member, State, named_once
 from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
+from kpybroker.groups.classic.records import group_tombstone
 from kpybroker.groups.classic.subscription import Subscription, read_assignment, read_subscription
 from kpybroker.groups.consumer import records
 from kpybroker.groups.consumer.classic_members import given, owned_places
 from kpybroker.groups.consumer.group import Current, MemberState, ModernGroup, ModernMember
 from kpybroker.groups.consumer.transitions import ModernSteps
-from kpybroker.groups.ground.records import group_tombstone
 from kpybroker.groups.ground.step import Turn
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
 

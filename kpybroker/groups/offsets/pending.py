@@ -7,13 +7,9 @@ same offset, plain or of another transaction, stays.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from kpybroker.groups.offsets.offsets import Committed, Place
-
-    OfProducer = dict[str, dict[Place, "Pending | None"]]
-    """group id -> place -> what is pending; None where a later commit stands already."""
+from kpybroker.groups.offsets.committed import Committed, Place
 
 
 class Pending(NamedTuple):
@@ -21,6 +17,10 @@ class Pending(NamedTuple):
 
     record_offset: int
     committed: Committed
+
+
+OfProducer = dict[str, dict[Place, Pending | None]]
+"""group id -> place -> what is pending; None where a later commit stands already."""
 
 
 class PendingOffsets:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from kpybroker.groups.consumer.group import ModernGroup
-from kpybroker.groups.offsets.offsets import Committed, Offsets, Shown
+from kpybroker.groups.offsets.committed import Committed
+from kpybroker.groups.offsets.offsets import Offsets, Shown
 from kpybroker.machine.contract import Moment, Outcome
 from kpybroker.machine.runner import Runner
 from kpybroker.replication.node.producer_ids import ProducerIds

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.classic.group import CONSUMER, ClassicGroup, State
 from kpybroker.groups.consumer.group import ModernGroup
-from kpybroker.groups.ground import records
 from kpybroker.groups.ground.commands import CommitOffsets, DeleteOffsets
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Turn
-from kpybroker.groups.offsets.offsets import Committed, Offsets
+from kpybroker.groups.offsets.committed import Committed
+from kpybroker.groups.offsets.offsets import Offsets
+from kpybroker.groups.offsets.records import NO_TOPIC_ID, commit_record
 from kpybroker.metadata.hashing import java_length
 
 LAST_MS = (1 << 63) - 1
@@ -64,13 +65,13 @@ def commit(command: CommitOffsets, settings: GroupSettings, turn: Turn) -> list[
     first = len(turn.records)
     expires_ms = min(turn.wall_ms + command.retention_ms, LAST_MS) if command.retention_ms >= 0 else -1
     for topic, topic_id, partitions in command.topics:
-        known_id = topic_id if command.transaction is None else records.NO_TOPIC_ID
+        known_id = topic_id if command.transaction is None else NO_TOPIC_ID
         for each in partitions:
             if java_length(each.metadata) > settings.offset_metadata_max_bytes:
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             committed = Committed(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms, known_id)
-            record = records.commit_record(command.group_id, (topic, each.partition), committed)
+            record = commit_record(command.group_id, (topic, each.partition), committed)
             record.transaction = command.transaction
             turn.write(record)
             codes.append(ErrorCode.NONE)
@@ -94,7 +95,7 @@ def delete(
             continue
         for partition in dict.fromkeys(partitions):
             if (topic, partition) in of_group or offsets.pending.has(group.group_id, (topic, partition)):
-                turn.write(records.commit_record(group.group_id, (topic, partition), None))
+                turn.write(commit_record(group.group_id, (topic, partition), None))
     if turn.size_bytes > settings.max_batch_bytes:
         del turn.records[first:]
         raise KafkaError(ErrorCode.INVALID_REQUEST, "more offsets than one batch may hold")
@@ -119,7 +120,7 @@ def expire(group: ClassicGroup | ModernGroup, offsets: Offsets, settings: GroupS
             continue
         unused_since_ms = committed.commit_timestamp_ms if empty_since_ms is None else empty_since_ms
         if place[0] not in in_use and committed.expired(unused_since_ms, turn.wall_ms, settings.offsets_retention_ms):
-            turn.write(records.commit_record(group.group_id, place, None))
+            turn.write(commit_record(group.group_id, place, None))
             gone += 1
             if turn.size_bytes >= STEP_BYTES:
                 break
@@ -142,7 +143,7 @@ def drop_all(group_id: str, offsets: Offsets, turn: Turn) -> bool:
     for place in dict.fromkeys((*offsets.of(group_id), *offsets.pending.of(group_id))):
         if turn.size_bytes >= STEP_BYTES:
             return False
-        turn.write(records.commit_record(group_id, place, None))
+        turn.write(commit_record(group_id, place, None))
     return True
 
 
@@ -151,15 +152,15 @@ def drop_topics(topics: Mapping[str, bytes], offsets: Offsets, turn: Turn) -> bo
     for group_id in offsets.groups():
         for place, committed in offsets.of(group_id).items():
             deleted = topics.get(place[0])
-            if deleted is None or committed.topic_id not in (deleted, records.NO_TOPIC_ID):
+            if deleted is None or committed.topic_id not in (deleted, NO_TOPIC_ID):
                 continue
             if turn.size_bytes >= STEP_BYTES:
                 return False
-            turn.write(records.commit_record(group_id, place, None))
+            turn.write(commit_record(group_id, place, None))
     for group_id in offsets.pending.groups():
         for place in offsets.pending.of(group_id):
             if place[0] in topics and place not in offsets.of(group_id):
                 if turn.size_bytes >= STEP_BYTES:
                     return False
-                turn.write(records.commit_record(group_id, place, None))
+                turn.write(commit_record(group_id, place, None))
     return True

@@ -1,0 +1,39 @@
+"""Keys and versions of records in `__consumer_offsets`.
+
+A key begins with the kind of record (int16), a value with its version (int16); versions are those Kafka 4.3 writes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from kpybroker.errors import MalformedFrame
+
+LEGACY_OFFSET_COMMIT = 0
+OFFSET_COMMIT = 1
+GROUP_METADATA = 2
+FOREIGN_GROUP_METADATA = {11: "share", 17: "streams"}
+"""Kinds of record that say that a group exists which is kept by another protocol, and its type."""
+
+KEY_VERSION = 0
+HIGHEST_VERSION = 4
+"""Of either kind of value, the highest that Kafka 4.3 reads."""
+_first_int16 = Struct(">h").unpack_from
+
+
+def kind_of(key: bytes) -> int:
+    """The kind of a record; -1 where the key is too short to say."""
+    return _first_int16(key)[0] if len(key) >= 2 else -1
+
+
+def versioned(version: int, body: bytes) -> bytes:
+    """A key behind its kind, or a value behind its version."""
+    return version.to_bytes(2, "big") + body
+
+
+def version_of(value: bytes, highest: int) -> int:
+    """The version of a value. Raises MalformedFrame for one above `highest`."""
+    version = kind_of(value)
+    if not 0 <= version <= highest:
+        raise MalformedFrame(f"its value has version {version}, versions up to {highest} are known")
+    return version

@@ -1,0 +1,84 @@
+"""Records of committed offsets in `__consumer_offsets`: what is written of a commit, and read back."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+
+from kpybroker.groups.ground.record_keys import (
+    HIGHEST_VERSION,
+    KEY_VERSION,
+    LEGACY_OFFSET_COMMIT,
+    OFFSET_COMMIT,
+    version_of,
+    versioned,
+)
+from kpybroker.groups.offsets.committed import Committed, Place
+from kpybroker.machine.contract import Stored
+from kpybroker.wire.codec.codec import build, parse
+from kpybroker.wire.stored.group import LegacyOffsetCommitValue, OffsetCommitKey, OffsetCommitValue
+
+_COMMIT_VERSION = 4
+_EXPIRING_COMMIT_VERSION = 1
+"""The one version with an expiry time, which clients that give a retention time ask for."""
+NO_TOPIC_ID = bytes(16)
+_PARTITION_BYTES = 4
+_USUAL = Struct(">hqiBq3s16s")
+"""The value of a commit as it mostly is, read at once since a replay reads thousands: the version, the offset, the
+leader epoch, the size of the metadata, the time, the mark of a topic id, that id."""
+_NO_METADATA, _TOPIC_ID_FOLLOWS = 1, b"\x01\x00\x10"
+
+Commit = tuple[str, Place, Committed | None]
+"""What an offset commit says of a group; rides on a record just written, so that it need not be read back from the
+bytes."""
+
+
+def commit_record(group_id: str, place: Place, committed: Committed | None) -> Stored:
+    """One committed offset; without it, a tombstone."""
+    key = build(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), KEY_VERSION)
+    message = (group_id, place, committed)
+    if committed is None:
+        return Stored(versioned(OFFSET_COMMIT, key), None, message=message)
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=committed.expire_timestamp_ms,
+        topic_id=committed.topic_id,
+    )
+    version = _COMMIT_VERSION if committed.expire_timestamp_ms < 0 else _EXPIRING_COMMIT_VERSION
+    return Stored(versioned(OFFSET_COMMIT, key), versioned(version, build(value, version)), message=message)
+
+
+def read_commit(record: Stored) -> Commit:
+    """What an offset commit of either kind says. Raises MalformedFrame."""
+    if record.message is not None:
+        said: Commit = record.message
+        return said
+    key, value = record.key, record.value
+    assert key is not None
+    group, topic = _named(key[:-_PARTITION_BYTES])
+    place = (topic, int.from_bytes(key[-_PARTITION_BYTES:], "big", signed=True))
+    if value is None:
+        return group, place, None
+    if key[1] == LEGACY_OFFSET_COMMIT:
+        old = parse(LegacyOffsetCommitValue, version_of(value, 0), value, 2)
+        return group, place, Committed(old.offset, -1, old.metadata, old.commit_timestamp, -1, NO_TOPIC_ID)
+    if len(value) == _USUAL.size:
+        version, offset, leader_epoch, metadata, commit_timestamp_ms, mark, topic_id = _USUAL.unpack(value)
+        if version == _COMMIT_VERSION and metadata == _NO_METADATA and mark == _TOPIC_ID_FOLLOWS:
+            usual = (offset, leader_epoch, "", commit_timestamp_ms, -1, topic_id)
+            return group, place, tuple.__new__(Committed, usual)  # Committed(...) is a function in Python
+    new = parse(OffsetCommitValue, version_of(value, HIGHEST_VERSION), value, 2)
+    committed = Committed(
+        new.offset, new.leader_epoch, new.metadata, new.commit_timestamp, new.expire_timestamp, new.topic_id
+    )
+    return group, place, committed
+
+
+@lru_cache(maxsize=1000)
+def _named(key_without_partition: bytes) -> tuple[str, str]:
+    """Group and topic: read once for a batch that commits many partitions, and kept in memory once."""
+    named = parse(OffsetCommitKey, KEY_VERSION, key_without_partition + bytes(_PARTITION_BYTES), 2)
+    return named.group, named.topic
