@@ -1,4 +1,4 @@
-"""The shell around `raft.core.core`: the log of `__cluster_metadata`, its snapshots, and the Image they make.
+"""A node of the metadata quorum as the rest of the broker sees it, and the duties it is made of.
 
 A record is committed when a majority of voters has it on disk. The Image is moved forward by what has committed, and
 told to whoever asked (`on_image`) before any answer of the controller leaves (`on_committed`). What the function wants
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from kpybroker.config import BrokerConfig
@@ -17,11 +16,10 @@ from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Stored
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.metadata.image import Image
+from kpybroker.raft.addresses import Active
 from kpybroker.raft.core import state as raft
-from kpybroker.raft.core.core import step
-from kpybroker.raft.duties.addresses import Active, Addresses
+from kpybroker.raft.driver import Driver, Duties
 from kpybroker.raft.duties.bootstrap import Founding
-from kpybroker.raft.duties.election_timer import SHORT_RETRY_MS, ElectionTimer
 from kpybroker.raft.duties.fetching import Fetching
 from kpybroker.raft.duties.leader_duties import Office
 from kpybroker.raft.duties.metadata_disk import MetadataDisk
@@ -30,14 +28,10 @@ from kpybroker.raft.duties.self_registration import Joining
 from kpybroker.raft.duties.server_rpcs import Answering
 from kpybroker.raft.duties.voter_changes import Changes
 from kpybroker.raft.duties.voter_rpcs import Asking
-from kpybroker.raft.log.identity import Identity, listener_of
 from kpybroker.raft.log.loading import first_state, way_out
-from kpybroker.raft.log.metadata_log import MetadataLog, pieces
-from kpybroker.raft.log.new_voter import Newcomer
-from kpybroker.raft.log.quorum_state import read_quorum_state, write_quorum_state
-from kpybroker.raft.log.voters import Voters
+from kpybroker.raft.log.metadata_log import pieces
+from kpybroker.raft.log.quorum_state import read_quorum_state
 from kpybroker.storage.dirs.directory import Directory
-from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.snapshot import Row
 from kpybroker.wire.stored.metadata import frame_record
@@ -56,38 +50,32 @@ class Quorum:
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
         self.config = config
-        self.path = f"{directory.path}/{METADATA_DIRECTORY}"
+        self.driver = driver = Driver(world, config, directory)
+        self.path, self.voters, self.metadata = driver.path, driver.voters, driver.metadata
+        self.addresses, self.identity, self.newcomer = driver.addresses, driver.identity, driver.newcomer
         self._on_committed: list[Callable[[], None]] = []
-        self._timer = ElectionTimer(lambda: self._take(raft.Tick()))
-        self._stops = False
-        """From now on only what is written already may still commit."""
-        self._has_ended = False
-        self._steps = 0  # those under way: what one does may ask for another
-        self._voters_have_changed = self._cannot_lead = False
-        self.voters = Voters(config, directory.directory_id)
-        self.metadata = MetadataLog(world, config, self.path, self.voters)
-        self.metadata.on_applied = self._applied
-        self.metadata.on_synced = lambda end: self._take(raft.Synced(end))
-        self.metadata.on_voters = self._voters_changed
-        self.addresses = Addresses(config)
-        self.identity = Identity(directory.cluster_id, directory.node_id, directory.directory_id, listener_of(config))
-        if self.identity.listener is not None:
-            self.addresses.learn([(directory.node_id, *self.identity.listener[1:])])
-        self.answering = Answering(world, self)
-        self.current = Current(self)
-        self.founding = Founding(world, self)
-        self.newcomer = Newcomer(world, directory.path)
-        self._office = Office(world, self, directory.path)
-        self.changes = Changes(world, self)
-        self._fetching = Fetching(world, self)
-        self._joining = Joining(world, self)
-        self._disk = MetadataDisk(world, self)
         timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
         self._asking = Asking(
-            world.network, self.addresses, self.identity, self.voters, timeout_ms, self._take, self.fail
+            world.network, self.addresses, self.identity, self.voters, timeout_ms, driver.take, driver.fail
         )
-        self.state = raft.State(directory.node_id, ())
-        self.voters.committed = lambda: self.state.high_watermark
+        self.current = Current(driver, lambda: self._asking.why_in_vain)
+        self.founding = Founding(world, driver)
+        self.answering = Answering(world, driver, self.founding)
+        self._office = Office(world, driver, directory.path)
+        self.changes = Changes(world, driver, self.answering)
+        self._fetching = Fetching(world, driver, self.current)
+        self._joining = Joining(world, driver, self.current)
+        self._disk = MetadataDisk(world, driver)
+        driver.serve(
+            Duties(
+                self._disk.keeps_from,
+                self._carry_out,
+                self._role_changed,
+                self._look_again,
+                self.answering.wake_soon,
+                self._applied,
+            )
+        )
 
     # ---- start and stop
 
@@ -103,9 +91,11 @@ class Quorum:
             self.voters.check(self.path)
             self.voters.check_static(static, self.path)
             self.addresses.learn_voters(self.voters.set.voters)
-            self.state = first_state(self.config, self.voters, voted, self.image, self.log, is_new=self.newcomer.is_new)
+            self.driver.begin(
+                first_state(self.config, self.voters, voted, self.image, self.log, is_new=self.newcomer.is_new)
+            )
             if self.voters.are_alone:
-                self.step(raft.Start())
+                self.driver.step(raft.Start())
                 await self.settle()
         except (Damage, OSError, KafkaError) as reason:
             raise ConfigError(
@@ -118,7 +108,7 @@ class Quorum:
         self._fetching.start()
         self._joining.start()
         if not self.state.is_leader:
-            self._take(raft.Start())
+            self.driver.take(raft.Start())
 
     @property
     def why_in_vain(self) -> str | None:
@@ -137,7 +127,7 @@ class Quorum:
     async def resign(self) -> None:
         """Let others lead, where this node does and there are any; it goes on answering."""
         if self.state.is_leader and self.state.others:
-            self._take(raft.Resign())
+            self.driver.take(raft.Resign())
             try:
                 async with asyncio.timeout(FAREWELL_S):
                     await self._asking.finish()
@@ -146,17 +136,21 @@ class Quorum:
 
     async def close(self) -> None:
         """Sync what is written and close the files; a log that is damaged is only closed."""
-        self._stops = True
-        self._timer.cancel()
+        self.driver.stop()
         self._disk.stop()
         await self.founding.close()
         await self._joining.close()
         await self._fetching.close()
         await self._asking.close()
         await self.metadata.close()
-        self._has_ended = True
+        self.driver.end()
 
     # ---- who leads
+
+    @property
+    def state(self) -> raft.State:
+        """Of Raft's function on this node."""
+        return self.driver.state
 
     @property
     def epoch(self) -> int:
@@ -189,9 +183,7 @@ class Quorum:
     @property
     def is_current(self) -> bool:
         """The Image has what the leader of this epoch had committed: all that was before its epoch, at least."""
-        if self.leader_id == raft.NOBODY or self.image.epoch != self.epoch or self.metadata.is_reading:
-            return False
-        return self.is_leader or self.current.is_reached(self.epoch, self.committed)
+        return self.current.is_current
 
     def on_leadership(self, callback: Callable[[], None]) -> None:
         """Call after every change of `leader_id`, `epoch` or `is_active`; never from inside a step of a Machine."""
@@ -233,11 +225,11 @@ class Quorum:
 
     def on_image(self, callback: Callable[[Image, Image], None]) -> None:
         """Tell of every committed change: (the Image before, the Image after)."""
-        self.metadata.on_image = callback
+        self.metadata.tell_images(callback)
 
     def on_damage(self, callback: Callable[[str], None]) -> None:
         """Tell when the metadata log can no longer be written: this node cannot go on."""
-        self.metadata.on_damage = callback
+        self.metadata.tell_damage(callback)
 
     def fail(self, why: str) -> None:
         """This node cannot go on."""
@@ -263,94 +255,11 @@ class Quorum:
         self.answering.wake_soon()
         return self.log.end
 
-    def append_control(self, rows: list[Row]) -> int:
-        """Append control records of this leader's; where the log ends with them. Raises Damage."""
-        self.metadata.append(rows, [], self.epoch, control=True)
-        self.answering.wake_soon()
-        return self.log.end
-
     async def replay(self) -> AsyncIterator[list[Stored]]:
         """The records that make the committed Image, as a snapshot has them: no offsets, no frames."""
         yield [Stored(None, None, message=record) for record in self.image.records()]
 
-    # ---- the shell
-
-    def _take(self, event: raft.Event) -> None:
-        """Step on something that nobody waits to be answered for."""
-        try:
-            self.step(event)
-        except Damage as damage:
-            log.error("the quorum goes on without this node: %s", damage)
-        except KafkaError as refusal:
-            log.warning("not now: %s", refusal)
-
-    def step(self, event: raft.Event) -> bool:
-        """Let the function decide, and do what it says; whether a vote was granted. Raises Damage, the end.
-
-        KAFKA_STORAGE_ERROR where no descriptor is left for what must be on disk: all is as it was before the event.
-        """
-        if self._has_ended or (self._stops and type(event) is not raft.Synced):
-            return False
-        before = self.state
-        now_ms = int(asyncio.get_running_loop().time() * 1000)
-        after, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
-        if self._disk.keeps_from(event, effects):
-            return False
-        self._persist(effects, now_ms)
-        self.state, sound = after, False
-        self._steps += 1
-        try:
-            granted = self._carry_out(effects)
-            if (before.role, before.voted) != (self.state.role, self.state.voted):
-                self._role_changed(before)
-            sound = True
-        except OSError as error:
-            raise Damage(str(error)) from error
-        finally:
-            self._steps -= 1
-            if not sound:
-                self._end(sys.exception())
-        self._arm()
-        if self._voters_have_changed:
-            self._voters_changed()
-        if self._cannot_lead:
-            self.cannot_lead()
-        return granted
-
-    def _persist(self, effects: list[raft.Effect], now_ms: int) -> None:
-        """Raises KAFKA_STORAGE_ERROR, Damage."""
-        try:
-            for effect in effects:
-                if isinstance(effect, raft.Persist):
-                    write_quorum_state(self._world, self.path, effect.voted, self.voters.static)
-        except KafkaError:
-            self._arm(now_ms + SHORT_RETRY_MS)
-            raise
-        except OSError as error:
-            damage = Damage(str(error))
-            self._end(damage)
-            raise damage from error
-
-    def _end(self, why: BaseException | None) -> None:
-        """What comes later would rest on what is not on disk, or was not done."""
-        self._has_ended = True
-        self.fail(f"the metadata quorum ends here: {why!r}")
-
-    def cannot_lead(self) -> None:
-        """What a leader begins with cannot be written: another one may, at once or when the step under way is done."""
-        self._cannot_lead = bool(self._steps)
-        if not self._cannot_lead:
-            self._take(raft.Resign())
-
-    def _voters_changed(self) -> None:
-        """The log says something else of who votes: that holds at once, or when the step is done that did it."""
-        self._voters_have_changed = bool(self._steps)
-        if not self._voters_have_changed:
-            self.addresses.learn_voters(self.voters.set.voters)
-            chronicle.info("the voters of the quorum are %s", self.voters.set)
-            self._take(self.voters.change)
-            self._fetching.turn()
-            self._joining.look()
+    # ---- what the driver asks and tells
 
     def _carry_out(self, effects: list[raft.Effect]) -> bool:
         granted = False
@@ -370,11 +279,10 @@ class Quorum:
                     self._asking.ask(effect)
         return granted
 
-    def _arm(self, not_before_ms: int = 0) -> None:
-        """Set the timer for the next Tick."""
-        wake_ms = self.state.wake_ms
-        if wake_ms is not None and not self._stops:
-            self._timer.set(max(wake_ms, not_before_ms))
+    def _look_again(self) -> None:
+        """Others vote: that may change whom this node fetches from, and what it tells the leader of itself."""
+        self._fetching.turn()
+        self._joining.look()
 
     def _role_changed(self, before: raft.State) -> None:
         state = self.state
@@ -382,8 +290,7 @@ class Quorum:
             self._office.leave()
             self.answering.reign_ended()
             self.changes.reign_ended()
-        self._fetching.turn()
-        self._joining.look()
+        self._look_again()
         if (before.epoch, before.leader_id) != (state.epoch, state.leader_id) or before.is_leader:
             log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
             if state.leader_id != raft.NOBODY:

@@ -441,18 +441,18 @@ def test_a_node_that_was_held_up_reads_what_others_said_before_it_thinks_them_go
     async def play(quorum: Quorum) -> None:
         loop = asyncio.get_running_loop()
         long_ago_ms = int(loop.time() * 1000) - 10 * LATE_MS
-        quorum.state = quorum.state._replace(role=Role.UNATTACHED, deadline_ms=long_ago_ms)
-        quorum._timer._at_ms = long_ago_ms
-        quorum._timer.fire()
+        quorum.driver.state = quorum.state._replace(role=Role.UNATTACHED, deadline_ms=long_ago_ms)
+        quorum.driver.timer._at_ms = long_ago_ms
+        quorum.driver.timer.fire()
         assert quorum.state.role is Role.UNATTACHED, "the leader's word may wait in a socket"
-        quorum.step(BeginAsked(2, 5))
-        put_off = quorum._timer._handle
-        while quorum._timer._handle is put_off:
+        quorum.driver.step(BeginAsked(2, 5))
+        put_off = quorum.driver.timer._handle
+        while quorum.driver.timer._handle is put_off:
             await asyncio.sleep(0)
         assert (quorum.state.role, quorum.state.leader_id) == (Role.FOLLOWER, 2)
-        quorum.state = quorum.state._replace(deadline_ms=long_ago_ms)
-        quorum._timer._at_ms = int(loop.time() * 1000)
-        quorum._timer.fire()
+        quorum.driver.state = quorum.state._replace(deadline_ms=long_ago_ms)
+        quorum.driver.timer._at_ms = int(loop.time() * 1000)
+        quorum.driver.timer.fire()
         assert quorum.state.role is Role.PROSPECTIVE, "it was not held up: nothing has come"
 
     node = Node(tmp_path / "data", voters)

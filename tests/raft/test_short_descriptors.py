@@ -97,7 +97,7 @@ def test_what_cannot_be_written_did_not_happen(tmp_path: Path, number: int) -> N
             before = quorum.state
             disk_of(quorum).fail(range(at, at + 1))
             try:
-                quorum.step(event)
+                quorum.driver.step(event)
                 told = True
             except KafkaError:
                 assert quorum.state == before
@@ -120,10 +120,10 @@ def stands_and_wins(quorum: Quorum) -> list[Callable[[], raft.Event]]:
 
 def elect(quorum: Quorum) -> None:
     """Until it leads, each time from the beginning. A shortage may cost it any of them."""
-    quorum.state = quorum.state._replace(role=Role.UNATTACHED, deadline_ms=0, synced=None)
+    quorum.driver.state = quorum.state._replace(role=Role.UNATTACHED, deadline_ms=0, synced=None)
     for event in [raft.Tick, *stands_and_wins(quorum)]:
         try:
-            quorum.step(event())
+            quorum.driver.step(event())
         except KafkaError:
             return
 
@@ -182,10 +182,10 @@ def test_what_cannot_be_read_back_now_is_read_back_later(tmp_path: Path) -> None
     async def play(quorum: Quorum) -> None:
         quorum.on_damage(damage.append)
         end = quorum.log.end
-        quorum.step(raft.BeginAsked(2, quorum.epoch + 1))
+        quorum.driver.step(raft.BeginAsked(2, quorum.epoch + 1))
         quorum.log.segments.active.drop_files()
         disk_of(quorum).fail(range(3))
-        quorum.step(raft.Followed(2, quorum.epoch, end))
+        quorum.driver.step(raft.Followed(2, quorum.epoch, end))
         while quorum.metadata.is_reading:
             await asyncio.sleep(0)
         assert set(quorum.image.topics) == {"a"}

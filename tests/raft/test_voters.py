@@ -16,28 +16,28 @@ def told(*voters: Voter) -> list[tuple[int, object]]:
     return [(KRAFT_VERSION, version), (KRAFT_VOTERS, VoterSet.of(voters).record())]
 
 
-def three_voters(committed: int) -> Voters:
+def three_voters(committed: list[int]) -> Voters:
     """Node 1's view of a log whose first 10 records name nodes 1 to 3."""
     servers = {"controller.quorum.bootstrap.servers": "h:1", "process.roles": "controller", "node.id": "1"}
     config = parse_config({**servers, "listeners": "CONTROLLER://:0", "log.dirs": "/d"})
-    voters = Voters(config, MINE.directory_id)
+    voters = Voters(config, MINE.directory_id, lambda: committed[-1])
     voters.learn(told(MINE, *OTHERS), 10)
-    voters.committed = lambda: committed
     return voters
 
 
 def test_who_was_removed_is_leaving_until_that_has_committed() -> None:
-    voters = three_voters(committed=10)
+    committed = [10]
+    voters = three_voters(committed)
     assert not voters.change.is_leaving
     voters.learn(told(*OTHERS), 20)
     assert voters.change.is_leaving
-    voters.committed = lambda: 20
+    committed.append(20)
     assert not voters.change.is_leaving
 
 
 def test_what_the_next_leader_says_of_voters_hides_no_removal() -> None:
     """It may say again who votes, since one of them listens elsewhere now: the removal before has not committed yet."""
-    voters = three_voters(committed=10)
+    voters = three_voters([10])
     voters.learn(told(*OTHERS), 20)
     voters.learn(told(OTHERS[0], OTHERS[1]._replace(endpoints=(("CONTROLLER", "elsewhere", 1),))), 30)
     assert voters.change.is_leaving

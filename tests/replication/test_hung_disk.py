@@ -154,14 +154,16 @@ def test_a_voter_abstains_while_its_disk_hangs() -> None:
         epoch, asked_at_s = quorum.epoch, cluster.loop.time()
         tail = Tail(epoch, quorum.log.end + 100)
         for _ in range(3):
-            assert not quorum.step(VoteAsked(candidate, epoch + 1, tail, False, b""))
+            assert not quorum.driver.step(VoteAsked(candidate, epoch + 1, tail, False, b""))
         assert (quorum.epoch, cluster.loop.time()) == (epoch, asked_at_s), "nothing was written, and nobody waited"
         assert quorum.state.voted.voted_id == voted_on_disk(cluster, bad)
         await cluster.until(lambda: not cluster.broker(bad).disk_watch.hung, "it is well again", 2 * HANG_S)
         assert cluster.loop.time() >= hung_until_s
         await put
         await asyncio.sleep(SPARE_S)
-        assert quorum.step(VoteAsked(candidate, quorum.epoch + 1, Tail(quorum.epoch, quorum.log.end), False, b""))
+        assert quorum.driver.step(
+            VoteAsked(candidate, quorum.epoch + 1, Tail(quorum.epoch, quorum.log.end), False, b"")
+        )
         assert voted_on_disk(cluster, bad) == candidate
 
     play(scene)

@@ -17,6 +17,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.raft.core.state import NOBODY, Tail
 from kpybroker.raft.core.voter_set import NO_DIRECTORY
+from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.raft.log.identity import Identity, wanted_format
 from kpybroker.storage.dirs.formatting import META_PROPERTIES, Format
@@ -24,7 +25,6 @@ from kpybroker.tasks import begin
 from kpybroker.wire.rpc import describe_cluster
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -55,17 +55,17 @@ class Told(NamedTuple):
 class Founding:
     """The doubts of a node that is its cluster's only voter."""
 
-    def __init__(self, world: World, quorum: Quorum) -> None:
+    def __init__(self, world: World, driver: Driver) -> None:
         self._world = world
-        self._quorum = quorum
+        self._driver = driver
         self._task: asyncio.Task[None] | None = None
 
     def doubt(self) -> None:
         """Somebody takes this node for a voter with another directory."""
-        quorum = self._quorum
+        driver = self._driver
         is_idle = self._task is None or self._task.done()
-        if is_idle and quorum.voters.are_alone and quorum.config.controller_quorum_bootstrap_servers:
-            self._task = begin(self._ask_again(), "asking the other controllers of their cluster", quorum.fail)
+        if is_idle and driver.voters.are_alone and driver.config.controller_quorum_bootstrap_servers:
+            self._task = begin(self._ask_again(), "asking the other controllers of their cluster", driver.fail)
 
     async def close(self) -> None:
         """Ask nobody more."""
@@ -74,10 +74,10 @@ class Founding:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _ask_again(self) -> None:
-        me = self._quorum.identity
-        for told in await ask_others(self._world, self._quorum.config, me.cluster_id):
+        me = self._driver.identity
+        for told in await ask_others(self._world, self._driver.config, me.cluster_id):
             if told.leader_id not in (NOBODY, me.node_id):
-                self._quorum.fail(
+                self._driver.fail(
                     f"this node is alone in cluster {me.cluster_id}, and the controller at {told.where} is in one of "
                     f"the same id that node {told.leader_id} leads in epoch {told.epoch}; "
                     f"{way_out(me.cluster_id)}"

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.raft.addresses import Address
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.divergence import Diverges
 from kpybroker.raft.core.state import Role, Tail
-from kpybroker.raft.duties.addresses import Address
+from kpybroker.raft.driver import Driver
+from kpybroker.raft.duties.readiness import Current
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.tasks import begin
 from kpybroker.wire.records.batch import Batch, split
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -46,10 +47,11 @@ class Source(NamedTuple):
 class Fetching:
     """One task that runs while the node follows, or looks for a leader."""
 
-    def __init__(self, world: World, quorum: Quorum) -> None:
+    def __init__(self, world: World, driver: Driver, current: Current) -> None:
         self._world = world
-        self._quorum = quorum
-        self._config = quorum.config
+        self._driver = driver
+        self._current = current
+        self._config = driver.config
         self._patience_s = self._config.controller_quorum_request_timeout_ms / 1000
         self._peer: Peer | None = None
         self._source: Source | None = None
@@ -60,7 +62,7 @@ class Fetching:
 
     def start(self) -> None:
         """Begin; `turn` says when there is something to do."""
-        self._task = begin(self._run(), "fetching metadata", self._quorum.fail)
+        self._task = begin(self._run(), "fetching metadata", self._driver.fail)
 
     async def close(self) -> None:
         """Stop fetching."""
@@ -81,7 +83,7 @@ class Fetching:
         self._peer = self._source = None
 
     def _matters(self, source: Source) -> bool:
-        state = self._quorum.state
+        state = self._driver.state
         if source.node_id == raft.NOBODY:
             return self.looks_for_a_leader
         return state.role is Role.FOLLOWER and (state.leader_id, state.epoch) == (source.node_id, source.epoch)
@@ -89,20 +91,20 @@ class Fetching:
     @property
     def looks_for_a_leader(self) -> bool:
         """An observer asks anybody; a voter waits until it is told, or stands."""
-        state = self._quorum.state
+        state = self._driver.state
         return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
 
     def _next_source(self) -> Source | None:
         """The leader; an observer without one asks anybody. None where there is nothing to fetch."""
         if self._source is not None:
             return self._source
-        state = self._quorum.state
+        state = self._driver.state
         if state.role is Role.FOLLOWER:
-            address = self._quorum.addresses.of(state.leader_id)
+            address = self._driver.addresses.of(state.leader_id)
             return None if address is None else Source(state.leader_id, state.epoch, address)
         if not self.looks_for_a_leader:
             return None
-        anybody = self._quorum.addresses.anybody()
+        anybody = self._driver.addresses.anybody()
         return None if anybody is None else Source(raft.NOBODY, state.epoch, anybody)
 
     async def _run(self) -> None:
@@ -119,42 +121,42 @@ class Fetching:
             except LOST as reason:
                 log.debug("fetching from %s: %s", source, reason)
                 if not isinstance(reason, KafkaError):
-                    self._quorum.addresses.unanswered(source.address)
+                    self._driver.addresses.unanswered(source.address)
                 self._hang_up()
                 self._count_refusals(source, isinstance(reason, ConnectionRefusedError))
                 await asyncio.sleep(self._config.controller_quorum_retry_backoff_ms / 1000)
             except (Damage, ConfigError) as reason:
-                self._quorum.fail(str(reason))
+                self._driver.fail(str(reason))
                 return
 
     def _count_refusals(self, source: Source, is_refusal: bool) -> None:
         self._refusals = self._refusals + 1 if is_refusal else 0
         if self._refusals >= REFUSALS:
             self._refusals = 0
-            self._quorum.step(raft.LeaderGone(source.node_id, source.epoch))
+            self._driver.step(raft.LeaderGone(source.node_id, source.epoch))
 
     async def _fetch_once(self, source: Source) -> None:
         """One Fetch and what comes of it. Raises one of LOST, Damage."""
-        quorum = self._quorum
-        await quorum.metadata.synced()
+        driver = self._driver
+        await driver.metadata.synced()
         if not self._matters(source):
             self._hang_up()  # dialled while the leader changed, it would be the next source for ever
             return
         async with asyncio.timeout(self._patience_s):
             peer = await self._connect(source)
-            if not quorum.metadata.is_safe:
+            if not driver.metadata.is_safe:
                 return  # appended to while it was dialled: a fetch claims what is on disk
-            request = quorum.identity.fetch(
-                quorum.state.epoch,
-                quorum.metadata.tail,
-                log_start=quorum.log.start,
-                high_watermark=quorum.state.high_watermark,
+            request = driver.identity.fetch(
+                driver.state.epoch,
+                driver.metadata.tail,
+                log_start=driver.log.start,
+                high_watermark=driver.state.high_watermark,
                 wait_ms=WAIT_MS,
                 max_bytes=self._config.controller_quorum_fetch_max_bytes,
             )
             told = await peer.ask("Fetch", request)
-        quorum.addresses.answered(source.address)
-        quorum.addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
+        driver.addresses.answered(source.address)
+        driver.addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
         self._look_for_a_misfit(source, told)
         if told.error_code:
             raise _refusal(told.error_code)
@@ -162,38 +164,38 @@ class Fetching:
         if row is None:
             raise MalformedFrame("a Fetch was answered without its partition")
         if row.current_leader is not None:
-            quorum.step(raft.LeaderTold(row.current_leader.leader_epoch, row.current_leader.leader_id))
+            driver.step(raft.LeaderTold(row.current_leader.leader_epoch, row.current_leader.leader_id))
         if row.error_code:
             raise _refusal(row.error_code)
         if self._matters(source) and source.node_id != raft.NOBODY:
-            quorum.addresses.all_may_answer()
+            driver.addresses.all_may_answer()
             await self._take(source, row)
 
     def _look_for_a_misfit(self, source: Source, told: Any) -> None:
         """Say so where this node will never belong to those it asks, instead of asking for ever."""
-        quorum = self._quorum
+        driver = self._driver
         if told.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
-            quorum.current.refuse(
+            self._current.refuse(
                 f"the controllers at {source.address.host}:{source.address.port} are of another cluster, and this node "
-                f"is of {quorum.identity.cluster_id}; correct the addresses of the controllers, or choose an empty "
+                f"is of {driver.identity.cluster_id}; correct the addresses of the controllers, or choose an empty "
                 "directory (log.dirs) and set kpybroker.cluster.id"
             )
         leaders = [row.current_leader.leader_id for topic in told.responses for row in topic.partitions]
-        if source.node_id != raft.NOBODY or quorum.identity.node_id not in leaders:
+        if source.node_id != raft.NOBODY or driver.identity.node_id not in leaders:
             self._twin_since_ms = None
             return
         now_ms = self._world.steady_ms()
         since_ms = self._twin_since_ms = now_ms if self._twin_since_ms is None else self._twin_since_ms
         if now_ms - since_ms > TWIN_TIMEOUTS * self._config.controller_quorum_fetch_timeout_ms:
-            quorum.current.refuse(
-                f"node {quorum.identity.node_id} leads the metadata quorum, and this is another node of that id; give "
+            self._current.refuse(
+                f"node {driver.identity.node_id} leads the metadata quorum, and this is another node of that id; give "
                 "every node a node.id of its own"
             )
 
     async def _connect(self, source: Source) -> Peer:
         if self._peer is None or not self._peer.is_open:
             self._hang_up()
-            client_id = self._quorum.identity.client_id
+            client_id = self._driver.identity.client_id
             peer = await Peer.dial(self._world.network, *source.address, client_id=client_id)
             self._peer, self._source = peer, source
             await peer.negotiate()
@@ -203,32 +205,32 @@ class Fetching:
 
     async def _take(self, source: Source, row: Any) -> None:
         """What the leader of this epoch has answered."""
-        quorum = self._quorum
+        driver = self._driver
         agreed = 0
         if row.diverging_epoch is not None and row.diverging_epoch.end_offset >= 0:
-            quorum.metadata.truncate(Diverges(row.diverging_epoch.epoch, row.diverging_epoch.end_offset))
+            driver.metadata.truncate(Diverges(row.diverging_epoch.epoch, row.diverging_epoch.end_offset))
         elif row.snapshot_id is not None and row.snapshot_id.end_offset >= 0:
             await self._fetch_snapshot(source, Tail(row.snapshot_id.epoch, row.snapshot_id.end_offset))
         else:
             if row.records:
-                quorum.metadata.append_fetched(_sound(split(row.records), quorum.log.end))
+                driver.metadata.append_fetched(_sound(split(row.records), driver.log.end))
             agreed = row.high_watermark
-        quorum.step(raft.Followed(source.node_id, source.epoch, agreed))
-        quorum.current.told(source.epoch, agreed)
+        driver.step(raft.Followed(source.node_id, source.epoch, agreed))
+        self._current.told(source.epoch, agreed)
 
     async def _fetch_snapshot(self, source: Source, snapshot: Tail) -> None:
         log.info("the leader's log begins too late; fetching its snapshot of offset %d", snapshot.end)
-        received = await self._quorum.metadata.snapshots.receive(snapshot, self._pieces(source, snapshot))
+        received = await self._driver.metadata.snapshots.receive(snapshot, self._pieces(source, snapshot))
         if self._matters(source):
-            self._quorum.metadata.install(received)
+            self._driver.metadata.install(received)
 
     async def _pieces(self, source: Source, snapshot: Tail) -> AsyncIterator[bytes]:
         """The snapshot's bytes in order; each piece shows that the leader lives."""
-        quorum, position, size = self._quorum, 0, 1
+        driver, position, size = self._driver, 0, 1
         while position < size:
             async with asyncio.timeout(self._patience_s):
                 peer = await self._connect(source)
-                request = quorum.identity.fetch_snapshot(
+                request = driver.identity.fetch_snapshot(
                     source.epoch, snapshot, position, self._config.controller_quorum_fetch_snapshot_max_bytes
                 )
                 told = await peer.ask("FetchSnapshot", request)
@@ -238,7 +240,7 @@ class Fetching:
             found = bytes(piece.unaligned_records or b"")
             if piece.position != position or not found:
                 raise MalformedFrame(f"a snapshot's piece of {len(found)} bytes from {piece.position}, not {position}")
-            quorum.step(raft.Followed(source.node_id, source.epoch, 0))
+            driver.step(raft.Followed(source.node_id, source.epoch, 0))
             if not self._matters(source):
                 raise ConnectionError("the leader has changed")
             position, size = position + len(found), piece.size

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft.core import state as raft
+from kpybroker.raft.driver import Driver
 from kpybroker.raft.log.loading import MIN_ISR, leader_change, records_to_begin_with
 from kpybroker.raft.log.voters import voter_rows
 from kpybroker.storage.files.file_pool import is_short
 from kpybroker.wire.stored.metadata import frame_record
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 class Office:
     """This node's, while it leads the quorum. directory: where the records are that a new cluster begins with."""
 
-    def __init__(self, world: World, quorum: Quorum, directory: str) -> None:
+    def __init__(self, world: World, driver: Driver, directory: str) -> None:
         self._world = world
-        self._quorum = quorum
+        self._driver = driver
         self._directory = directory
         self._callbacks: list[Callable[[], None]] = []
         self._from: int | None = None
@@ -35,7 +35,7 @@ class Office:
     @property
     def is_active(self) -> bool:
         """This node leads, and its Image has everything from before its epoch."""
-        return self._from is not None and self._quorum.committed >= self._from
+        return self._from is not None and self._driver.committed >= self._from
 
     def then(self, callback: Callable[[], None]) -> None:
         """Call after every change of leader, epoch or `is_active`."""
@@ -43,16 +43,16 @@ class Office:
 
     def begin(self, lead: raft.Lead) -> None:
         """The epoch's first records: who leads, and at the very start of a log who votes."""
-        quorum = self._quorum
-        known, voters = quorum.voters, quorum.voters.set
-        rows = [leader_change(quorum.state, lead.granting, known)]
-        me = quorum.identity.voter
+        driver = self._driver
+        known, voters = driver.voters, driver.voters.set
+        rows = [leader_change(driver.state, lead.granting, known)]
+        me = driver.identity.voter
         if known.kraft_version and me.endpoints and me not in voters.voters and known.counts(*me.key):
             rows += voter_rows(known.kraft_version, voters.with_voter(me))[1:]  # it listens elsewhere now
-        elif quorum.log.end == 0:
+        elif driver.log.end == 0:
             rows += known.records()
         try:
-            quorum.metadata.append(rows, [], lead.epoch, control=True)
+            driver.metadata.append(rows, [], lead.epoch, control=True)
         except KafkaError as refusal:
             self._give_up(refusal)
         else:
@@ -60,8 +60,8 @@ class Office:
 
     def take(self) -> None:
         """Write what a leader writes before anybody else may, once it knows all that came before its epoch."""
-        quorum = self._quorum
-        if not quorum.state.is_leader or self._from is not None or quorum.committed < quorum.state.epoch_start:
+        driver = self._driver
+        if not driver.state.is_leader or self._from is not None or driver.committed < driver.state.epoch_start:
             return
         try:
             self._take()
@@ -74,16 +74,16 @@ class Office:
         if code != ErrorCode.KAFKA_STORAGE_ERROR and not is_short(reason):
             raise reason
         log.warning("this node was elected, and leads no more: %s", reason)
-        self._quorum.cannot_lead()
+        self._driver.cannot_lead()
 
     def _take(self) -> None:
-        quorum = self._quorum
-        min_isr = quorum.config.text(MIN_ISR) or "1"
-        records: list[Any] = records_to_begin_with(self._world, self._directory, quorum.image, min_isr)
+        driver = self._driver
+        min_isr = driver.config.text(MIN_ISR) or "1"
+        records: list[Any] = records_to_begin_with(self._world, self._directory, driver.image, min_isr)
         if records:
-            quorum.metadata.append([(None, frame_record(row)) for row in records], records, quorum.epoch, control=False)
-            quorum.answering.wake_soon()
-        self._from = quorum.log.end
+            driver.metadata.append([(None, frame_record(row)) for row in records], records, driver.epoch, control=False)
+            driver.duties.appended()
+        self._from = driver.log.end
 
     def leave(self) -> None:
         """This node leads no more."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.raft.core import state as raft
+from kpybroker.raft.driver import Driver
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 
@@ -18,11 +18,11 @@ class MetadataDisk:
     timeout. Until the disk answers, whatever would have to be on it first is taken for lost on its way here: a vote, a
     new epoch. That would hold the whole node, and another one asks, or tells, again."""
 
-    def __init__(self, world: World, quorum: Quorum) -> None:
-        self._quorum = quorum
-        timeout_ms = quorum.config.controller_quorum_fetch_timeout_ms
+    def __init__(self, world: World, driver: Driver) -> None:
+        self._driver = driver
+        timeout_ms = driver.config.controller_quorum_fetch_timeout_ms
         outcome = "this node takes no part in elections, and does not lead the quorum"
-        self._watch = DiskWatch(world, (quorum.path,), timeout_ms, self._changed, outcome)
+        self._watch = DiskWatch(world, (driver.path,), timeout_ms, self._changed, outcome)
 
     def start(self) -> None:
         """Watch the disk."""
@@ -41,5 +41,5 @@ class MetadataDisk:
         )
 
     def _changed(self) -> None:
-        if self._watch.hung and self._quorum.state.is_leader and self._quorum.state.others:
-            self._quorum.step(raft.Resign())
+        if self._watch.hung and self._driver.state.is_leader and self._driver.state.others:
+            self._driver.step(raft.Resign())

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kpybroker.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
+from kpybroker.raft.core.state import NOBODY
+from kpybroker.raft.driver import Driver
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +23,10 @@ SAID_AFTER_MS = 5000
 class Current:
     """Callbacks until the Image is current; the quorum says when to look."""
 
-    def __init__(self, quorum: Quorum) -> None:
-        self._quorum = quorum
+    def __init__(self, driver: Driver, why_in_vain: Callable[[], str | None]) -> None:
+        """`why_in_vain` says why nobody can be elected, where that is known."""
+        self._driver = driver
+        self._why_in_vain = why_in_vain
         self._callbacks: list[Callable[[], None]] = []
         self._refused: asyncio.Future[str] | None = None
         self._told = (-1, 0)
@@ -42,6 +42,14 @@ class Current:
         """The leader of the epoch has said how far it had committed, and this is as far."""
         return self._told[0] == epoch and committed >= self._told[1]
 
+    @property
+    def is_current(self) -> bool:
+        """The Image has what the leader of this epoch had committed: all that was before its epoch, at least."""
+        driver = self._driver
+        if driver.leader_id == NOBODY or driver.image.epoch != driver.epoch or driver.metadata.is_reading:
+            return False
+        return driver.is_leader or self.is_reached(driver.epoch, driver.committed)
+
     def then(self, callback: Callable[[], None]) -> None:
         """Call once: now, or as soon as the Image is current."""
         self._callbacks.append(callback)
@@ -49,7 +57,7 @@ class Current:
 
     def look(self) -> None:
         """It may be current now."""
-        if self._callbacks and self._quorum.is_current:
+        if self._callbacks and self.is_current:
             callbacks, self._callbacks = self._callbacks, []
             for callback in callbacks:
                 callback()
@@ -70,7 +78,7 @@ class Current:
                 refused = await waiting
         except TimeoutError:
             raise ConfigError(
-                f"node {self._quorum.identity.node_id} found no leader of the metadata quorum within {timeout_ms} ms"
+                f"node {self._driver.identity.node_id} found no leader of the metadata quorum within {timeout_ms} ms"
                 f"{self._why}; check controller.quorum.voters or controller.quorum.bootstrap.servers, and that a "
                 "majority of the voters run"
             ) from None
@@ -80,10 +88,10 @@ class Current:
             raise ConfigError(refused)
 
     def _say(self, timeout_ms: int) -> None:
-        me = self._quorum.identity.node_id
+        me = self._driver.identity.node_id
         log.warning("node %d waits up to %d ms for a leader of the metadata quorum%s", me, timeout_ms, self._why)
 
     @property
     def _why(self) -> str:
-        why = self._quorum.why_in_vain
+        why = self._why_in_vain()
         return "" if why is None else f": {why}"

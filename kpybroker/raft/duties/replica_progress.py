@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft.core.voter_set import NO_DIRECTORY, Endpoint, Voter
+from kpybroker.raft.driver import Driver
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 REPLICAS_MAX = 1000
@@ -36,15 +36,15 @@ class Progress(NamedTuple):
 class Standing:
     """Kept by the leader, in its reign; empty on every other node."""
 
-    def __init__(self, world: World, quorum: Quorum) -> None:
+    def __init__(self, world: World, driver: Driver) -> None:
         self._world = world
-        self._quorum = quorum
+        self._driver = driver
         self._replicas: dict[tuple[int, bytes], Progress] = {}
         """By node and directory; who fetched last is last."""
 
     def fetched(self, key: tuple[int, bytes], offset: int) -> None:
         """A replica, by node and directory, has all before an offset, and its log agrees with this one."""
-        now_ms, end = self._world.steady_ms(), self._quorum.log.end
+        now_ms, end = self._world.steady_ms(), self._driver.log.end
         before = self._replicas.pop(key, None)
         caught_up_ms = NEVER_MS
         if offset >= end:
@@ -69,19 +69,19 @@ class Standing:
 
     def describe(self) -> describe_quorum.Response:
         """Who leads, and how far everybody is; only the leader knows. Raises NOT_LEADER_OR_FOLLOWER."""
-        quorum, now_ms = self._quorum, self._world.steady_ms()
-        if not quorum.is_leader:
+        driver, now_ms = self._driver, self._world.steady_ms()
+        if not driver.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         row = describe_quorum.PartitionDataReply(
             error_message=None,
-            leader_id=quorum.leader_id,
-            leader_epoch=quorum.epoch,
-            high_watermark=quorum.state.high_watermark,
+            leader_id=driver.leader_id,
+            leader_epoch=driver.epoch,
+            high_watermark=driver.state.high_watermark,
             current_voters=[self._replica(key, now_ms) for key in self._voter_keys()],
             observers=[
                 self._replica(key, now_ms)
                 for key, progress in self._replicas.items()
-                if not quorum.voters.counts(*key) and now_ms - progress.fetched_ms < OBSERVER_SESSION_MS
+                if not driver.voters.counts(*key) and now_ms - progress.fetched_ms < OBSERVER_SESSION_MS
             ],
         )
         topic = describe_quorum.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])
@@ -89,19 +89,19 @@ class Standing:
 
     def _voter_keys(self) -> list[tuple[int, bytes]]:
         """Ids and directories of the voters; without the log's word for it, those that they fetch with."""
-        voters = self._quorum.voters
+        voters = self._driver.voters
         if voters.kraft_version:
             return [voter.key for voter in voters.set.voters]
         fetching = dict(self._replicas.keys())
-        fetching[self._quorum.identity.node_id] = self._quorum.identity.directory_id
+        fetching[self._driver.identity.node_id] = self._driver.identity.directory_id
         return [(node_id, fetching.get(node_id, NO_DIRECTORY)) for node_id in voters.ids]
 
     def _replica(self, key: tuple[int, bytes], now_ms: int) -> describe_quorum.ReplicaState:
-        quorum = self._quorum
+        driver = self._driver
         shown = describe_quorum.ReplicaState(replica_id=key[0], replica_directory_id=key[1], log_end_offset=-1)
         progress = self._replicas.get(key)
-        if key == (quorum.identity.node_id, quorum.identity.directory_id):
-            progress = Progress(quorum.log.end, now_ms, now_ms, quorum.log.end)
+        if key == (driver.identity.node_id, driver.identity.directory_id):
+            progress = Progress(driver.log.end, now_ms, now_ms, driver.log.end)
         if progress is not None:
             shown.log_end_offset = progress.end
             ahead_ms = self._world.wall_ms() - now_ms  # clients are told wall time
@@ -111,7 +111,7 @@ class Standing:
         return shown
 
     def _nodes(self) -> list[describe_quorum.Node]:
-        listed = [(voter.node_id, self.endpoints(voter)) for voter in self._quorum.voters.set.voters]
+        listed = [(voter.node_id, self.endpoints(voter)) for voter in self._driver.voters.set.voters]
         return [
             describe_quorum.Node(
                 node_id=node_id,
@@ -123,7 +123,7 @@ class Standing:
 
     def endpoints(self, voter: Voter) -> list[Endpoint]:
         """Where a voter listens, as the log says it; for kraft.version 0, as this node knows it."""
-        if self._quorum.kraft_version:
+        if self._driver.kraft_version:
             return list(voter.endpoints)
-        address = self._quorum.addresses.of(voter.node_id)
-        return [] if address is None else [(self._quorum.config.controller_listener_names[0], *address)]
+        address = self._driver.addresses.of(voter.node_id)
+        return [] if address is None else [(self._driver.config.controller_listener_names[0], *address)]

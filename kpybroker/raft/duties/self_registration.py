@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.client.peer import Peer
 from kpybroker.raft.core.state import Role
 from kpybroker.raft.core.voter_set import Voter
+from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.fetching import WAIT_MS
+from kpybroker.raft.duties.readiness import Current
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.tasks import begin
 from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -45,11 +46,12 @@ def fetches(idle_ms: int | None) -> bool | None:
 class Joining:
     """One task that runs while the node does; it asks while what it wants is not so."""
 
-    def __init__(self, world: World, quorum: Quorum) -> None:
+    def __init__(self, world: World, driver: Driver, current: Current) -> None:
         self._world = world
-        self._quorum = quorum
-        self._period_s = quorum.config.controller_quorum_fetch_timeout_ms / 1000
-        self._patience_s = quorum.config.controller_quorum_request_timeout_ms / 1000
+        self._driver = driver
+        self._current = current
+        self._period_s = driver.config.controller_quorum_fetch_timeout_ms / 1000
+        self._patience_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._changed = asyncio.Event()
         self._told_in = (-1, -1)
         """Epoch and leader that this voter has told of itself, at kraft.version 0."""
@@ -57,7 +59,7 @@ class Joining:
 
     def start(self) -> None:
         """Begin; `look` says when there may be something to tell."""
-        self._task = begin(self._run(), "telling the leader of the quorum of this node", self._quorum.fail)
+        self._task = begin(self._run(), "telling the leader of the quorum of this node", self._driver.fail)
 
     async def close(self) -> None:
         """Tell nothing more."""
@@ -84,26 +86,26 @@ class Joining:
 
     def _question(self) -> tuple[str, Any] | None:
         """What the leader should know and does not."""
-        quorum = self._quorum
-        state, me = quorum.state, quorum.identity.voter
-        if state.role is not Role.FOLLOWER or not me.endpoints or quorum.addresses.of(state.leader_id) is None:
+        driver = self._driver
+        state, me = driver.state, driver.identity.voter
+        if state.role is not Role.FOLLOWER or not me.endpoints or driver.addresses.of(state.leader_id) is None:
             return None
-        if not quorum.kraft_version:
+        if not driver.kraft_version:
             knows = self._told_in == (state.epoch, state.leader_id) or not state.is_voter
-            return None if knows else ("UpdateRaftVoter", quorum.identity.updated(state.epoch))
+            return None if knows else ("UpdateRaftVoter", driver.identity.updated(state.epoch))
         if state.is_voter:
-            return None if me in quorum.voters.set.voters else ("UpdateRaftVoter", quorum.identity.updated(state.epoch))
-        if not quorum.config.controller_quorum_auto_join_enable or not quorum.is_current:
+            return None if me in driver.voters.set.voters else ("UpdateRaftVoter", driver.identity.updated(state.epoch))
+        if not driver.config.controller_quorum_auto_join_enable or not self._current.is_current:
             return None
-        former = quorum.voters.set.get(me.node_id)
+        former = driver.voters.set.get(me.node_id)
         if former is not None:
-            return "RemoveRaftVoter", quorum.identity.removed(former)
-        return "AddRaftVoter", quorum.identity.added(quorum.config.controller_quorum_request_timeout_ms)
+            return "RemoveRaftVoter", driver.identity.removed(former)
+        return "AddRaftVoter", driver.identity.added(driver.config.controller_quorum_request_timeout_ms)
 
     async def _tell(self, name: str, request: Any) -> None:
         """Tell it, and see whether it was taken. Raises one of LOST."""
-        quorum = self._quorum
-        epoch, leader_id = quorum.epoch, quorum.leader_id
+        driver = self._driver
+        epoch, leader_id = driver.epoch, driver.leader_id
         if name == "RemoveRaftVoter" and not await self._is_gone(request.voter_id, request.voter_directory_id):
             return
         told = await self._ask(name, request)
@@ -114,16 +116,16 @@ class Joining:
 
     async def _is_gone(self, node_id: int, directory_id: bytes) -> bool:
         """Whether nobody has fetched as that voter for LOOK_S, by what the leader knows. Raises one of LOST."""
-        quorum = self._quorum
-        epoch = quorum.epoch
+        driver = self._driver
+        epoch = driver.epoch
         await asyncio.sleep(LOOK_S)
         does_fetch = fetches(await self._idle_ms(node_id, directory_id))
-        if does_fetch and quorum.voters.set.has(node_id, directory_id):
-            quorum.fail(
+        if does_fetch and driver.voters.set.has(node_id, directory_id):
+            driver.fail(
                 f"node {Voter(node_id, directory_id)} votes and runs, and this is another node of that id, which would "
                 "take its place (controller.quorum.auto.join.enable); give every node a node.id of its own"
             )
-        return does_fetch is False and quorum.epoch == epoch
+        return does_fetch is False and driver.epoch == epoch
 
     async def _idle_ms(self, node_id: int, directory_id: bytes) -> int | None:
         """For how long a voter has not fetched, None where it never has. Raises one of LOST.
@@ -140,14 +142,14 @@ class Joining:
 
     async def _ask(self, name: str, request: Any) -> Any:
         """The leader's answer. Raises one of LOST."""
-        quorum = self._quorum
-        address = quorum.addresses.of(quorum.leader_id)
+        driver = self._driver
+        address = driver.addresses.of(driver.leader_id)
         if address is None:
             raise ConnectionError("nobody leads, or nobody says where")
         peer = None
         try:
             async with asyncio.timeout(self._patience_s):
-                peer = await Peer.meet(self._world.network, *address, client_id=quorum.identity.client_id)
+                peer = await Peer.meet(self._world.network, *address, client_id=driver.identity.client_id)
                 return await peer.ask(name, request)
         finally:
             if peer is not None:

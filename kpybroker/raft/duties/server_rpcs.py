@@ -12,13 +12,14 @@ from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.divergence import Diverges, NeedsSnapshot, compare
 from kpybroker.raft.core.state import Tail
 from kpybroker.raft.core.voter_set import NO_DIRECTORY
+from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.applied_offsets import Followed
+from kpybroker.raft.duties.bootstrap import Founding
 from kpybroker.raft.duties.replica_progress import Standing
 from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 EPOCHS_AHEAD_MAX = 1_000_000
@@ -30,12 +31,13 @@ then so many to the last one that nobody takes them."""
 class Answering:
     """The side of the quorum that is asked."""
 
-    def __init__(self, world: World, quorum: Quorum) -> None:
-        self._quorum = quorum
-        self._limit_bytes = quorum.config.fetch_max_bytes
+    def __init__(self, world: World, driver: Driver, founding: Founding) -> None:
+        self._driver = driver
+        self._founding = founding
+        self._limit_bytes = driver.config.fetch_max_bytes
         self._parked: dict[Callable[[], None], None] = {}
         self._wake_is_due = False
-        self.standing = Standing(world, quorum)
+        self.standing = Standing(world, driver)
         self.followed = Followed()
 
     # ---- elections
@@ -43,40 +45,40 @@ class Answering:
     def vote_asked(self, request: vote.Request) -> vote.Response:
         """Grant or refuse; what is granted is on disk when this returns. Raises KafkaError for the whole request."""
         asked = self._the_partition(request)
-        quorum = self._quorum
+        driver = self._driver
         if not self._is_for_me(request.voter_id, asked.voter_directory_id):
             return self._voted(granted=False, error=ErrorCode.INVALID_VOTER_KEY)
         newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own has no records yet
         if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0 or self._is_absurd(newest_epoch):
             return self._voted(granted=False, error=ErrorCode.INVALID_REQUEST)
-        if asked.replica_epoch < quorum.epoch:
+        if asked.replica_epoch < driver.epoch:
             return self._voted(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
-        known = quorum.state.voters
-        if not quorum.kraft_version and not {quorum.identity.node_id, asked.replica_id} <= set(known):
+        known = driver.state.voters
+        if not driver.kraft_version and not {driver.identity.node_id, asked.replica_id} <= set(known):
             return self._voted(granted=False)  # where voters change, a log that lacks a change may still be needed
         tail = Tail(asked.last_offset_epoch, asked.last_offset)
         directory = b"" if asked.replica_directory_id == NO_DIRECTORY else asked.replica_directory_id
-        granted = quorum.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote, directory))
-        if not granted and not quorum.state.may_elect(tail):
-            quorum.newcomer.refused(asked.replica_id)
+        granted = driver.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote, directory))
+        if not granted and not driver.state.may_elect(tail):
+            driver.newcomer.refused(asked.replica_id)
         return self._voted(granted=bool(granted))
 
     def _is_for_me(self, node_id: int, directory_id: bytes) -> bool:
         """Whether a request is for this node, and for the directory that it has; older ones do not say."""
-        me = self._quorum.identity
+        me = self._driver.identity
         if directory_id not in (NO_DIRECTORY, me.directory_id):
-            self._quorum.founding.doubt()
+            self._founding.doubt()
             return False
         return node_id in (-1, me.node_id)
 
     def _is_absurd(self, epoch: int) -> bool:
         """Epochs count elections: nobody who votes is so many ahead, and epochs must not be used up."""
-        ahead = epoch - self._quorum.epoch
+        ahead = epoch - self._driver.epoch
         return ahead > (EPOCHS_AHEAD_MAX if epoch < EPOCHS_BY_ONE else 1)
 
     def _voted(self, *, granted: bool, error: ErrorCode = ErrorCode.NONE) -> vote.Response:
         row = vote.PartitionDataReply(
-            error_code=error, leader_id=self._quorum.leader_id, leader_epoch=self._quorum.epoch, vote_granted=granted
+            error_code=error, leader_id=self._driver.leader_id, leader_epoch=self._driver.epoch, vote_granted=granted
         )
         return vote.Response(
             topics=[vote.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])],
@@ -92,7 +94,7 @@ class Answering:
         error = self._check_told(told)
         if not error:
             self._learn(request, told.leader_id)
-            self._quorum.step(raft.BeginAsked(told.leader_id, told.leader_epoch))
+            self._driver.step(raft.BeginAsked(told.leader_id, told.leader_epoch))
         answer: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, error)
         return answer
 
@@ -104,32 +106,32 @@ class Answering:
             self._learn(request, told.leader_id)
             named = [candidate.candidate_id for candidate in told.preferred_candidates]
             successors = tuple(named or told.preferred_successors)
-            self._quorum.step(raft.EndAsked(told.leader_id, told.leader_epoch, successors))
+            self._driver.step(raft.EndAsked(told.leader_id, told.leader_epoch, successors))
         answer: end_quorum_epoch.Response = self._acknowledged(end_quorum_epoch, error)
         return answer
 
     def _check_told(self, told: Any) -> ErrorCode:
-        state = self._quorum.state
+        state = self._driver.state
         if told.leader_epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if self._is_absurd(told.leader_epoch):
             return ErrorCode.INVALID_REQUEST
-        if not self._quorum.kraft_version and told.leader_id not in state.voters:
+        if not self._driver.kraft_version and told.leader_id not in state.voters:
             return ErrorCode.INCONSISTENT_VOTER_SET
-        known = self._quorum.leader_id
+        known = self._driver.leader_id
         if told.leader_epoch == state.epoch and known not in (raft.NOBODY, told.leader_id):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     def _learn(self, request: Any, leader_id: int) -> None:
-        wanted = self._quorum.config.controller_listener_names
+        wanted = self._driver.config.controller_listener_names
         for endpoint in request.leader_endpoints:
             if endpoint.name in wanted:
-                self._quorum.addresses.learn([(leader_id, endpoint.host, endpoint.port)])
+                self._driver.addresses.learn([(leader_id, endpoint.host, endpoint.port)])
 
     def _acknowledged(self, messages: Any, error: ErrorCode) -> Any:
         row = messages.PartitionDataReply(
-            error_code=error, leader_id=self._quorum.leader_id, leader_epoch=self._quorum.epoch
+            error_code=error, leader_id=self._driver.leader_id, leader_epoch=self._driver.epoch
         )
         return messages.Response(
             topics=[messages.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])],
@@ -145,25 +147,25 @@ class Answering:
         """
         self.check_cluster(request)
         wanted = request.topics[0].partitions[0]
-        quorum = self._quorum
+        driver = self._driver
         row = fetch.PartitionData(
             partition_index=wanted.partition,
             high_watermark=-1,
             log_start_offset=-1,
-            current_leader=fetch.LeaderIdAndEpoch(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
+            current_leader=fetch.LeaderIdAndEpoch(leader_id=driver.leader_id, leader_epoch=driver.epoch),
             aborted_transactions=None,
             records=b"",
         )
         row.error_code = self.check_leader(wanted.current_leader_epoch)
         if row.error_code:
             return row, False
-        row.high_watermark = row.last_stable_offset = quorum.state.high_watermark
-        row.log_start_offset = quorum.log.start
+        row.high_watermark = row.last_stable_offset = driver.state.high_watermark
+        row.log_start_offset = driver.log.start
         fetched = Tail(wanted.last_fetched_epoch, wanted.fetch_offset)
         outcome = compare(
-            quorum.log.epochs.entries, quorum.log.start, quorum.log.end, quorum.metadata.snapshots.oldest, fetched
+            driver.log.epochs.entries, driver.log.start, driver.log.end, driver.metadata.snapshots.oldest, fetched
         )
-        newest = quorum.metadata.snapshots.newest
+        newest = driver.metadata.snapshots.newest
         if isinstance(outcome, NeedsSnapshot) and newest is not None:
             row.snapshot_id = fetch.SnapshotId(end_offset=newest.end, epoch=newest.epoch)
             return row, False
@@ -178,21 +180,21 @@ class Answering:
     def count(self, request: fetch.Request, replica_id: int) -> None:
         """Count what a fetch that agrees says of its replica; the high watermark may rise. Once for each request."""
         wanted = request.topics[0].partitions[0]
-        quorum, key = self._quorum, (replica_id, wanted.replica_directory_id)
+        driver, key = self._driver, (replica_id, wanted.replica_directory_id)
         self.standing.fetched(key, wanted.fetch_offset)
-        if quorum.voters.counts(*key):
-            quorum.step(raft.Fetched(replica_id, wanted.fetch_offset))
+        if driver.voters.counts(*key):
+            driver.step(raft.Fetched(replica_id, wanted.fetch_offset))
         self.followed.note(replica_id, min(wanted.high_watermark, wanted.fetch_offset))
 
     def is_news(self, request: fetch.Request) -> bool:
         """There are records for this fetch, or a higher high watermark than it knows (KIP-1166)."""
         wanted = request.topics[0].partitions[0]
-        quorum = self._quorum
-        return bool(wanted.fetch_offset < quorum.log.written_end or wanted.high_watermark < quorum.state.high_watermark)
+        driver = self._driver
+        return bool(wanted.fetch_offset < driver.log.written_end or wanted.high_watermark < driver.state.high_watermark)
 
     def read(self, request: fetch.Request, row: fetch.PartitionData) -> bool:
         """Put records, or why there are none, into a row that may have some; False where that would take a while."""
-        wanted, storage = request.topics[0].partitions[0], self._quorum.log
+        wanted, storage = request.topics[0].partitions[0], self._driver.log
         size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
         try:
             found = storage.read(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
@@ -206,7 +208,7 @@ class Answering:
 
     async def read_cold(self, request: fetch.Request, row: fetch.PartitionData) -> None:
         """The same, off the loop."""
-        wanted, storage = request.topics[0].partitions[0], self._quorum.log
+        wanted, storage = request.topics[0].partitions[0], self._driver.log
         size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
         try:
             found = await storage.read_cold(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
@@ -221,25 +223,25 @@ class Answering:
     def _unreadable(self, row: fetch.PartitionData, refusal: KafkaError) -> None:
         row.error_code = refusal.code
         if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
-            self._quorum.fail(str(refusal))
+            self._driver.fail(str(refusal))
 
     async def snapshot_piece(self, request: fetch_snapshot.Request) -> fetch_snapshot.Response:
         """A piece of a snapshot. Raises KafkaError for the whole request."""
         wanted = self._the_partition(request)
-        quorum = self._quorum
+        driver = self._driver
         asked = Tail(wanted.snapshot_id.epoch, wanted.snapshot_id.end_offset)
         row = fetch_snapshot.PartitionSnapshotReply(
             snapshot_id=fetch_snapshot.SnapshotId(end_offset=asked.end, epoch=asked.epoch),
-            current_leader=fetch_snapshot.LeaderIdAndEpoch(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
+            current_leader=fetch_snapshot.LeaderIdAndEpoch(leader_id=driver.leader_id, leader_epoch=driver.epoch),
             unaligned_records=b"",
         )
         row.error_code = self.check_leader(wanted.current_leader_epoch)
         if not row.error_code:
-            if quorum.voters.counts(request.replica_id, wanted.replica_directory_id):
-                quorum.step(raft.Fetched(request.replica_id, 0))  # it is there, and has nothing new to say
+            if driver.voters.counts(request.replica_id, wanted.replica_directory_id):
+                driver.step(raft.Fetched(request.replica_id, 0))  # it is there, and has nothing new to say
             try:
-                limit_bytes = min(request.max_bytes, quorum.config.controller_quorum_fetch_snapshot_max_bytes)
-                row.size, found = await quorum.metadata.snapshots.read(asked, wanted.position, limit_bytes)
+                limit_bytes = min(request.max_bytes, driver.config.controller_quorum_fetch_snapshot_max_bytes)
+                row.size, found = await driver.metadata.snapshots.read(asked, wanted.position, limit_bytes)
                 row.position, row.unaligned_records = wanted.position, found
                 if not found:
                     row.error_code = ErrorCode.POSITION_OUT_OF_RANGE
@@ -278,10 +280,10 @@ class Answering:
 
     def check_cluster(self, request: Any) -> None:
         """Raises INCONSISTENT_CLUSTER_ID."""
-        if request.cluster_id is not None and request.cluster_id != self._quorum.identity.cluster_id:
+        if request.cluster_id is not None and request.cluster_id != self._driver.identity.cluster_id:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"this node is of cluster {self._quorum.identity.cluster_id}, not of {request.cluster_id}",
+                f"this node is of cluster {self._driver.identity.cluster_id}, not of {request.cluster_id}",
             )
 
     def _the_partition(self, request: Any) -> Any:
@@ -298,7 +300,7 @@ class Answering:
 
     def check_leader(self, epoch: int) -> ErrorCode:
         """What is wrong with a request to the leader of an epoch."""
-        state = self._quorum.state
+        state = self._driver.state
         if epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if epoch > state.epoch:
@@ -306,10 +308,10 @@ class Answering:
         return ErrorCode.NONE if state.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _endpoints(self, kind: Any) -> list[Any]:
-        address = self._quorum.addresses.of(self._quorum.leader_id)
+        address = self._driver.addresses.of(self._driver.leader_id)
         if address is None:
             return []
-        return [kind(node_id=self._quorum.leader_id, host=address.host, port=address.port)]
+        return [kind(node_id=self._driver.leader_id, host=address.host, port=address.port)]
 
     def fetch_endpoints(self) -> list[fetch.NodeEndpoint]:
         """Where the leader listens, for who asked somebody else."""

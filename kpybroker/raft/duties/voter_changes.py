@@ -14,12 +14,13 @@ from kpybroker.client.peer import Peer
 from kpybroker.config.quorum import VOTERS_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Endpoint, Voter, VoterSet
+from kpybroker.raft.driver import Driver
+from kpybroker.raft.duties.server_rpcs import Answering
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.raft.log.voters import voter_rows
 from kpybroker.wire.rpc import add_raft_voter, api_versions, remove_raft_voter, update_raft_voter
 
 if TYPE_CHECKING:
-    from kpybroker.raft.quorum import Quorum
     from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,11 @@ KRAFT = "kraft.version"
 class Changes:
     """What the leader does about voters. `committed` and `reign_ended` tell it how its change fares."""
 
-    def __init__(self, world: World, quorum: Quorum) -> None:
+    def __init__(self, world: World, driver: Driver, answering: Answering) -> None:
         self._world = world
-        self._quorum = quorum
-        self._timeout_s = quorum.config.controller_quorum_request_timeout_ms / 1000
+        self._driver = driver
+        self._answering = answering
+        self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._is_busy = False
         self._waiting: tuple[int, asyncio.Future[None]] | None = None
         """Where the change that somebody waits for ends, and who is told of it."""
@@ -53,18 +55,18 @@ class Changes:
         if where is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"the new voter has no listener {self._names[0]}")
         self._check_ready("adding")
-        voters = self._quorum.voters.set
+        voters = self._driver.voters.set
         if voters.get(voter.node_id) is not None:
             raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"{voter.node_id} is one of the voters already: {voters}")
         if len(voters.voters) >= VOTERS_MAX:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{VOTERS_MAX} voters are the most there can be")
-        epoch, self._is_busy = self._quorum.epoch, True
+        epoch, self._is_busy = self._driver.epoch, True
         try:
             # a handler's first step is in no task, and a timeout wants one
             asked = self._versions_of(voter, where)
             versions = await asyncio.get_running_loop().create_task(asked)
             self._check_still(epoch)
-            if not self._quorum.answering.standing.is_caught_up(*voter.key):
+            if not self._answering.standing.is_caught_up(*voter.key):
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{voter} lags behind, or has not fetched from this leader: it must run as an observer first",
@@ -82,7 +84,7 @@ class Changes:
         if request.voter_id < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter")
         self._check_ready("removing")
-        voters = self._quorum.voters.set
+        voters = self._driver.voters.set
         if not voters.has(request.voter_id, request.voter_directory_id) or len(voters.voters) == 1:
             gone = Voter(request.voter_id, request.voter_directory_id)
             raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"{gone} cannot be removed from the voters {voters}")
@@ -100,15 +102,15 @@ class Changes:
             self._update(request)
         except KafkaError as refusal:
             error = refusal.code
-        quorum = self._quorum
-        address = quorum.addresses.of(quorum.leader_id)
-        leader = update_raft_voter.CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.epoch)
+        driver = self._driver
+        address = driver.addresses.of(driver.leader_id)
+        leader = update_raft_voter.CurrentLeader(leader_id=driver.leader_id, leader_epoch=driver.epoch)
         if address is not None:
             leader.host, leader.port = address
         return update_raft_voter.Response(error_code=error, current_leader=leader)
 
     def _update(self, request: update_raft_voter.Request) -> None:
-        quorum = self._quorum
+        driver = self._driver
         self._check_asked(request, request.current_leader_epoch)
         endpoints = _endpoints(request)
         known = request.kraft_version_feature
@@ -116,38 +118,38 @@ class Changes:
         voter = Voter(request.voter_id, request.voter_directory_id, endpoints, versions)
         if voter.node_id < 0 or voter.listens(self._names) is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        if not 0 <= versions[0] <= quorum.kraft_version <= versions[1]:
+        if not 0 <= versions[0] <= driver.kraft_version <= versions[1]:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        if not quorum.kraft_version:
-            if voter.node_id not in quorum.voters.ids:
+        if not driver.kraft_version:
+            if voter.node_id not in driver.voters.ids:
                 raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
             self._told[voter.node_id] = voter
             return
         self._check_ready("updating")
-        if not quorum.voters.counts(*voter.key):
+        if not driver.voters.counts(*voter.key):
             raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
-        if voter not in quorum.voters.set.voters:
-            self._append(quorum.voters.set.with_voter(voter))
+        if voter not in driver.voters.set.voters:
+            self._append(driver.voters.set.with_voter(voter))
 
     def check_upgrade(self, level: int, *, is_upgrade: bool) -> None:
         """Raises INVALID_UPDATE_VERSION: the quorum cannot have this kraft.version. NOT_CONTROLLER."""
-        quorum = self._quorum
+        driver = self._driver
         low, high = KRAFT_VERSIONS
-        if not quorum.is_leader:
+        if not driver.is_leader:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         if not low <= level <= high:
             raise _no_such_level(level, f"the controllers support versions {low} to {high}.")
-        if level < quorum.kraft_version:
+        if level < driver.kraft_version:
             raise _no_such_level(level, "the quorum cannot go back, since its log names the voters.")
-        if level > quorum.kraft_version:
+        if level > driver.kraft_version:
             if not is_upgrade:
                 raise _no_such_level(level, "a higher version cannot be a downgrade.")
             self._voters_at(level)
 
     def _voters_at(self, level: int) -> VoterSet:
         """The voters as they have told of themselves. Raises INVALID_UPDATE_VERSION."""
-        self._told[self._quorum.identity.node_id] = self._quorum.identity.voter
-        voters = VoterSet.of(self._told.get(node_id, Voter(node_id)) for node_id in self._quorum.voters.ids)
+        self._told[self._driver.identity.node_id] = self._driver.identity.voter
+        voters = VoterSet.of(self._told.get(node_id, Voter(node_id)) for node_id in self._driver.voters.ids)
         silent = [voter.node_id for voter in voters.voters if voter.directory_id == NO_DIRECTORY]
         if silent:
             raise _no_such_level(level, f"voters {silent} have not said yet which versions they know.")
@@ -159,11 +161,11 @@ class Changes:
     async def upgrade(self, level: int) -> None:
         """Finalize a level of kraft.version: from 1 on the log names the voters. Raises what `check_upgrade` does, and
         REQUEST_TIMED_OUT."""
-        quorum = self._quorum
+        driver = self._driver
         self.check_upgrade(level, is_upgrade=True)
-        if level == quorum.kraft_version:
+        if level == driver.kraft_version:
             return
-        if self._is_busy or not quorum.state.may_change_voters:
+        if self._is_busy or not driver.state.may_change_voters:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the quorum is under way")
         self._is_busy = True
         try:
@@ -175,41 +177,41 @@ class Changes:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return self._quorum.config.controller_listener_names[:1]
+        return self._driver.config.controller_listener_names[:1]
 
     def _check_asked(self, request: Any, epoch: int | None = None) -> None:
-        self._quorum.answering.check_cluster(request)
-        error = self._quorum.answering.check_leader(self._quorum.epoch if epoch is None else epoch)
+        self._answering.check_cluster(request)
+        error = self._answering.check_leader(self._driver.epoch if epoch is None else epoch)
         if error:
             raise KafkaError(error, "this node does not lead the metadata quorum in that epoch")
 
     def _check_still(self, epoch: int) -> None:
-        if not self._quorum.is_leader or self._quorum.epoch != epoch:
+        if not self._driver.is_leader or self._driver.epoch != epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node leads the metadata quorum meanwhile")
 
     def _check_ready(self, what: str) -> None:
-        quorum = self._quorum
+        driver = self._driver
         if self._is_busy:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "a change of the voters is under way already")
-        if quorum.state.high_watermark <= quorum.state.epoch_start:
+        if driver.state.high_watermark <= driver.state.epoch_start:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not committed anything in its epoch yet")
-        if not quorum.kraft_version:
+        if not driver.kraft_version:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"{what} a voter needs {KRAFT} 1, and the cluster has 0: kafka-features upgrade --feature {KRAFT}=1",
             )
-        if not quorum.state.may_change_voters:
+        if not driver.state.may_change_voters:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"the last change of the voters, up to offset {quorum.state.voters_end}, has not committed yet",
+                f"the last change of the voters, up to offset {driver.state.voters_end}, has not committed yet",
             )
 
     async def _versions_of(self, voter: Voter, where: tuple[str, int]) -> tuple[int, int]:
         """The kraft.versions that a new voter knows: it is asked, and so must be there. Raises KafkaError."""
-        level, peer = self._quorum.kraft_version, None
+        level, peer = self._driver.kraft_version, None
         try:
             async with asyncio.timeout(self._timeout_s):
-                peer = await Peer.dial(self._world.network, *where, client_id=self._quorum.identity.client_id)
+                peer = await Peer.dial(self._world.network, *where, client_id=self._driver.identity.client_id)
                 told = await peer.ask("ApiVersions", _who_asks(), version=4)
         except LOST as reason:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter} does not answer at {where}: {reason}") from None
@@ -225,14 +227,14 @@ class Changes:
 
     def _append(self, voters: VoterSet, kraft_version: int | None = None) -> int:
         """Where the log ends with the new voters: from now on they count."""
-        quorum = self._quorum
-        rows = voter_rows(quorum.kraft_version if kraft_version is None else kraft_version, voters)
-        log.info("voters of the metadata quorum from offset %d on: %s", quorum.end, voters)
-        return quorum.append_control(rows if kraft_version is not None else rows[1:])
+        driver = self._driver
+        rows = voter_rows(driver.kraft_version if kraft_version is None else kraft_version, voters)
+        log.info("voters of the metadata quorum from offset %d on: %s", driver.end, voters)
+        return driver.append_control(rows if kraft_version is not None else rows[1:])
 
     async def _until_committed(self, end: int) -> None:
         """Raises REQUEST_TIMED_OUT: it may still commit. NOT_LEADER_OR_FOLLOWER: the next leader decides."""
-        if self._quorum.state.high_watermark >= end:
+        if self._driver.state.high_watermark >= end:
             return
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()

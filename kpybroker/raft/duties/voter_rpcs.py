@@ -13,8 +13,8 @@ from typing import Any
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.raft.addresses import Address, Addresses
 from kpybroker.raft.core import state as raft
-from kpybroker.raft.duties.addresses import Address, Addresses
 from kpybroker.raft.log.identity import Identity
 from kpybroker.raft.log.voters import Voters
 from kpybroker.tasks import begin

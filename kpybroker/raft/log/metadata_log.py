@@ -59,6 +59,21 @@ class MetadataLog:
         self.on_damage: Callable[[str], None] = log.critical
         self._replay = Replay(self._image_changed, self._applied, self.fail)
 
+    def listen(
+        self, on_applied: Callable[[], None], on_synced: Callable[[int], None], on_voters: Callable[[], None]
+    ) -> None:
+        """Call back: more has been applied; everything below an offset is on disk; the log says something else of who
+        votes."""
+        self.on_applied, self.on_synced, self.on_voters = on_applied, on_synced, on_voters
+
+    def tell_images(self, callback: Callable[[Image, Image], None]) -> None:
+        """Tell of every committed change: (the Image before, the Image after)."""
+        self.on_image = callback
+
+    def tell_damage(self, callback: Callable[[str], None]) -> None:
+        """Tell when the log can no longer be written or applied."""
+        self.on_damage = callback
+
     @property
     def image(self) -> Image:
         """Of what has committed."""
@@ -112,7 +127,7 @@ class MetadataLog:
         check_level(image, self._path)
         self._replay.begin(image, self.log)
         self.log.tell(self._written)
-        self.log.high_watermark = self.log.last_stable = min(self.applied, self.log.end)
+        self.log.advance(min(self.applied, self.log.end))
 
     async def settle(self) -> None:
         """Until what was appended is on disk. Raises Damage where it never will be."""
@@ -234,7 +249,7 @@ class MetadataLog:
 
     def commit(self, end: int) -> None:
         """The high watermark is at `end`."""
-        self.log.high_watermark = self.log.last_stable = end
+        self.log.advance(end)
         self._replay.commit(end)
 
     # ---- what follows from them

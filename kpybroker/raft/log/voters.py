@@ -29,7 +29,8 @@ class Said(NamedTuple):
 class Voters:
     """The voters of one node's log, and those before them as far as the log may be cut."""
 
-    def __init__(self, config: BrokerConfig, directory_id: bytes) -> None:
+    def __init__(self, config: BrokerConfig, directory_id: bytes, committed: Callable[[], int] = lambda: 0) -> None:
+        """`committed` says up to where nothing is taken back any more."""
         self._node_id = config.node_id
         self._directory_id = directory_id
         self._config = config
@@ -39,8 +40,7 @@ class Voters:
             for voter in config.controller_quorum_voters
         )
         self._said = [Said(0, 0, self._configured)]
-        self.committed: Callable[[], int] = lambda: 0
-        """Up to where nothing is taken back any more."""
+        self._committed = committed
 
     # ---- the log
 
@@ -115,7 +115,7 @@ class Voters:
     def change(self) -> VotersChanged:
         """What `raft.core.core` is told of it."""
         said = self.latest
-        committed = self.committed()
+        committed = self._committed()
         newest = max((number for number, older in enumerate(self._said) if older.end <= committed), default=0)
         had_me = any(
             self._has_me(older) for older in self._said[newest:]
