@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import BROKER, CONTROLLER, Reply, TaskReply
+from kpybroker.broker import Broker
+from kpybroker.call import BROKER, CONTROLLER, TaskReply
 from kpybroker.server.connections.connection import Connection
-from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.connection_rate import Arrivals
 from kpybroker.server.connections.listener import Door
-from kpybroker.server.connections.receive_memory import ReceiveMemory
-from kpybroker.server.connections.refusal_log import RefusalLog
-from kpybroker.server.connections.unsent_replies import UnsentReplies
+from kpybroker.server.connections.port import Port
 from kpybroker.server.requests import dispatch
+from kpybroker.server.requests.interceptors import Interceptors
 from kpybroker.server.requests.throttling import Throttling
+from kpybroker.server.requests.timing import Timing
+from kpybroker.world import Listener
 from kpybroker.world.hang_ups import has_hung_up
-
-if TYPE_CHECKING:
-    from kpybroker.broker import Broker
-    from kpybroker.world import Listener
 
 SWEEP_EVERY_S = 1.0
 STOP_PATIENCE_S = 5.0
 LOOKED_AT_A_TURN = 2000
 """Connections that one turn of the loop looks at in a sweep: a few milliseconds."""
-YIELDS_TO = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 23})
-"""A parked Fetch gives way to these keys: ListOffsets, Metadata, OffsetForLeaderEpoch and the group APIs."""
 
 
 class Server:
@@ -36,25 +29,15 @@ class Server:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.metrics = broker.metrics
-        self.frame_limit_bytes: int = broker.config.socket_request_max_bytes
-        self.yields_to = YIELDS_TO
         self._loop = asyncio.get_running_loop()
-        self.memory = ReceiveMemory(broker.config.queued_max_request_bytes)
+        self.port = port = Port(broker, self.admit, self.forget)
+        self.memory, self.unsent, self.limits, self.refusals = port.memory, port.unsent, port.limits, port.refusals
         broker.long_work.limit_queue(self.memory.queue_max_bytes)
-        self.unsent = UnsentReplies(self._loop.time, broker.quotas.limit_fetches)
-        self.limits = ConnectionLimits(lambda: broker.config)
-        self.refusals = RefusalLog(self.now)
-        self.flush: Callable[[], None] = broker.flush_queue.flush
-        self.steady_ms: Callable[[], int] = broker.world.steady_ms
-        self.give_back: Callable[[Any], None] = broker.world.disk.give_back
-        self._unflushed: list[Connection] = []
-        self._flush_is_due = False
         self._dispatcher = dispatch.Dispatcher(broker, self.limits)
         broker.answer_here(self._dispatcher.answer_here)
-        self.dispatch = self._dispatcher.run
-        self.encode: Callable[[Reply], Sequence[Any]] = dispatch.encode
-        self.stand_between = self._dispatcher.stand_between
-        self.throttling = Throttling(self, broker.quotas)
+        self._interceptors = Interceptors(self._dispatcher.run, dispatch.encode, port.serve)
+        self.throttling = Throttling(broker, self._dispatcher.stand_between, self._interceptors.follow)
+        self._interceptors.add(self.throttling)
         self._arrivals = Arrivals(broker, self.limits)
         self._connections: dict[int, Connection] = {}
         self._accepted = 0
@@ -76,12 +59,16 @@ class Server:
         """
         door = Door(listener_name, side, is_open=side == CONTROLLER)
         self._doors.append(door)
-        listener = await self.broker.world.network.listen(lambda: Connection(self, door), host, port)
+        listener = await self.broker.world.network.listen(lambda: Connection(self.port, door), host, port)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._swept_at = self.now
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
         return listener.port
+
+    def watch(self, timing: Timing) -> None:
+        """Measure how long requests take, from now on."""
+        self._interceptors.add_outermost(timing)
 
     def open_the_doors(self) -> None:
         """Serve from now on, those first who came while the broker started."""
@@ -118,37 +105,6 @@ class Server:
         return list(self._connections.values())
 
     # ---- the connections' side
-
-    def has_unflushed(self) -> bool:
-        """Whether anything was appended, or is to be settled, since the last flush."""
-        queue = self.broker.flush_queue
-        return bool(queue.dirty or queue.woken)
-
-    def flush_soon(self, connection: Connection) -> None:
-        """Flush when every connection that is ready now has been read: one write serves them all."""
-        self._unflushed.append(connection)
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            self._loop.call_soon(self.flush_all)
-
-    def flush_all(self) -> None:
-        """Write what was appended, settle, and let the connections that waited for it go on.
-
-        Those that come while a flush settles (a reply makes a connection go on) wait for the next: what they appended
-        is not written yet, and still lies in their receive buffers.
-        """
-        if self.broker.flush_queue.flushing:
-            return
-        self._flush_is_due = False
-        waited, self._unflushed = self._unflushed, []
-        rest = iter(waited)
-        try:
-            self.flush()
-            for connection in rest:
-                connection.finish_event()
-        finally:
-            for connection in rest:  # a bug in one of them is not the others'
-                self.flush_soon(connection)
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""

@@ -66,6 +66,8 @@ class Api(NamedTuple):
     the APIs that run on the controller, whose requests are repeated when it moves."""
     advertise_from: int | None = None
     note: str = ""
+    is_urgent: bool = False
+    """A parked Fetch before it on the same connection gives way to it."""
 
     @property
     def module(self) -> str:
@@ -108,16 +110,22 @@ API = [
     Api(   0, "Produce",                  3, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
           advertise_from=0, note="advertised from 0 or librdkafka before 2.11 stops compressing (KAFKA-18659)"),
     Api(   1, "Fetch",                    4, 18,   12,    CLIENT,   ANY,        ON_BOTH, elements=PARTITIONS),
-    Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(   2, "ListOffsets",              1, 11,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
+          is_urgent=True),
     Api(   3, "Metadata",                 0, 13,    9,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
-          note="v0: no topics means all; from v1 null means all"),
-    Api(   8, "OffsetCommit",             2, 10,    8,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(   9, "OffsetFetch",              1, 10,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(  10, "FindCoordinator",          0,  6,    3,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
-    Api(  11, "JoinGroup",                0,  9,    6,    CLIENT,   ANY,        ON_BROKER),
-    Api(  12, "Heartbeat",                0,  4,    4,    CLIENT,   ANY,        ON_BROKER),
-    Api(  13, "LeaveGroup",               0,  5,    4,    CLIENT,   ANY,        ON_BROKER, elements=MANY),
-    Api(  14, "SyncGroup",                0,  5,    4,    CLIENT,   ANY,        ON_BROKER, elements=MANY),
+          note="v0: no topics means all; from v1 null means all", is_urgent=True),
+    Api(   8, "OffsetCommit",             2, 10,    8,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
+          is_urgent=True),
+    Api(   9, "OffsetFetch",              1, 10,    6,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
+          is_urgent=True),
+    Api(  10, "FindCoordinator",          0,  6,    3,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
+          is_urgent=True),
+    Api(  11, "JoinGroup",                0,  9,    6,    CLIENT,   ANY,        ON_BROKER, is_urgent=True),
+    Api(  12, "Heartbeat",                0,  4,    4,    CLIENT,   ANY,        ON_BROKER, is_urgent=True),
+    Api(  13, "LeaveGroup",               0,  5,    4,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
+          is_urgent=True),
+    Api(  14, "SyncGroup",                0,  5,    4,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
+          is_urgent=True),
     Api(  15, "DescribeGroups",           0,  6,    5,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  16, "ListGroups",               0,  5,    3,    CLIENT,   ANY,        ON_BROKER),
     Api(  18, "ApiVersions",              0,  4,    3,    CLIENT,   ANY,        ON_BOTH,
@@ -129,7 +137,8 @@ API = [
     Api(  21, "DeleteRecords",            0,  2,    2,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  22, "InitProducerId",           0,  5,    2,    CLIENT,   ANY,        ON_BROKER,
           note="v6 (KIP-939) is unstable in Kafka 4.3 and not advertised there either"),
-    Api(  23, "OffsetForLeaderEpoch",     2,  4,    4,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  23, "OffsetForLeaderEpoch",     2,  4,    4,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS,
+          is_urgent=True),
     Api(  24, "AddPartitionsToTxn",       0,  5,    3,    CLIENT,   ANY,        ON_BROKER, elements=MANY,
           note="from v4 on for brokers (KIP-890)"),
     Api(  25, "AddOffsetsToTxn",          0,  4,    3,    CLIENT,   ANY,        ON_BROKER),

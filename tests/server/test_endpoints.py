@@ -135,7 +135,7 @@ def test_answers_that_nobody_fetches_are_not_kept(with_broker: WithBroker, tmp_p
     async def without() -> None:
         async with serving(tmp_path / "quiet") as node:
             assert node.http is None
-            assert node.server.dispatch == node.server._dispatcher.run
+            assert node.server.port.dispatch == node.server._dispatcher.run
 
     asyncio.run(without())
 

@@ -296,17 +296,17 @@ def test_whoever_makes_too_many_partitions_is_refused_or_waits() -> None:
 def test_nobody_is_in_the_way_of_requests_while_there_is_no_quota() -> None:
     async def scenario(node: Node, dial: Dial) -> None:
         server = node.server
-        free = server.dispatch, server.encode
+        free = server.port.dispatch, server.port.encode
         peer = await dial("slow")
         await make(peer, "t")
         await limit(peer, "connection_creation_rate", 1000.0, (("ip", None),))
-        assert (server.dispatch, server.encode) == free
+        assert (server.port.dispatch, server.port.encode) == free
         await limit(peer, "producer_byte_rate", 1000)
-        assert (server.dispatch, server.encode) != free
+        assert (server.port.dispatch, server.port.encode) != free
         told = await peer.ask("Produce", much(90 * KB), version=9)
         assert told.throttle_time_ms > 60_000
         await limit(await dial("admin"), "producer_byte_rate", None)
-        assert (server.dispatch, server.encode) == free
+        assert (server.port.dispatch, server.port.encode) == free
         assert await next_answer_s(peer) < SLACK_S, "and nobody waits any more"
 
     run_virtually(scenario)

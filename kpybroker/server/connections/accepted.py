@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from kpybroker.call import Reply
 from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.listener import Door
 
@@ -51,6 +52,14 @@ class Accepted(asyncio.BufferedProtocol):
         self._closing = True
         if self.transport is not None:
             self.transport.abort()
+
+    def await_reply(self, reply: Reply) -> None:
+        """Queue a reply that is not complete yet."""
+        raise NotImplementedError
+
+    def finish_event(self) -> None:
+        """What was appended in this read event has been written."""
+        raise NotImplementedError
 
     @property
     def is_closing(self) -> bool:

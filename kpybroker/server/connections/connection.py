@@ -10,13 +10,16 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
 from kpybroker.server.connections.accepted import Accepted
+from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
 from kpybroker.server.connections.giving_way import GivingWay
+from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.port import Port
 from kpybroker.server.connections.receive_memory import (
     BUSY_BUFFER_BYTES,
     GROWTH,
@@ -25,12 +28,6 @@ from kpybroker.server.connections.receive_memory import (
     receive_buffer,
 )
 from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
-
-if TYPE_CHECKING:
-    from kpybroker.server.connections.activity import Activity
-    from kpybroker.server.connections.listener import Door
-    from kpybroker.server.requests.dispatch import Known
-    from kpybroker.server.server import Server
 
 REPLIES_LIMIT = 256
 """Replies one connection may have under way; past it, backpressure is TCP's."""
@@ -54,19 +51,19 @@ class Connection(Accepted):
         "_giving_way",
         "_lent",
         "_owed_bytes",
+        "_port",
         "_position",
         "_processing",
         "_reading_paused",
         "_replies",
-        "_server",
         "_view",
         "_writing_paused",
         "known",
     )
 
-    def __init__(self, server: Server, door: Door) -> None:
-        super().__init__(door, server.now)
-        self._server = server
+    def __init__(self, port: Port, door: Door) -> None:
+        super().__init__(door, port.now)
+        self._port = port
         self._buffer = receive_buffer(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = self._position = 0
@@ -78,19 +75,19 @@ class Connection(Accepted):
         self._lent: list[Any] = []
         self._owed_bytes = 0
         self._giving_way = GivingWay()
-        self.known: dict[int, Known] = {}
-        """By api key and version, the header that came last."""
+        self.known: dict[int, Any] = {}
+        """By api key and version, what the dispatcher knows of the header that came last."""
 
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._server.admit(self):
+        if not self._port.admit(self):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._server.forget(self)
+        self._port.forget(self)
         for reply in self._replies:
             if isinstance(reply, Reply) and not reply.done:
                 reply.on_ready(None)
@@ -110,18 +107,18 @@ class Connection(Accepted):
         if not self._processing:
             self._process()
         if self._awaits_flush and self._filled == len(self._buffer):
-            self._server.flush_all()  # the next read needs room
+            self._port.flush_all()  # the next read needs room
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._server.unsent.hold(self)
+        self._port.unsent.hold(self)
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._server.unsent.release(self)
+        self._port.unsent.release(self)
         self.go_on()
 
     def _process(self) -> None:
@@ -129,14 +126,14 @@ class Connection(Accepted):
         if self._lent:
             self._give_back()
         self._run_frames()
-        server = self._server
-        if (not self._replies or self._owed_bytes > HELD_BACK_BYTES) and not server.has_unflushed():
+        port = self._port
+        if (not self._replies or self._owed_bytes > HELD_BACK_BYTES) and not port.has_unflushed():
             self.finish_event()
             return
         self._awaits_flush = True
-        server.flush_soon(self)
+        port.flush_soon(self)
         if len(self._replies) >= FLUSH_AT_ONCE:
-            server.flush_all()
+            port.flush_all()
 
     def finish_event(self) -> None:
         """What this connection appended has been written, along with what others did."""
@@ -145,7 +142,7 @@ class Connection(Accepted):
         self._processing = False
         if self._position == self._filled < len(self._buffer) and self._blocker is None and not self._reading_paused:
             self._position = self._filled = 0
-            if self._server.memory.is_short:
+            if self._port.memory.is_short:
                 self._end_frame()
             return
         if self._has_runnable_frame():
@@ -176,8 +173,8 @@ class Connection(Accepted):
 
     def _run_frames(self) -> None:
         view, end, position = self._view, self._filled, self._position
-        server, replies = self._server, self._replies
-        limit, dispatch, is_open = server.frame_limit_bytes, server.dispatch, self.door.is_open
+        port, replies = self._port, self._replies
+        limit, dispatch, is_open = port.frame_limit_bytes, port.dispatch, self.door.is_open
         until_ms = 0
         while end - position >= 4:
             if (
@@ -204,21 +201,21 @@ class Connection(Accepted):
                 return
             position = stop
             if position < end:
-                until_ms = until_ms or server.steady_ms() + TURN_MS
-                if server.steady_ms() >= until_ms:
+                until_ms = until_ms or port.steady_ms() + TURN_MS
+                if port.steady_ms() >= until_ms:
                     return
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
-        self._server.metrics.frames_refused += 1
-        self._server.refusals.tell(self.host, "closed connection from %s: %s", self.peer, why)
+        self._port.metrics.frames_refused += 1
+        self._port.refusals.tell(self.host, "closed connection from %s: %s", self.peer, why)
         self.close()
 
     def close(self) -> None:
         """Send what is complete, then close; nothing more is read."""
         if self._closing:
             return
-        self._server.flush()
+        self._port.flush()
         self._send()
         self._closing = True
         self._let_memory_go()
@@ -227,8 +224,8 @@ class Connection(Accepted):
 
     def drop(self, why: str) -> None:
         """Log one line and close at once; what is owed is lost."""
-        self._server.metrics.connections_dropped += 1
-        self._server.refusals.tell(self.host, "dropped connection from %s: %s", self.peer, why)
+        self._port.metrics.connections_dropped += 1
+        self._port.refusals.tell(self.host, "dropped connection from %s: %s", self.peer, why)
         self.abort()
 
     def answer(self, buffers: Sequence[Any]) -> None:
@@ -255,7 +252,7 @@ class Connection(Accepted):
         if not replies or transport is None or self._closing:
             return
         out: list[Any] = []
-        encode = self._server.encode
+        encode = self._port.encode
         while replies:
             head = replies[0]
             if not isinstance(head, Reply):
@@ -275,13 +272,13 @@ class Connection(Accepted):
             self.sent_bytes += sum(map(len, out))
             self._lent += write_all(transport, out)
         if self._writing_paused:
-            self._server.unsent.hold(self)
+            self._port.unsent.hold(self)
 
     def _give_back(self) -> None:
         """What was sent out of a read buffer has left: its memory can serve the next read."""
         if self.transport is not None and not self.transport.get_write_buffer_size():
             for piece in self._lent:
-                self._server.give_back(piece)
+                self._port.give_back(piece)
             self._lent.clear()
 
     def _ask_blocker_to_give_way(self) -> None:
@@ -289,7 +286,7 @@ class Connection(Accepted):
         if self._blocker is None or self._closing or self._processing or self._filled - self._position < 8:
             return
         key = _KEY_AND_VERSION(self._buffer, self._position + 4)[0]
-        if key in self._server.yields_to:
+        if key in self._port.urgent_keys:
             self._giving_way.ask(self._blocker, self._ask_blocker_to_give_way)
 
     def _make_room(self) -> None:
@@ -299,7 +296,7 @@ class Connection(Accepted):
             return
         left = self._filled - self._position
         if self._position:
-            if self._server.memory.is_short:
+            if self._port.memory.is_short:
                 self._end_frame()
             if self._position and left:
                 self._view[:left] = self._view[self._position : self._filled]
@@ -307,7 +304,7 @@ class Connection(Accepted):
             self._filled = left
             size = len(self._buffer)
             is_busy = not left and was_filled == size < BUSY_BUFFER_BYTES
-            if is_busy and self._server.memory.take_if_free(size * (GROWTH - 1)):
+            if is_busy and self._port.memory.take_if_free(size * (GROWTH - 1)):
                 self._resize(size * GROWTH)
         size = len(self._buffer)
         if self._blocker is None and left >= 4 and left * 2 >= size:
@@ -321,9 +318,9 @@ class Connection(Accepted):
 
     def _grow(self, size: int, frame_bytes: int) -> None:
         """Take memory as bytes come, not as the frame announces it; where none is free, `go_on` is called later."""
-        server = self._server
-        of_a_node = self.is_of_a_node or server.limits.is_for_nodes_alone(self.door)
-        if server.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
+        port = self._port
+        of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.door)
+        if port.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
             self._resize(size)
 
     def shrink(self) -> None:
@@ -331,12 +328,12 @@ class Connection(Accepted):
         left, size = self._filled - self._position, len(self._buffer)
         if size > max(left * GROWTH, IDLE_BUFFER_BYTES):
             self._resize(max(left * 2, IDLE_BUFFER_BYTES))
-            self._server.memory.give(size - len(self._buffer))
+            self._port.memory.give(size - len(self._buffer))
 
     def _end_frame(self) -> None:
         """Others wait for memory: they have their turn before the next frame."""
         self.shrink()
-        self._server.memory.frame_ended(self)
+        self._port.memory.frame_ended(self)
 
     def _let_memory_go(self) -> None:
         self._filled = self._position = 0
@@ -384,7 +381,7 @@ class Connection(Accepted):
             half_of_bytes = 4 + int(_SIZE(self._buffer, self._position)[0]) if left >= 4 else 4
         self.activity.look(now, half_of_bytes, self.unsent_bytes)
         if not half_of_bytes:
-            self._server.memory.step_back(self)
+            self._port.memory.step_back(self)
         is_held = self._blocker is not None and self._blocker.holds_frame
         if self.activity.quiet_since < now and not self._processing and not is_held:
             self.shrink()

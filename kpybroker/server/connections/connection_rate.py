@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 
+from kpybroker.broker import Broker
 from kpybroker.call import CONTROLLER
+from kpybroker.metrics import Metrics
 from kpybroker.quotas.rate import Rate
+from kpybroker.server.connections.accepted import Accepted
+from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.muting import Pause, Pauses
-
-if TYPE_CHECKING:
-    from kpybroker.broker import Broker
-    from kpybroker.metrics import Metrics
-    from kpybroker.server.connections.connection import Connection
-    from kpybroker.server.connections.connection_limits import ConnectionLimits
 
 NO_RATE = (1 << 31) - 1
 """The default of max.connection.creation.rate: no limit."""
@@ -36,7 +33,7 @@ class Arrivals:
         self._queues: dict[str, Queue] = {}
         """By listener."""
 
-    def came(self, connection: Connection) -> None:
+    def came(self, connection: Accepted) -> None:
         """A connection was accepted. It counts as one, whatever becomes of it: max.connections limits what is held."""
         broker, door = self._broker, connection.door
         if door.side == CONTROLLER or connection.on_probation:

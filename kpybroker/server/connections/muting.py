@@ -7,12 +7,9 @@ client has sent meanwhile waits in the receive buffer, and once that is full in 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from kpybroker.call import Reply
-
-if TYPE_CHECKING:
-    from kpybroker.server.connections.connection import Connection
+from kpybroker.server.connections.accepted import Accepted
 
 
 class Pause(Reply):
@@ -51,7 +48,7 @@ class Pauses:
         self.open: set[Pause] = set()
         self._stopped = False
 
-    def begin(self, connection: Connection) -> Pause:
+    def begin(self, connection: Accepted) -> Pause:
         """Run nothing more of this connection until the pause is over."""
         pause = Pause(self)
         if self._stopped:

@@ -88,7 +88,7 @@ class Gauges:
             buckets=SECONDS,
             registry=self.registry,
         )
-        Timing(lambda api, seconds: times.labels(api).observe(seconds)).watch(server)
+        server.watch(Timing(lambda api, seconds: times.labels(api).observe(seconds)))
 
     async def count(self, stall_s: float) -> None:
         """Look at everything. Two who ask at once take turns."""

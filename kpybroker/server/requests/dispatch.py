@@ -9,12 +9,15 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import replace
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from kpybroker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers import answer, handler_of, refused
 from kpybroker.handlers.envelope import forwardable
+from kpybroker.server.connections.connection import Connection
+from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
 from kpybroker.server.requests.forwarding import forwarding
 from kpybroker.server.requests.long_requests import LongReply, encoded, has_many_rows, run_long
@@ -27,11 +30,6 @@ from kpybroker.wire.frame import encode_response, parse_request_header
 from kpybroker.wire.request_cache import RepeatingFetch, RepeatingProduce
 from kpybroker.wire.response_templates import FIRST_FLEXIBLE_FETCH, FIRST_FLEXIBLE_PRODUCE, FORMS
 
-if TYPE_CHECKING:
-    from kpybroker.broker import Broker
-    from kpybroker.server.connections.connection import Connection
-    from kpybroker.server.connections.connection_limits import ConnectionLimits
-
 log = logging.getLogger(__name__)
 
 _HEAD = Struct(">Ii").unpack_from
@@ -41,9 +39,9 @@ API_VERSIONS = 18
 PRODUCE, FETCH = 0, 1
 
 
-Handle = Callable[["Broker", Call, Any], Any]
+Handle = Callable[[Broker, Call, Any], Any]
 Between = Callable[[api_table.Api, Handle], Handle]
-HandleLong = Callable[["Connection", int, Reply, Callable[[], Any]], Any]
+HandleLong = Callable[[Connection, int, Reply, Callable[[], Any]], Any]
 """From the connection, the size of the frame in bytes, the reply and the call of the handler to what that returns."""
 
 
@@ -102,7 +100,7 @@ class Dispatcher:
     def run(self, connection: Connection, frame: memoryview) -> None:
         """Handle one request frame. Raises MalformedFrame."""
         key_and_version, correlation_id = _HEAD(frame)
-        known = connection.known.get(key_and_version)
+        known: Known | None = connection.known.get(key_and_version)
         is_new = known is None or frame[8 : known.body_at] != known.rest_of_header
         if known is None or is_new:
             known = self._recognise(connection, frame)

@@ -12,14 +12,17 @@ import types
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kpybroker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, response_of
 from kpybroker.errors import KafkaError
 from kpybroker.handlers import refused
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from kpybroker.quotas.clients import STRICT_FROM, ClientQuotas
+from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.muting import Pause, Pauses
+from kpybroker.server.connections.port import Dispatch, Encode
 from kpybroker.server.requests.node_requests import is_of_a_broker
 from kpybroker.serving.fetch.throttled import quiet_answer
 from kpybroker.wire.api import Api, Audience
@@ -27,11 +30,6 @@ from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
-
-if TYPE_CHECKING:
-    from kpybroker.broker import Broker
-    from kpybroker.server.connections.connection import Connection
-    from kpybroker.server.server import Server
 
 PRODUCE, FETCH = 0, 1
 PERCENT = 100.0
@@ -77,45 +75,63 @@ class Charged(tuple[Any, ...]):
 
 
 class Throttling:
-    """Stands before a server's dispatch and encoding while somebody has a quota. `stopwatch` counts seconds."""
+    """The interceptor that charges requests to their clients, active while somebody has a quota.
 
-    def __init__(self, server: Server, quotas: ClientQuotas, stopwatch: Callable[[], float] = perf_counter) -> None:
-        self._server = server
-        self._quotas = quotas
+    `stand_between` puts `_charging` around handlers, or takes it away; `on_change` is told when this has become active
+    or no longer is; `stopwatch` counts seconds.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        stand_between: Callable[..., None],
+        on_change: Callable[[], None],
+        stopwatch: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._broker = broker
+        self._quotas: ClientQuotas = broker.quotas
+        self._stand_between = stand_between
+        self._on_change = on_change
         self._stopwatch = stopwatch
         self.pauses = Pauses()
-        self._inner: tuple[Any, Any] | None = None
-        """The server's own dispatch and encoding, while this stands before them."""
+        self.is_active = False
+        self._inner: tuple[Dispatch, Encode]
+        """What this stands around."""
         self._dispatched: tuple[Connection, int] | None = None
         """Whose frame is being dispatched, and its size."""
         self._charge: Charge | None = None
         """Of that frame."""
 
+    def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
+        """Charge each request when it is handled, and tell its client with the answer how long to wait."""
+        self._inner = dispatch, encode
+        return self._dispatch, self._encode
+
     def follow(self) -> None:
-        """Step in, or out, as the quotas are now."""
-        server, wanted = self._server, self._quotas.of_requests
-        if wanted and self._inner is None:
-            self._inner = server.dispatch, server.encode
-            server.dispatch, server.encode = self._dispatch, self._encode
-            server.stand_between(self._charging, self._handle_long)
-        elif not wanted and self._inner is not None:
-            server.dispatch, server.encode = self._inner
-            self._inner = None
-            server.stand_between(None)
+        """Become active, or inactive, as the quotas are now."""
+        wanted = bool(self._quotas.of_requests)
+        if wanted == self.is_active:
+            return
+        self.is_active = wanted
+        if wanted:
+            self._stand_between(self._charging, self._handle_long)
+        else:
+            self._stand_between(None)
             self.pauses.end_all()
+        self._on_change()
 
     # ---- one request
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
-        inner = self._inner
-        if inner is None:  # it stepped out while whoever calls was amid several frames
-            self._server.dispatch(connection, frame)
+        dispatch, _ = self._inner
+        if not self.is_active:  # the last quota went while the caller was amid several frames
+            dispatch(connection, frame)
             return
         outer = self._dispatched, self._charge  # a handler may let another connection go on
         self._dispatched, self._charge = (connection, len(frame)), None
         before = connection.last_reply
         try:
-            inner[0](connection, frame)
+            dispatch(connection, frame)
             charge, reply = self._charge, connection.last_reply
         finally:
             self._dispatched, self._charge = outer
@@ -213,11 +229,8 @@ class Throttling:
     # ---- its answer
 
     def _encode(self, reply: Reply) -> Sequence[Any]:
-        inner = self._inner
-        if inner is None:
-            return self._server.encode(reply)
-        encode: Callable[[Reply], Sequence[Any]] = inner[1]
-        if type(reply.address) is not Charged:
+        _, encode = self._inner
+        if not self.is_active or type(reply.address) is not Charged:
             return encode(reply)
         charge = reply.address.charge
         if charge.api.key == FETCH:
@@ -225,7 +238,7 @@ class Throttling:
             self._decide_fetch(charge, sum(map(len, buffers)))
             if not charge.wait_ms:
                 return buffers
-            reply.response = quiet_answer(self._server.broker, charge.session_epoch, reply.response, charge.wait_ms)
+            reply.response = quiet_answer(self._broker, charge.session_epoch, reply.response, charge.wait_ms)
         if charge.wait_ms:
             reply.response = self._told(charge, reply.response)
             self._pause(charge)
@@ -250,7 +263,7 @@ class Throttling:
         return response
 
     def _pause(self, charge: Charge) -> None:
-        self._server.metrics.requests_throttled += 1
+        self._broker.metrics.requests_throttled += 1
         if charge.pause is None:
             charge.pause = self.pauses.begin(charge.connection)
         charge.pause.start(charge.wait_ms)

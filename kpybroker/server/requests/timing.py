@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kpybroker.call import Reply
+from kpybroker.server.connections.connection import Connection
+from kpybroker.server.connections.port import Dispatch, Encode
 from kpybroker.wire import api as api_table
 from kpybroker.world.stopwatch import perf_counter
-
-if TYPE_CHECKING:
-    from kpybroker.server.connections.connection import Connection
-    from kpybroker.server.server import Server
 
 EVERY = 17
 """Prime, so that clients whose requests take turns are all seen."""
@@ -28,16 +26,18 @@ Observe = Callable[[str, float], None]
 
 
 class Timing:
-    """Stands before a server's dispatch and encoding, once `watch` was called."""
+    """The interceptor that measures: it is there where metrics are served."""
+
+    is_active = True
 
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
         self._left = EVERY
         self._open: dict[Reply, tuple[str, float]] = {}
 
-    def watch(self, server: Server) -> None:
-        """Look at this server's requests from now on."""
-        dispatch, encode, waiting = server.dispatch, server.encode, self._open
+    def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
+        """Look at some of the requests."""
+        waiting = self._open
 
         def timed(connection: Connection, frame: memoryview) -> None:
             self._left -= 1
@@ -52,7 +52,7 @@ class Timing:
                 self._observe(began[0], perf_counter() - began[1])
             return encode(reply)
 
-        server.dispatch, server.encode = timed, encoded
+        return timed, encoded
 
     def _time(self, dispatch: Callable[[Any, Any], None], connection: Connection, frame: memoryview) -> None:
         before, began = connection.last_reply, perf_counter()

@@ -1,0 +1,87 @@
+"""What the connections of one server share: its limits and memory, the write that ends a read event, and where frames
+go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kpybroker.broker import Broker
+from kpybroker.call import Reply
+from kpybroker.server.connections.accepted import Accepted
+from kpybroker.server.connections.connection_limits import ConnectionLimits
+from kpybroker.server.connections.receive_memory import ReceiveMemory
+from kpybroker.server.connections.refusal_log import RefusalLog
+from kpybroker.server.connections.unsent_replies import UnsentReplies
+from kpybroker.wire.api import API
+
+Dispatch = Callable[[Any, memoryview], None]
+"""From a connection and one request frame. Raises MalformedFrame."""
+Encode = Callable[[Reply], Sequence[Any]]
+"""From a complete reply to its buffers."""
+
+
+class Port:
+    """The server as its connections see it. `admit` and `forget` are told of each that comes and goes."""
+
+    dispatch: Dispatch
+    encode: Encode
+
+    def __init__(self, broker: Broker, admit: Callable[[Any], bool], forget: Callable[[Any], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._flush_queue = broker.flush_queue
+        self.admit = admit
+        self.forget = forget
+        self.metrics = broker.metrics
+        self.frame_limit_bytes: int = broker.config.socket_request_max_bytes
+        self.urgent_keys = frozenset(api.key for api in API if api.is_urgent)
+        self.memory = ReceiveMemory(broker.config.queued_max_request_bytes)
+        self.unsent = UnsentReplies(self._loop.time, broker.quotas.limit_fetches)
+        self.limits = ConnectionLimits(lambda: broker.config)
+        self.refusals = RefusalLog(self.now)
+        self.flush: Callable[[], None] = broker.flush_queue.flush
+        self.steady_ms: Callable[[], int] = broker.world.steady_ms
+        self.give_back: Callable[[Any], None] = broker.world.disk.give_back
+        self._unflushed: list[Accepted] = []
+        self._flush_is_due = False
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._loop.time()
+
+    def serve(self, dispatch: Dispatch, encode: Encode) -> None:
+        """Frames go to `dispatch` from now on, and complete replies through `encode`."""
+        self.dispatch, self.encode = dispatch, encode
+
+    def has_unflushed(self) -> bool:
+        """Whether anything was appended, or is to be settled, since the last flush."""
+        queue = self._flush_queue
+        return bool(queue.dirty or queue.woken)
+
+    def flush_soon(self, connection: Accepted) -> None:
+        """Flush when every connection that is ready now has been read: one write serves them all."""
+        self._unflushed.append(connection)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush_all)
+
+    def flush_all(self) -> None:
+        """Write what was appended, settle, and let the connections that waited for it go on.
+
+        Those that come while a flush settles (a reply makes a connection go on) wait for the next: what they appended
+        is not written yet, and still lies in their receive buffers.
+        """
+        if self._flush_queue.flushing:
+            return
+        self._flush_is_due = False
+        waited, self._unflushed = self._unflushed, []
+        rest = iter(waited)
+        try:
+            self.flush()
+            for connection in rest:
+                connection.finish_event()
+        finally:
+            for connection in rest:  # a bug in one of them is not the others'
+                self.flush_soon(connection)
