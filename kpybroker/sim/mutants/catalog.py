@@ -28,6 +28,7 @@ from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import Outcome, Simulation
 from kpybroker.storage.log import recovery, syncing
 from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.syncing import GroupSync
 from kpybroker.storage.producers.producers import ProducerStates
 
 SEEDS_MAX = 200
@@ -37,8 +38,14 @@ async def _syncs_nothing(*_: Any) -> None:
     """A sync that only says so."""
 
 
-def _names_nothing(*_: Any) -> None:
+def _without_names(sync_with: Callable[..., Any]) -> Callable[..., Any]:
     """Directories are not synced."""
+
+    async def careless(syncing: GroupSync, paths: list[str], in_one_go: Callable[[], None], *directories: str) -> None:
+        if not directories:
+            await sync_with(syncing, paths, in_one_go)
+
+    return careless
 
 
 def _settles_at_once(runner: Runner, end: int, answers: Any) -> None:
@@ -79,7 +86,11 @@ def _latest_as_it_comes(look_up: Callable[..., Any]) -> Callable[..., Any]:
 POWER = ("power_loss", "fuse")
 ONE_BROKER = (
     Mutant("an fsync of a log is lost", (Patch(syncing, "_sync_segment", _syncs_nothing),), POWER),
-    Mutant("names of new files are not synced", (Patch(syncing, "_sync_names", _names_nothing),), POWER),
+    Mutant(
+        "names of new files are not synced",
+        (Patch(GroupSync, "_sync_with", _without_names(GroupSync._sync_with)),),
+        POWER,
+    ),
     Mutant(
         "acknowledged when written, though fsync=always",
         (Patch(Partition, "committable_end", property(lambda self: self.log.written_end)),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.raft import quorum
+from kpybroker.raft import driver
 from kpybroker.raft.core.core import step
 from kpybroker.raft.core.state import NOBODY, State, VoteAsked, Voted
 from kpybroker.raft.core.voter_set import VoterSet
@@ -110,7 +110,7 @@ THREE_BROKERS = (
         NODES,
         brokers=3,
     ),
-    Mutant("a voter votes twice", (Patch(quorum, "step", _votes_for_everybody(step)),), NODES, brokers=3),
+    Mutant("a voter votes twice", (Patch(driver, "step", _votes_for_everybody(step)),), NODES, brokers=3),
     Mutant(
         "leaders change their in-sync set without the controller",
         (Patch(Partition, "_propose", _in_sync_by_itself),),
@@ -125,7 +125,7 @@ THREE_BROKERS = (
     ),
     Mutant(
         "the fsync of a vote is lost",
-        (Patch(quorum, "write_quorum_state", _writes_the_vote_carelessly),),
+        (Patch(driver, "write_quorum_state", _writes_the_vote_carelessly),),
         ("power_loss", "partition", "isolate"),
         brokers=3,
     ),
