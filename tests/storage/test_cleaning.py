@@ -179,9 +179,9 @@ def test_nothing_is_cleaned_that_may_not_be_final(tmp_path: Path) -> None:
     assert clean(log, 5000) == 3
     assert [offset for offset, _ in left(log)][:2] == [2, 3]
     log.advance(log.end)
-    log.settings = replace(log.settings, min_compaction_lag_ms=5000 - 4)
+    log.configure(replace(log.settings, min_compaction_lag_ms=5000 - 4))
     assert clean(log, 5000) == 5, "the record of the time 5 is too young"
-    log.settings = replace(log.settings, cleanup_policy=frozenset({"delete"}))
+    log.configure(replace(log.settings, cleanup_policy=frozenset({"delete"})))
     assert look(log, 9000) is None
 
 
@@ -190,7 +190,7 @@ def test_what_waits_too_long_is_worth_while_however_little_it_is(tmp_path: Path)
     clean(log, 5000)
     append(log, keyed(("a", "1"), timestamp=7000))
     log.roll()
-    log.settings = replace(log.settings, min_cleanable_dirty_ratio=0.5, max_compaction_lag_ms=100)
+    log.configure(replace(log.settings, min_cleanable_dirty_ratio=0.5, max_compaction_lag_ms=100))
     for now_ms, overdue in ((1050, False), (7000, True)):
         found = look(log, now_ms)
         assert found is not None
@@ -398,7 +398,7 @@ def test_times_are_added_as_clients_add_them(base_timestamp: int, delta: int, tm
 
 def test_tombstones_may_stay_for_ever(tmp_path: Path) -> None:
     log = filled(tmp_path, keyed(("a", "1")), keyed(("a", None)))
-    log.settings = replace(log.settings, delete_retention_ms=(1 << 63) - 1)
+    log.configure(replace(log.settings, delete_retention_ms=(1 << 63) - 1))
     clean(log, 5000)
     [record, _] = records_of(log)
     assert (record.offset, record.timestamp, record.value) == (1, 1000, None)

@@ -104,7 +104,7 @@ def test_retention_may_take_what_is_being_cleaned() -> None:
 
     def retain(log: Log) -> None:
         log.advance_start(5)
-        log.settings = replace(log.settings, retention_bytes=1500)
+        log.configure(replace(log.settings, retention_bytes=1500))
         log.apply_retention(5000)
 
     both = replace(COMPACT, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=-1, segment_bytes=600)

@@ -255,7 +255,7 @@ def test_what_retention_deletes_meanwhile_needs_no_sync(tmp_path: Path) -> None:
         syncing = asyncio.create_task(log.sync())
         await asyncio.sleep(0)
         log.high_watermark = log.last_stable = log.end
-        log.settings = replace(log.settings, retention_ms=0)
+        log.configure(replace(log.settings, retention_ms=0))
         assert log.apply_retention(1 << 40) > 2
         while not syncing.done():
             for one in disk.syncs:

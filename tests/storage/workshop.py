@@ -144,7 +144,7 @@ class History:
 
     def retain(self) -> None:
         self.flush()
-        self.log.settings = replace(self.log.settings, retention_ms=self.random.choice((-1, 100, 1000)))
+        self.log.configure(replace(self.log.settings, retention_ms=self.random.choice((-1, 100, 1000))))
         self.log.apply_retention(self.now_ms)
 
     def stop(self) -> None:

@@ -113,7 +113,7 @@ class Partition:
 
     def configure(self, settings: LogSettings) -> None:
         """Take over the topic's settings. If they ask for fsync from now on, sync what is not on disk yet."""
-        self.log.settings = settings
+        self.log.configure(settings)
         if settings.fsync_always and self.offline is None:
             self._start_sync()
 

@@ -89,7 +89,7 @@ class Log:
         self._queue: list[Buffer] = []
         self._on_written: Callable[[], None] = _nobody_waits
         self._on_start_moved: Callable[[], None] = _nobody_waits
-        self.settings = settings
+        self.configure(settings)
 
     @classmethod
     def open(
@@ -130,8 +130,8 @@ class Log:
     def settings(self) -> LogSettings:
         return self._settings
 
-    @settings.setter
-    def settings(self, settings: LogSettings) -> None:
+    def configure(self, settings: LogSettings) -> None:
+        """Take over other settings."""
         self._settings = settings
         self._simple = not changes_batches(settings)
 
