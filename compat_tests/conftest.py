@@ -18,6 +18,9 @@ from oracle.broker import KPyBroker
 from oracle.jars import KAFKA_VERSION, MissingPrerequisite, jars, java
 from oracle.kafka import Kafka
 
+os.environ.setdefault("PYTEST_TIMEOUT", "300")
+"""Seconds for a test, for pytest-timeout. Not in pyproject.toml, which speaks also to those who have no such plugin."""
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

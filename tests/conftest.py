@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.serving import Scenario, run_scenario
+
+os.environ.setdefault("PYTEST_TIMEOUT", "300")
+"""Seconds for a test, for pytest-timeout. Not in pyproject.toml, which speaks also to those who have no such plugin."""
 
 WithBroker = Callable[..., None]
 
