@@ -1,4 +1,4 @@
-"""The three kinds of error, never mixed: a refusal, damage, a bug (DESIGN: "Errors, words, limits").
+"""The three kinds of error, never mixed: a refusal, damage, a bug.
 
 A refusal is a `KafkaError` and is answered with its code. Damage takes a partition or a log directory offline while the
 rest serves on. A bug is an assertion. A frame that cannot be read is `MalformedFrame` and costs only its connection.

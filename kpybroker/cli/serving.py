@@ -210,7 +210,7 @@ def _end_with(failure: str | None) -> None:
 
 
 def _tell_of_the_cluster(config: BrokerConfig) -> None:
-    """Where there are other nodes, what becomes of them is said unless somebody has chosen what is said."""
+    """Log cluster events by default in a cluster of several nodes, unless a log level was set."""
     if "KPYBROKER_LOG" not in os.environ and (
         len(config.controller_quorum_voters) > 1 or config.controller_quorum_bootstrap_servers
     ):

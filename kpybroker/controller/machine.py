@@ -56,8 +56,8 @@ class ControllerMachine:
     """`next_offset` gives the offset that the next record will have: broker epochs are made of it.
 
     `random` draws topic ids and the order of brokers. `config` has the cluster's defaults. `node_id` is the node that
-    the controller runs on: an earlier incarnation of its broker is certainly gone. `applied` as of `Sessions`,
-    `folds_case` as of `ControllerState`.
+    the controller runs on: an earlier incarnation of its broker is certainly gone. For `applied` see
+    `Sessions`, for `folds_case` see `ControllerState`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The groups of one partition of `__consumer_offsets`: a Machine (DESIGN: "Machines").
+"""The groups of one partition of `__consumer_offsets`: a Machine (`machine/contract.py`).
 
 Hard state, changed only by `apply`, is what the records say: for each group its last GroupMetadata value, or what was
-written of a consumer group (`modern_groups`), for each group and partition its committed offset and what transactions
+written of a consumer group (`groups.consumer`), for each group and partition its committed offset and what transactions
 may make of it, and which groups other protocols keep. Everything else is soft: the members as they come and go between
 two records, what they have parked, their sessions. A new coordinator starts from the hard state with every session
 begun anew, and members of a generation that was not complete join again.
@@ -105,7 +105,7 @@ class GroupMachine:
     # -- Machine --------------------------------------------------------------------------------------------------
 
     def decide(self, ticket: Any, command: Command, now: Moment) -> Outcome:
-        """One step: what is to be written, and who is answered with what."""
+        """Decide one command: the records to write, and the answers to give once they have committed."""
         turn = Turn(now)
         if self._unapplied:
             self._start_over(turn)

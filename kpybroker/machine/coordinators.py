@@ -145,7 +145,7 @@ class Reigns(Generic[M]):
         self._on_loaded = on_loaded
         self._led: dict[int, Reign[M]] = {}
         self._turn = asyncio.Lock()
-        """Whose holder replays: of fifty replays side by side, each would take its turn of the loop's every round."""
+        """Replays run one at a time; fifty at once would each take a slice of every turn of the loop."""
 
     def __iter__(self) -> Iterator[Reign[M]]:
         return iter(list(self._led.values()))

@@ -1,7 +1,7 @@
 """The immutable view of the cluster's metadata that replaying `__cluster_metadata` gives (KIP-631).
 
-An Image is never changed: `apply` makes the next one and shares whatever the records left alone. What changed between
-an Image and the one before it is said by `changes`, so that who follows need not compare.
+An Image never changes: `apply` makes the next one, which shares all that the records left alone. `changes` lists what
+differs from the Image before it, so that followers need not compare.
 """
 
 from __future__ import annotations

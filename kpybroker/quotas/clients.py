@@ -97,9 +97,9 @@ class ClientQuotas:
         return found.limit * (self.windows.samples - 1) * self.windows.size_ms / 1000
 
     def connected(self, host: str) -> int:
-        """A connection has come from this address; 0 if it may stay, else for how long it is to be held and not served.
+        """Count a new connection: milliseconds to hold it unserved before it is closed; 0 to serve it.
 
-        One that may not stay does not count.
+        A connection that is not served does not count.
         """
         limits = self._limits.get(CONNECTION_CREATION_RATE)
         limit = None if limits is None else of_address(limits, host)

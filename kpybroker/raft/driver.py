@@ -143,7 +143,7 @@ class Driver:
     # ---- steps
 
     def take(self, event: raft.Event) -> None:
-        """Step on something that nobody waits to be answered for."""
+        """Step on an event without a caller: damage is logged, not raised."""
         try:
             self.step(event)
         except Damage as damage:

@@ -1,4 +1,4 @@
-"""The transactions of one partition of `__transaction_state`: a Machine (DESIGN: "Machines").
+"""The transactions of one partition of `__transaction_state`: a Machine (`machine/contract.py`).
 
 Hard state is one Transaction for each transactional id. Soft are `last_epoch`, which decided transactions somebody has
 been told to send markers of, and when to look for those that take too long: a new coordinator begins all of it anew.
@@ -120,7 +120,7 @@ class TransactionMachine:
     # ---- Machine
 
     def decide(self, ticket: Any, command: Any, now: Moment) -> Outcome:
-        """One step: what is to be written, and who is answered with what."""
+        """Decide one command: the records to write, and the answers to give once they have committed."""
         if self._loaded is None:
             self._loaded = now
         self._now_ms = now.steady_ms

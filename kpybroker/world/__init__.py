@@ -1,4 +1,4 @@
-"""The four doors to the outside: clock, chance, network, disk (DESIGN: "World and simulator").
+"""The four doors to the outside: clock, chance, network, disk.
 
 Everything below `server` reaches the operating system only through a `World`; `world.real` is the real one, the
 simulator is another. Monotonic time is the event loop's own (`asyncio.get_running_loop().time()`), so it has no door.

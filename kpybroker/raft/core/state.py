@@ -42,7 +42,7 @@ class Timing(NamedTuple):
 
     @property
     def check_quorum_ms(self) -> int:
-        """A leader from whom no majority has fetched for so long resigns (Kafka's factor)."""
+        """How long a leader keeps office without fetches from a majority (Kafka's factor)."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
@@ -119,13 +119,17 @@ class State(NamedTuple):
 
     @property
     def may_stand(self) -> bool:
-        """It votes; or its log alone may have the change that removes it, without which nobody else can be elected."""
+        """Whether this node may be a candidate: it is a voter, or it is being removed and may be the only one with a
+        log that has that change, so that nobody else can be elected."""
         is_needed = self.is_leaving and self.voters_end > self.high_watermark
         return (self.is_voter or is_needed) and self.may_elect(self.tail)
 
     def may_elect(self, tail: Tail) -> bool:
-        """Whether this node may vote for who has such a log. A new voter elects the first leader of a new cluster: who
-        has records has them from a cluster that is there, where its vote might be its second one."""
+        """Whether to grant a vote to a candidate whose log ends at `tail`.
+
+        A voter on an empty disk grants it to an empty log only: a log with records means an existing cluster, in which
+        this node may already have voted before it lost its disk.
+        """
         return not self.is_new or tail == Tail()
 
     @property

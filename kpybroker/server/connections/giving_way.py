@@ -1,4 +1,4 @@
-"""A parked Fetch gives way to a request of another kind behind it (DESIGN: "A parked Fetch gives way")."""
+"""A parked Fetch gives way to a request of another kind behind it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Forgetting:
 
 
 def is_settled(sent: Sent) -> bool:
-    """It is there for readers of committed records, for good, and where it is was told."""
+    """Committed, durable, and its offset was acknowledged."""
     is_there = sent.is_acked and sent.offset >= 0
     return is_there and (sent.transaction is None or sent.transaction.is_committed is True)
 
