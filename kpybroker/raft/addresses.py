@@ -37,7 +37,7 @@ class Addresses:
         self._silent: set[Address] = set()
 
     def of(self, node_id: int) -> Address | None:
-        """Where a node listens; None where nobody has said it."""
+        """The address of a node; None if it is not known."""
         return self._known.get(node_id)
 
     def learn(self, told: Iterable[tuple[int, str, int]]) -> None:
@@ -77,7 +77,7 @@ class Addresses:
         self._silent.add(address)
 
     def all_may_answer(self) -> None:
-        """What was tried before somebody led says nothing about who answers now."""
+        """Try all addresses again: which of them answered before there was a leader says nothing now."""
         self._silent.clear()
 
     def is_silent(self, address: Address) -> bool:

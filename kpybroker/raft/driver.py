@@ -102,7 +102,7 @@ class Driver:
 
     @property
     def leader_id(self) -> int:
-        """The node that leads this epoch as far as this node knows; -1 for nobody."""
+        """The leader of this epoch, as far as this node knows; -1 if there is none."""
         return self.state.leader_id
 
     @property

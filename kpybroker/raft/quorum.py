@@ -112,16 +112,16 @@ class Quorum:
 
     @property
     def why_in_vain(self) -> str | None:
-        """Why nobody can be elected, as far as the voters tell or keep silent."""
+        """Why no leader can be elected, by the answers and the silence of the voters; None if one may be."""
         return self._asking.why_in_vain
 
     @property
     def lacks_majority(self) -> bool:
-        """This node looks for a leader, and so many voters keep silent that nobody can be elected."""
+        """Whether this node looks for a leader, and too few voters answer to elect one."""
         return (self.state.asks_for_votes or self._fetching.looks_for_a_leader) and self._asking.lacks_majority
 
     async def settle(self) -> None:
-        """Until what was appended is on disk; for a sole voter it has committed then. Raises Damage."""
+        """Wait until all appended records are on disk; for a sole voter they have committed then. Raises Damage."""
         await self.metadata.settle()
 
     async def resign(self) -> None:
@@ -158,7 +158,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> int:
-        """The node that leads this epoch as far as this node knows; -1 for nobody."""
+        """The leader of this epoch, as far as this node knows; -1 if there is none."""
         return self.state.leader_id
 
     @property
@@ -173,7 +173,7 @@ class Quorum:
 
     @property
     def active_controller(self) -> Active | None:
-        """Whom to ask for what only the controller does; None while nobody leads, or its address is not known.
+        """The active controller and its address; None while there is no leader, or its address is not known.
 
         This node itself may be the one: ask `broker.controller` then, which refuses with NOT_CONTROLLER until active.
         """
@@ -299,7 +299,7 @@ class Quorum:
             self._office.tell()
 
     def _applied(self) -> None:
-        """More has committed and is in the Image, which has been told: now answers may leave."""
+        """More has committed, and followers of the Image have been told: answers may leave now."""
         self._office.take()
         for callback in self._on_committed:
             callback()

@@ -63,7 +63,7 @@ def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
 
 
 def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
-    """Go on where the disk says. A leader of old does not lead on: what it had told may be more than its disk has."""
+    """Go on from the state on disk. A node that led does not lead on: it may have announced more than its disk has."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     if not state.may_stand:
@@ -142,7 +142,7 @@ def _asks(state: State) -> list[Effect]:
 
 
 def _give_up(state: State, now_ms: int, chance: Random) -> Stepped:
-    """A pre-vote was not won: go back to the leader of the epoch, or wait until somebody stands."""
+    """The pre-vote was lost: go back to the leader of the epoch, or wait for another candidate."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     backoff_ms = 1 + chance.randrange(max(state.timing.election_backoff_max_ms, 1))
@@ -174,7 +174,7 @@ def _vote_asked(state: State, event: VoteAsked, now_ms: int, chance: Random) -> 
 
 
 def _is_voted_for(voted: Voted, event: VoteAsked) -> bool:
-    """Whether an epoch's vote is that candidate's: a node of the same id on another directory is somebody else."""
+    """Whether the vote of this epoch went to that candidate: the same id on another directory is another node."""
     return voted.voted_id == event.candidate and voted.voted_directory in (b"", event.directory)
 
 

@@ -1,4 +1,4 @@
-"""The leader's part of Raft's function: told of, counted, checked, handed over (KIP-595, KIP-853).
+"""The leader's part of Raft's function: announce, count, check the majority, hand over (KIP-595, KIP-853).
 
 Followers pull: a voter's Fetch says up to where it has the log on disk, and the high watermark is what a majority has.
 """
@@ -29,7 +29,7 @@ Stepped = tuple[State, list[Effect]]
 
 
 def random_timeout_ms(state: State, now_ms: int, chance: Random) -> int:
-    """When an election may begin that nobody else has begun."""
+    """When this node may begin an election, if no other node has."""
     timeout_ms = state.timing.election_timeout_ms
     return now_ms + timeout_ms + chance.randrange(max(timeout_ms, 1))
 

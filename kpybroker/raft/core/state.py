@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 NOBODY: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
-"""Epochs are int32: after this one nobody can be elected any more."""
+"""Epochs are int32: after this one there can be no election."""
 
 LATE_MS: Final = 100
 """A timer that fires so much later than it was wanted says that this node was held up."""
@@ -47,7 +47,7 @@ class Timing(NamedTuple):
 
     @property
     def retry_ms(self) -> int:
-        """When what was asked in an election and not answered is asked again."""
+        """How long to wait before an unanswered request of an election is sent again."""
         return max(self.election_timeout_ms // 5, 1)
 
     @property
@@ -98,7 +98,7 @@ class State(NamedTuple):
     deadline_ms: int | None = None
     """When the role has lasted long enough; None where nothing has to be waited for."""
     retry_at_ms: int | None = None
-    """When to ask again who has not answered."""
+    """When to send unanswered requests again."""
     voters_end: int = 0
     """Where the log ends that says who votes: below the high watermark, the voters are committed."""
     is_stranger: bool = False
@@ -162,7 +162,7 @@ class State(NamedTuple):
 
     @property
     def leader_id(self) -> int:
-        """Who leads the epoch. A node that led it before it resigned or was started again knows of nobody."""
+        """The leader of the epoch; -1 on a node that led it and has resigned or restarted since."""
         leader = self.voted.leader_id
         return NOBODY if leader == self.node_id and not self.is_leader else leader
 
@@ -260,7 +260,7 @@ class LeaderGone(NamedTuple):
 
 
 class Resign(NamedTuple):
-    """This node stops: whoever is best follows."""
+    """This node stops: the voter with the longest log follows."""
 
 
 class VotersChanged(NamedTuple):
@@ -323,7 +323,7 @@ class CaughtUp(NamedTuple):
 
 
 class AnswerVote(NamedTuple):
-    """What to tell whoever asked for a vote; epoch and leader are those of the state."""
+    """The answer to a Vote request; epoch and leader are those of the state."""
 
     granted: bool
 

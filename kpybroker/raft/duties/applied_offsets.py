@@ -38,7 +38,7 @@ class Followed:
             self._settle()
 
     def forget_all(self) -> None:
-        """This node leads no more: nobody is waited for."""
+        """This node no longer leads: end every wait."""
         self._applied.clear()
         for waiting in self._waiting:
             if not waiting.done():

@@ -68,7 +68,7 @@ class Founding:
             self._task = begin(self._ask_again(), "asking the other controllers of their cluster", driver.fail)
 
     async def close(self) -> None:
-        """Ask nobody more."""
+        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -37,7 +37,7 @@ REFUSALS = 2
 
 
 class Source(NamedTuple):
-    """Whom to fetch from, in which epoch; node id -1 for somebody who may know the leader."""
+    """The node to fetch from, and the epoch; node id -1 for any node that may know the leader."""
 
     node_id: int
     epoch: int
@@ -90,7 +90,7 @@ class Fetching:
 
     @property
     def looks_for_a_leader(self) -> bool:
-        """An observer asks anybody; a voter waits until it is told, or stands."""
+        """An observer may ask any node for the leader; a voter waits for BeginQuorumEpoch, or becomes a candidate."""
         state = self._driver.state
         return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
 

@@ -24,7 +24,7 @@ class Current:
     """Callbacks until the Image is current; the quorum says when to look."""
 
     def __init__(self, driver: Driver, why_in_vain: Callable[[], str | None]) -> None:
-        """`why_in_vain` says why nobody can be elected, where that is known."""
+        """`why_in_vain` says why no leader can be elected, if that is known."""
         self._driver = driver
         self._why_in_vain = why_in_vain
         self._callbacks: list[Callable[[], None]] = []
@@ -63,12 +63,12 @@ class Current:
                 callback()
 
     def refuse(self, why: str) -> None:
-        """The others will never have this node: whoever waits need not wait any longer."""
+        """The other nodes will never accept this one: end the wait with this reason."""
         if self._refused is not None and not self._refused.done():
             self._refused.set_result(why)
 
     async def wait(self, timeout_ms: int) -> None:
-        """Until it is current. Raises ConfigError: nobody leads for so long, or the others do not have this node."""
+        """Wait until the Image is current. Raises ConfigError: no leader in time, or the other nodes refuse this one."""
         waiting: asyncio.Future[str]
         self._refused = waiting = asyncio.get_running_loop().create_future()
         self.then(lambda: None if waiting.done() else waiting.set_result(""))

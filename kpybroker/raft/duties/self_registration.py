@@ -54,7 +54,7 @@ class Joining:
         self._patience_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._changed = asyncio.Event()
         self._told_in = (-1, -1)
-        """Epoch and leader that this voter has told of itself, at kraft.version 0."""
+        """The epoch and leader to which this voter has last sent its addresses, at kraft.version 0."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ class Joining:
             self._told_in = epoch, leader_id
 
     async def _is_gone(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether nobody has fetched as that voter for LOOK_S, by what the leader knows. Raises one of LOST."""
+        """Whether no node has fetched under that voter's id for LOOK_S, as the leader sees it. Raises one of LOST."""
         driver = self._driver
         epoch = driver.epoch
         await asyncio.sleep(LOOK_S)

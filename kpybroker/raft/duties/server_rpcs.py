@@ -72,7 +72,7 @@ class Answering:
         return node_id in (-1, me.node_id)
 
     def _is_absurd(self, epoch: int) -> bool:
-        """Epochs count elections: nobody who votes is so many ahead, and epochs must not be used up."""
+        """Refuse an epoch that is impossibly far ahead: epochs count elections, and a forged one would use them up."""
         ahead = epoch - self._driver.epoch
         return ahead > (EPOCHS_AHEAD_MAX if epoch < EPOCHS_BY_ONE else 1)
 
@@ -314,5 +314,5 @@ class Answering:
         return [kind(node_id=self._driver.leader_id, host=address.host, port=address.port)]
 
     def fetch_endpoints(self) -> list[fetch.NodeEndpoint]:
-        """Where the leader listens, for who asked somebody else."""
+        """The leader's address, for a request that reached another node."""
         return self._endpoints(fetch.NodeEndpoint)

@@ -38,7 +38,7 @@ class Changes:
         self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._is_busy = False
         self._waiting: tuple[int, asyncio.Future[None]] | None = None
-        """Where the change that somebody waits for ends, and who is told of it."""
+        """The end offset of the change under way, and the future of the request that waits for it."""
         self._told: dict[int, Voter] = {}
         """kraft.version 0: what the voters have said of themselves in this epoch."""
 
@@ -147,7 +147,7 @@ class Changes:
             self._voters_at(level)
 
     def _voters_at(self, level: int) -> VoterSet:
-        """The voters as they have told of themselves. Raises INVALID_UPDATE_VERSION."""
+        """The voters, with the addresses that they sent. Raises INVALID_UPDATE_VERSION."""
         self._told[self._driver.identity.node_id] = self._driver.identity.voter
         voters = VoterSet.of(self._told.get(node_id, Voter(node_id)) for node_id in self._driver.voters.ids)
         silent = [voter.node_id for voter in voters.voters if voter.directory_id == NO_DIRECTORY]

@@ -1,4 +1,4 @@
-"""What a node asks the voters: Vote, BeginQuorumEpoch, EndQuorumEpoch, each over a connection of its own per voter.
+"""The requests of a node to the voters: Vote, BeginQuorumEpoch, EndQuorumEpoch, over one connection for each voter.
 
 A request that is not answered in time is dropped: `raft.core` asks again while it matters. A later request to the
 same voter replaces an earlier one.
@@ -68,7 +68,7 @@ class Asking:
 
     @property
     def why_in_vain(self) -> str | None:
-        """Why nobody can be elected, as far as the answers tell."""
+        """Why no leader can be elected, by the answers so far."""
         me = self._identity.node_id
         if self._twin_known_to is not None:
             return f"voter {self._twin_known_to} says that node {me} leads: is another node running with this node.id?"
@@ -81,7 +81,7 @@ class Asking:
 
     @property
     def lacks_majority(self) -> bool:
-        """So many voters did not answer the last question that nobody can be elected."""
+        """Whether too few voters answered the last request to elect a leader."""
         everybody = self._everybody
         silent = sum(address is not None and self._addresses.is_silent(address) for address in everybody.values())
         return 2 * (len(everybody) - silent) <= len(everybody)

@@ -224,7 +224,7 @@ def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
 
 
 def _new_cluster_id(config: BrokerConfig) -> str | None:
-    """The id of a cluster that nobody has formatted: all who name the same voters come to the same one.
+    """The id of a cluster whose directories were not formatted: nodes that name the same voters compute the same id.
 
     None where no voters are named.
     """

@@ -86,7 +86,7 @@ class MetadataLog:
 
     @property
     def is_safe(self) -> bool:
-        """All of the log is on disk: `tail` may be told to others."""
+        """Whether all of the log is on disk, so that other nodes may be told of `tail`."""
         return self.log.synced_end >= self.log.end
 
     @property
@@ -130,14 +130,14 @@ class MetadataLog:
         self.log.advance(min(self.applied, self.log.end))
 
     async def settle(self) -> None:
-        """Until what was appended is on disk. Raises Damage where it never will be."""
+        """Wait until all appended records are on disk. Raises Damage if they never will be."""
         while self._syncing is not None or self.log.behind is not None:
             await (self.log.until_written() if self._syncing is None else asyncio.shield(self._syncing))
         if self.log.offline is not None:
             raise Damage(self.log.offline)
 
     async def synced(self) -> None:
-        """Until everything in the log is on disk, whoever appended it. Raises Damage."""
+        """Wait until everything in the log is on disk. Raises Damage."""
         self._sync_soon()
         await self.settle()
 

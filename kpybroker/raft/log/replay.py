@@ -1,4 +1,4 @@
-"""From the log to the Image: what has committed is applied, in order, once, and told to whoever follows the metadata.
+"""From the log to the Image: committed records are applied once, in order, and followers of the metadata are told.
 
 What this node appends itself, or fetches while it runs, is applied from memory. What lies between the newest snapshot
 and the log's end at a start is read back from the log once it is known to have committed.
@@ -73,7 +73,7 @@ class Replay:
         return self._reading is not None
 
     def begin(self, image: Image, log: Log) -> None:
-        """Go on from an Image: that of the newest snapshot, or of more where there is nobody to ask."""
+        """Go on from an Image: that of the newest snapshot, or of the whole log if there is no other voter."""
         self.image, self._log = image, log
         self._committed = self.applied
 

@@ -112,7 +112,7 @@ class Snapshots:
             self._missing_since_ms = self._world.steady_ms() - waited_ms
 
     def is_due(self) -> bool:
-        """Enough has been appended since the last snapshot, or what was has waited long enough for one."""
+        """Whether enough was appended since the last snapshot, or something has waited long enough for one."""
         if self._missing_since_ms is None:
             return False
         waited_ms = self._world.steady_ms() - self._missing_since_ms

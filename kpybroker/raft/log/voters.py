@@ -113,7 +113,7 @@ class Voters:
 
     @property
     def change(self) -> VotersChanged:
-        """What `raft.core.core` is told of it."""
+        """The event that tells `raft.core` of the voters."""
         said = self.latest
         committed = self._committed()
         newest = max((number for number, older in enumerate(self._said) if older.end <= committed), default=0)
