@@ -148,7 +148,7 @@ def drop_all(group_id: str, offsets: Offsets, turn: Turn) -> bool:
 
 
 def drop_topics(topics: Mapping[str, bytes], offsets: Offsets, turn: Turn) -> bool:
-    """Forget what was committed for topics with these ids, as much as a step may write; True if nothing is left."""
+    """Delete the commits for topics with these ids, as many as one step may write; True if none is left."""
     for group_id in offsets.groups():
         for place, committed in offsets.of(group_id).items():
             deleted = topics.get(place[0])

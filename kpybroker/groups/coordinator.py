@@ -130,7 +130,7 @@ class GroupCoordinator:
             self._start_drop(led, deleted)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
+        """Another broker leads, or the partition is gone: answer all waiting requests with NOT_COORDINATOR."""
         self.reigns.resign(partition)
         self._deleted_meanwhile.pop(partition, None)
 
@@ -175,7 +175,7 @@ class GroupCoordinator:
         return found
 
     def on_topics_deleted(self, topics: Mapping[str, bytes]) -> None:
-        """Forget, in the background, what was committed for topics that are no more (name -> the id they had)."""
+        """Delete the commits for deleted topics (name -> id) in the background."""
         for partition, led in self.reigns.items():
             if led.refusal is None:
                 self._start_drop(led, topics)

@@ -72,12 +72,12 @@ class Ticket:
 
     @property
     def open(self) -> bool:
-        """No answer has been decided and somebody still waits for one."""
+        """Whether no answer has been decided yet, and the asker still waits."""
         return self._open and not self._abandoned
 
 
 class Outcome:
-    """What a decision comes to: the records that make it so, and who is told what.
+    """The result of a decision: the records to write, and the answers that follow their commit.
 
     The records are appended together or not at all. The answers may be for other tickets than the one that asked.
     """

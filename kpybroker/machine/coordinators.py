@@ -114,7 +114,7 @@ class Reign(Generic[M]):
         """Until it is replayed again, after a bug."""
         self.loading: asyncio.Task[None] | None = None
         self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        """What askers are told until the machine may be asked."""
+        """The answer to requests until the machine is loaded."""
 
 
 class Reigns(Generic[M]):
@@ -227,7 +227,7 @@ class Reigns(Generic[M]):
         led.again_s = min(2 * led.again_s, AGAIN_MAX_S)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
+        """Another broker leads, or the partition is gone: answer all waiting requests with NOT_COORDINATOR."""
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -251,6 +251,6 @@ class Reigns(Generic[M]):
 
 
 def _is_told(loading: asyncio.Task[None]) -> None:
-    """A bug in a replay: the Runner has told of it, and the loop need not."""
+    """A bug in a replay: the Runner has logged it, so the loop need not."""
     if not loading.cancelled():
         loading.exception()

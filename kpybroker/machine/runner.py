@@ -138,7 +138,7 @@ class Runner:
                 ticket._timer = None
 
     def tell(self, command: Any) -> None:
-        """Decide a command that nobody waits for; nothing happens while loading or after a stop."""
+        """Decide a command without an asker; nothing happens while loading or after a stop."""
         if self._refusal is None:
             self._run(Ticket(0), command)
 

@@ -125,7 +125,7 @@ class ClassicGroup:
         self.member_added = False
         """A member came while the first generation was waiting for more."""
         self.first_wait_ends_ms = 0
-        """When the first generation begins, whoever is still expected."""
+        """When the first generation begins at the latest."""
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None
         self._waiting = 0
@@ -256,7 +256,7 @@ class ClassicGroup:
         return ticket
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else let the first member that has lead. False if nobody has joined."""
+        """Keep the leader if it has joined, else make the first joined member the leader. False if none has joined."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_ticket is not None:

@@ -38,7 +38,7 @@ def given_assignment(group: ClassicGroup, member: Member) -> sync_group.Response
 def current_generation(
     group: ClassicGroup, member: Member, *, leader: str | None = None, skip_assignment: bool = False
 ) -> join_group.Response:
-    """The generation as `member` is told of it: its leader also gets everybody's metadata.
+    """The JoinGroup response to `member`: the leader of the generation also gets the metadata of all members.
 
     `leader` names another one where the member must not assign though it leads.
     """
@@ -132,7 +132,7 @@ class Rebalance:
             self.pause(group, turn)
 
     def pause(self, group: ClassicGroup, turn: Turn) -> None:
-        """Without an initial delay: somebody came to a first generation, others may be about to."""
+        """Extend the initial delay: a member joined the first generation, and others may follow."""
         if group.state is not State.PREPARING_REBALANCE or group.previous_state is not State.EMPTY:
             return
         pause_ms = self.settings.first_join_pause_ms
@@ -261,6 +261,6 @@ class Rebalance:
 
 
 def park_sync(member: Member, ticket: Any, turn: Turn) -> None:
-    """Let SyncGroup wait for the leader; one that the member sent before is told to join again."""
+    """Park a SyncGroup until the leader assigns; an earlier one of this member is told to join again."""
     turn.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
     member.sync_ticket = ticket

@@ -50,7 +50,7 @@ def read_assignment(data: bytes) -> dict[str, Sequence[int]]:
 
 
 def _by_topic(rows: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
-    """A topic may come more than once: what assignors give is a list of partitions, and nobody has to sort it."""
+    """A topic may come more than once: assignors return a list of partitions in any order."""
     found: dict[str, list[int]] = {}
     for row in rows:
         found.setdefault(row.topic, []).extend(row.partitions)

@@ -99,7 +99,7 @@ def _give_out(
     partitions: Mapping[bytes, int],
     taken: set[Place],
 ) -> None:
-    """What nobody has goes to whoever has least."""
+    """Give each unassigned partition to the member with the fewest."""
     least = [(len(held[at]), at) for at in subscribers]
     heapq.heapify(least)
     for topic in topics:
@@ -112,7 +112,7 @@ def _give_out(
 
 
 def _level(held: list[set[Place]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
-    """Move partitions of these topics from who has most to who has least, while that makes them more equal."""
+    """Move partitions of these topics from the member with the most to the one with the fewest, while that helps."""
     # The last of a member's partitions go first, and of equals the last member gives: what stays is the beginning.
     spare = {at: sorted(place for place in held[at] if place[0] in topics) for at in subscribers}
     most = [(-len(held[at]), -at) for at in subscribers if spare[at]]

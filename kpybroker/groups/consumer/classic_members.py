@@ -32,7 +32,7 @@ class ModernClassic:
     # -- JoinGroup ------------------------------------------------------------------------------------------------
 
     def join(self, group: ModernGroup, command: Join, member_id: str, turn: Turn) -> join_group.Response:
-        """`member_id` is for one that has none yet. Answered at once: nobody waits for others."""
+        """`member_id` is the id for a member without one. Answered at once: no member waits for others."""
         request = command.request
         said = self._check_join(group, request)
         known = self._known(group, request)

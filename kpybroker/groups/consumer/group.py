@@ -112,7 +112,7 @@ class ModernMember:
 
 
 class ModernGroup:
-    """Members in the order in which they came, what they shall have, and who has what."""
+    """Members in the order in which they joined, their target assignments, and the owner of each partition."""
 
     __slots__ = (
         "assigned_at_ms",
@@ -175,7 +175,7 @@ class ModernGroup:
 
     @property
     def all_classic(self) -> bool:
-        """Nobody is left who speaks the modern protocol, and somebody is left."""
+        """Whether the group has members, and all of them speak the classic protocol."""
         return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
     def wanted(self, member: ModernMember) -> frozenset[str]:

@@ -251,7 +251,7 @@ def _check_epoch(member: ModernMember, epoch: int, owned: frozenset[Place] | Non
 
 
 def _is_full(request: Request) -> bool:
-    """It says everything, as a client does that is not sure what was heard."""
+    """Whether the request has all fields, as a client sends them when it is not sure what the broker knows."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

@@ -1,4 +1,4 @@
-"""A live group changes its protocol (KIP-848, "Online migration"), in either direction, and nobody has to stop.
+"""A live group changes its protocol (KIP-848, "Online migration"), in either direction, while its members go on.
 
 Up: a member of the consumer protocol joins a classic group; the members that are there stay, and go on speaking the
 classic protocol. Down: the last member of the consumer protocol leaves; those that stay make a classic group, which

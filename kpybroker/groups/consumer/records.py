@@ -18,7 +18,7 @@ from kpybroker.wire.stored.prefixed import build_stored, parse_stored
 GROUP_EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
 KINDS = frozenset({GROUP_EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX})
 _TOMBSTONE_ORDER = (CURRENT, TARGET, TARGET_EPOCH, MEMBER, PARTITION_METADATA, REGEX, GROUP_EPOCH)
-"""A member goes after what it has, a group after its members: whoever replays finds nothing left behind."""
+"""A member's record is deleted after its assignment, and the group's last, so that a replay leaves nothing behind."""
 _REPLAY_ORDER = (GROUP_EPOCH, PARTITION_METADATA, TARGET_EPOCH, MEMBER, TARGET, CURRENT, REGEX)
 
 
@@ -112,7 +112,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
 
 
 def regex_record(group_id: str, regex: str, resolved: Resolved | None) -> Stored:
-    """What a regular expression matches; None: nobody subscribes by it any more."""
+    """The topics that a regular expression matches; None: no member subscribes by it any more."""
     value = resolved and stored.ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
     )

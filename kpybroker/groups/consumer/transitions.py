@@ -155,7 +155,7 @@ class ModernSteps:
             self.resolve(group, turn.now_ms)
 
     def drop_unused(self, group: ModernGroup, regex: str, turn: Turn) -> None:
-        """Forget a regular expression that nobody subscribes by."""
+        """Forget a regular expression by which no member subscribes."""
         if regex in group.resolved and regex not in group.regexes():
             del group.resolved[regex]
             turn.write(records.regex_record(group.group_id, regex, None))
@@ -163,7 +163,7 @@ class ModernSteps:
     # -- assignments ----------------------------------------------------------------------------------------------
 
     def assignor(self, group: ModernGroup) -> str:
-        """The one that most members ask for, the first of the settings where nobody does."""
+        """The assignor that most members ask for; the first of the settings if none does."""
         votes: dict[str, int] = {}
         for member in group.members.values():
             if member.server_assignor in self.settings.consumer_assignors:

@@ -34,7 +34,7 @@ class GroupSettings:
     """How long it waits in all, also for members that were given an id and have not come back with it."""
 
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """Those that members may ask for; the first where nobody does."""
+    """The assignors that members may ask for; the first one if none does."""
     consumer_session_timeout_ms: int = 45_000
     consumer_min_session_timeout_ms: int = 45_000
     consumer_max_session_timeout_ms: int = 60_000

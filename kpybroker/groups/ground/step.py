@@ -28,7 +28,7 @@ class Turn:
         self.records.append(record)
 
     def answer(self, ticket: Any, answer: Any) -> None:
-        """Answer a ticket, which may be of an earlier command; None is nobody's."""
+        """Answer a ticket, also one of an earlier command; None for no ticket."""
         if ticket is not None:
             self.answers.append((ticket, answer))
 

@@ -54,7 +54,7 @@ class PendingOffsets:
         return found
 
     def supersede(self, group_id: str, place: Place, record_offset: int) -> None:
-        """A commit that was written at `record_offset` stands: what was written before is of no effect any more."""
+        """A commit written at `record_offset` stands, so earlier ones have no effect any more."""
         for producer_id in self._groups.get(group_id, ()):
             places = self._open[producer_id][group_id]
             pending = places.get(place)
@@ -62,7 +62,7 @@ class PendingOffsets:
                 places[place] = None
 
     def forget(self, group_id: str, place: Place) -> None:
-        """The offset was deleted, whoever may still commit it."""
+        """The offset was deleted: transactions that are still open no longer commit it."""
         for producer_id in list(self._groups.get(group_id, ())):
             groups = self._open[producer_id]
             groups[group_id].pop(place, None)

@@ -68,7 +68,7 @@ class Current:
             self._refused.set_result(why)
 
     async def wait(self, timeout_ms: int) -> None:
-        """Wait until the Image is current. Raises ConfigError: no leader in time, or the other nodes refuse this one."""
+        """Wait until it is current. Raises ConfigError: no leader in time, or the other nodes refuse this one."""
         waiting: asyncio.Future[str]
         self._refused = waiting = asyncio.get_running_loop().create_future()
         self.then(lambda: None if waiting.done() else waiting.set_result(""))
