@@ -240,7 +240,7 @@ class Broker:
             self.world.disk.close(directory.lock)
 
     def fail(self, why: str) -> None:
-        """This node cannot go on; whoever runs it stops it."""
+        """This node cannot go on; its owner stops it."""
         log.critical("%s", why)
         if not self.failed.done():
             self.failed.set_result(why)
@@ -334,7 +334,7 @@ class Broker:
         return None if topic is None else topic.name
 
     def leader_of(self, name: str, index: int, listener: str) -> Leader | None:
-        """Who leads a partition, as far as this broker knows."""
+        """The leader of a partition, as far as this broker knows."""
         return whereabouts.leader_of(self.image, name, index, listener)
 
     def check_topic_name(self, name: str) -> None:

@@ -8,7 +8,7 @@ from kpybroker.wire.stored import metadata as stored
 
 
 class PartitionImage(NamedTuple):
-    """One partition: who leads it in which epoch, who has it, who is in sync. `leader` is -1 where nobody leads."""
+    """One partition: leader, leader epoch, replicas, in-sync replicas. `leader` is -1 if there is none."""
 
     leader: int
     leader_epoch: int

@@ -1,4 +1,4 @@
-"""Who is where, as an Image says: leaders, live brokers, their listeners."""
+"""Leaders, live brokers and their listeners, looked up in an Image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEPARTED_S = 10.0
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and where clients of a listener reach it; no host where that is not known."""
+    """The leader of a partition, and its address for clients of a listener; no host if that is not known."""
 
     node_id: int
     epoch: int
@@ -41,7 +41,7 @@ class Departed:
         """By node id, and with the epoch of the incarnation that left."""
 
     def follow(self, old: Image, new: Image, now_s: float) -> None:
-        """Note who was fenced between two Images."""
+        """Note the brokers that were fenced between two Images."""
         if old.brokers is new.brokers:
             return
         for node_id, broker in new.brokers.items():
@@ -50,7 +50,7 @@ class Departed:
                 self._until_s[node_id] = now_s + DEPARTED_S, broker.epoch
 
     def at(self, now_s: float, image: Image) -> tuple[int, ...]:
-        """Who left a moment ago and has not come back."""
+        """The brokers that left a moment ago and have not come back."""
         if not self._until_s:
             return ()
         self._until_s = {
@@ -99,7 +99,7 @@ def is_replicated(image: Image, name: str, index: int) -> bool:
 
 
 def leader_of(image: Image, name: str, index: int, listener: str) -> Leader | None:
-    """Who leads a partition; None where nobody does, or there is no such partition."""
+    """The leader of a partition; None if there is no leader, or no such partition."""
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions) or topic.partitions[index].leader < 0:
         return None

@@ -26,7 +26,7 @@ STRICT_FROM = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
 
 
 class ClientQuotas:
-    """Who may do how much. Everybody is ANONYMOUS: there is no authentication. `now_ms` is the loop's clock."""
+    """Client quotas and their use. Every client is ANONYMOUS: nobody logs in. `now_ms` is the loop's clock."""
 
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
@@ -68,7 +68,7 @@ class ClientQuotas:
         return bool(self._limits.keys() - {CONNECTION_CREATION_RATE})
 
     def has(self, key: str) -> bool:
-        """Somebody has a quota of this kind."""
+        """Whether any quota of this kind is set."""
         return key in self._limits
 
     def charge(self, key: str, client_id: str | None, value: float) -> int:

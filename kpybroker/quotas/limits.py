@@ -8,14 +8,14 @@ from typing import NamedTuple
 from kpybroker.metadata.quotas import CLIENT_ID, IP, USER, Entity
 
 ANONYMOUS = "ANONYMOUS"
-"""The user of whoever has not said who it is: everybody, on listeners without authentication."""
+"""The user of a client that did not log in: every client, on listeners without authentication."""
 
 Limits = Mapping[Entity, float]
-"""One kind of quota, of all who have it."""
+"""The quotas of one kind, by entity."""
 
 
 class Applying(NamedTuple):
-    """A limit, and who share it: a user, the clients of one user with one id, or those of all users with one id."""
+    """A limit, and its clients: a user, the clients of one user with one id, or those of all users with one id."""
 
     limit: float
     user: str

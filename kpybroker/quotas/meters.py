@@ -1,4 +1,4 @@
-"""A meter for each who has a quota; those that nobody uses are forgotten, as Kafka forgets its sensors."""
+"""A meter for each entity with a quota; unused ones are forgotten, as Kafka forgets its sensors."""
 
 from __future__ import annotations
 

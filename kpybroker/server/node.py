@@ -93,7 +93,7 @@ class Node:
 
     @property
     def http(self) -> str | None:
-        """Where /metrics, /healthz and /readyz are; None where nobody asked for them."""
+        """The address of /metrics, /healthz and /readyz; None without kpybroker.http.port."""
         return None if self._observing is None else self._observing.address
 
     async def stop(self) -> None:
@@ -146,7 +146,7 @@ def _cannot_listen(endpoint: Endpoint, error: OSError) -> ConfigError:
 
 
 def _advertise(wanted: Endpoint, port: int) -> Endpoint:
-    """What clients are told: an IPv4 literal rather than a name where nothing was said, and the port that was bound."""
+    """The address for clients: an IPv4 literal rather than a name if none is set, and the port that was bound."""
     host = wanted.host
     if host in ANY_HOST:
         host = "127.0.0.1"

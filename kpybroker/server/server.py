@@ -71,7 +71,7 @@ class Server:
         self._interceptors.add_outermost(timing)
 
     def open_the_doors(self) -> None:
-        """Serve from now on, those first who came while the broker started."""
+        """Serve from now on, first the connections that came while the broker started."""
         self.broker.quotas.on_change(self.throttling.follow)
         self.throttling.follow()
         for door in self._doors:

@@ -28,7 +28,7 @@ Told = dict[Place, ErrorCode]
 
 
 class Question(NamedTuple):
-    """What is asked about one transaction, and who waits for the answer."""
+    """The question about one transaction, and the requests that wait for its answer."""
 
     transactional_id: str
     producer_id: int
@@ -164,7 +164,7 @@ class TransactionsClient:
                 _settle(question, found.get(question.transactional_id, {}), code)
 
     def close(self) -> None:
-        """The broker stops: who waits is answered."""
+        """The broker stops: answer all waiting requests."""
         for task in self._asking.values():
             task.cancel()
 

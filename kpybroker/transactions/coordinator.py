@@ -80,7 +80,7 @@ class TransactionCoordinator:
     # ---- leadership
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition, answer for its transactional ids, and go on with what was decided before."""
+        """Replay a partition, answer for its transactional ids, and go on with transactions that were decided."""
         self.reigns.become_leader(partition, state_log, epoch)
 
     def resign(self, partition: int) -> None:
@@ -102,7 +102,7 @@ class TransactionCoordinator:
         return _place(transactional_id, self._partitions())
 
     def runner(self, transactional_id: str) -> Runner:
-        """Who answers for a transactional id. Raises INVALID_REQUEST: it is empty; and as `Reigns.runner` does."""
+        """The Runner for a transactional id. Raises INVALID_REQUEST: it is empty; and as `Reigns.runner` does."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
         return self.reigns.runner(self.partition_for(transactional_id))

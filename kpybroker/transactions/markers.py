@@ -1,4 +1,4 @@
-"""The markers that end a transaction: told to the leader of each of its partitions, until every one has written them.
+"""The markers that end a transaction: sent to the leader of each of its partitions until all have written them.
 
 Only decided transactions come here whose record has committed: from then on nothing changes the outcome. They are as
 many as transactional ids at most, since the next transaction of an id waits for the end of this one.
@@ -46,7 +46,7 @@ class Job:
         """Where a later epoch of the producer was met; it is said once."""
 
     def marker(self, places: list[Place]) -> write_txn_markers.WritableTxnMarker:
-        """What is told to the leader of these places."""
+        """The request to the leader of these partitions."""
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, index in places:
             topics[topic].append(index)
@@ -125,7 +125,7 @@ class Markers:
             job.done(job.ending)
 
     def _route(self, job: Job, place: Place) -> None:
-        """To the queue of whoever leads the place. A topic that is gone needs no marker."""
+        """Queue a marker for the leader of the partition. A deleted topic needs none."""
         topic, index = place
         known = self._image().topic(topic)
         if known is None or index >= len(known.partitions):

@@ -69,7 +69,7 @@ class Neighbours:
             dialled.result().close()
 
     def close(self) -> None:
-        """End all connections; who waits for an answer gets none."""
+        """Close all connections; requests under way get no answer."""
         self._is_closed = True
         for node_id in list(self._peers):
             self._hang_up(node_id)

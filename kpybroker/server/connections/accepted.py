@@ -1,4 +1,4 @@
-"""One accepted socket: who came to which listener, what it has done, and what the limits made of it."""
+"""One accepted socket: its peer and listener, its traffic, and what the limits decided about it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Accepted(asyncio.BufferedProtocol):
         self.number = 0
         self.peer = self.host = "?"
         self.received_bytes = self.sent_bytes = 0
-        """Since somebody took them over."""
+        """Since the last `take_counts`."""
         self.activity = Activity(now)
         self.is_of_a_node = False
         """It has sent what only nodes of the cluster send."""

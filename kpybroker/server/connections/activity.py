@@ -43,7 +43,7 @@ class Activity:
         self._sent_bytes += sent_bytes
 
     def look(self, now: float, half_of_bytes: int, unsent_bytes: int) -> None:
-        """Judge what was counted since the last look.
+        """Judge the traffic since the last look.
 
         `half_of_bytes`: the size of the frame of which a part is here and the rest would be read; 0 for none.
         """

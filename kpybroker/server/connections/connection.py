@@ -354,7 +354,7 @@ class Connection(Accepted):
             self.transport.resume_reading()
 
     def _resize(self, size: int) -> None:
-        """Another buffer, with what is left at its front; whoever has taken or gives the memory counts it."""
+        """Replace the buffer; unread bytes go to its front. The caller accounts for the memory."""
         buffer = receive_buffer(size)
         view, left = memoryview(buffer), self._filled - self._position
         view[:left] = self._view[self._position : self._filled]

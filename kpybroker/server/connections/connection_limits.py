@@ -128,7 +128,7 @@ class ConnectionLimits:
             self._end_probation(connection, side)
 
     def look(self, now: float) -> None:
-        """Once a second: end what was on probation for too long, and follow limits that were lowered."""
+        """Once a second: close connections that were on probation for too long, and apply limits that were lowered."""
         for side in self._sides.values():
             for connection in [each for each, since in side.on_probation.items() if now - since >= PROBATION_S]:
                 self._count_or_drop(connection, side, f"it did not prove to be another node's in {PROBATION_S:.0f} s")

@@ -54,7 +54,7 @@ class Arrivals:
 
 
 class Queue:
-    """Those who came to one listener and wait for their turn. `of_all` is the rate of the broker, where it binds."""
+    """The connections to one listener that wait for their turn. `of_all`: the rate of the broker, if it applies."""
 
     def __init__(self, broker: Broker, listener: str, of_all: Rate | None) -> None:
         self._broker = broker
@@ -67,7 +67,7 @@ class Queue:
 
     @property
     def is_limited(self) -> bool:
-        """Somebody waits, or a connection may have to."""
+        """Whether a connection waits, or may have to."""
         config = self._broker.config
         limit = config.connection_rate_of(self._listener)
         if self._of_all is not None:
@@ -81,7 +81,7 @@ class Queue:
             self._next()
 
     def _next(self) -> None:
-        """Let in who may come in now; the next one waits until it may."""
+        """Let in the connections that may come now; the next one waits."""
         quotas = self._broker.quotas
         self._is_waiting = False
         while self._waiting:

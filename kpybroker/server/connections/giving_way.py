@@ -12,7 +12,7 @@ GIVE_WAY_EVERY_S = 0.05
 
 
 class GivingWay:
-    """When one connection's parked request was last told, and when it is to be told again."""
+    """When one connection's parked request was last asked to give way, and when to ask again."""
 
     __slots__ = ("_last_s", "_timer")
 
@@ -21,7 +21,7 @@ class GivingWay:
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, blocker: Reply, again: Callable[[], None]) -> None:
-        """Tell the blocker now, or call `again` when it may be told."""
+        """Ask the blocker to give way now, or call `again` when it may be asked."""
         loop = asyncio.get_running_loop()
         wait_s = self._last_s + GIVE_WAY_EVERY_S - loop.time()
         if wait_s <= 0:

@@ -64,6 +64,6 @@ class Pauses:
             pause.end()
 
     def stop(self) -> None:
-        """The server stops: nobody is to wait any more."""
+        """The server stops: end every pause."""
         self._stopped = True
         self.end_all()

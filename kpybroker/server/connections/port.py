@@ -23,7 +23,7 @@ Encode = Callable[[Reply], Sequence[Any]]
 
 
 class Port:
-    """The server as its connections see it. `admit` and `forget` are told of each that comes and goes."""
+    """The server as its connections see it. `admit` and `forget` are called for each one that opens and closes."""
 
     dispatch: Dispatch
     encode: Encode
@@ -68,7 +68,7 @@ class Port:
             self._loop.call_soon(self.flush_all)
 
     def flush_all(self) -> None:
-        """Write what was appended, settle, and let the connections that waited for it go on.
+        """Write all appended batches, settle replies, and let the connections that waited for the write go on.
 
         Those that come while a flush settles (a reply makes a connection go on) wait for the next: what they appended
         is not written yet, and still lies in their receive buffers.

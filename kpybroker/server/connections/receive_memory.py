@@ -57,7 +57,7 @@ class ReceiveMemory:
         self.used_bytes = 0
         """Of all buffers, beyond what each connection has anyway."""
         self.is_short = False
-        """Somebody waits, or goes on beyond the limit: buffers that are not needed are given back at once."""
+        """Whether a frame waits or goes beyond the limit: buffers that are not needed are then given back at once."""
         self._waiting: OrderedDict[Holder, int] = OrderedDict()
         self._beyond: dict[int, Holder] = {}
         """By kind, whose frame may go on beyond the limit."""
@@ -89,7 +89,7 @@ class ReceiveMemory:
         return True
 
     def take_if_free(self, more_bytes: int) -> bool:
-        """Count bytes that would be good to have; nobody waits for them."""
+        """Take bytes if they are free, without waiting."""
         if self.is_short or self.used_bytes + more_bytes > self._limits[LARGE]:
             return False
         self.used_bytes += more_bytes

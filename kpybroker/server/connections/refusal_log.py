@@ -39,14 +39,14 @@ class RefusalLog:
             self._untold_hosts.add(host)
 
     def look(self, now: float) -> None:
-        """Begin another minute when this one is over, with a line about what was not told."""
+        """Begin another minute when this one is over, with a line that counts what was not logged."""
         if now - self._since < MINUTE_S:
             return
         self.sum_up()
         self._since = now
 
     def sum_up(self) -> None:
-        """Tell how many were not told."""
+        """Log how many lines were left out."""
         if self._untold:
             more = " or more" if len(self._untold_hosts) == HOSTS_MAX else ""
             log.warning(

@@ -34,7 +34,7 @@ class Sender(Protocol):
 
 
 class UnsentReplies:
-    """The senders above their high-water mark. `limit_fetches` is told how much a Fetch may bring; None: as usual."""
+    """The senders above their high-water mark. `limit_fetches` gets the most bytes that a Fetch brings; None: any."""
 
     def __init__(self, now: Callable[[], float], limit_fetches: Callable[[int | None], None]) -> None:
         self._now = now
@@ -65,7 +65,7 @@ class UnsentReplies:
         self._follow()
 
     def _make_room(self) -> None:
-        """Sizes are up to date first; then whoever has the most goes, those first of whose replies nothing leaves."""
+        """Update the sizes, then drop the senders with the most, first those whose replies are stuck."""
         self.look()
         since = self._now() - STUCK_S
         while self.total_bytes > LIMIT_BYTES:

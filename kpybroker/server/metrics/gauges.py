@@ -1,4 +1,4 @@
-"""The metrics of one node, counted when somebody asks, under the names that Kafka's have behind the JMX exporter."""
+"""The metrics of one node, computed at each scrape, under the names that Kafka's have behind the JMX exporter."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Gauges:
         server.watch(Timing(lambda api, seconds: times.labels(api).observe(seconds)))
 
     async def count(self, stall_s: float) -> None:
-        """Look at everything. Two who ask at once take turns."""
+        """Collect everything. Two scrapes at once take turns."""
         async with self._counting:
             counted = dict.fromkeys((*GAUGES, *COUNTERS), 0.0)
             counted["kpybroker_loop_worst_stall_seconds"] = stall_s

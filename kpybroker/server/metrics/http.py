@@ -74,7 +74,7 @@ class HttpServer:
         return True
 
     def close(self) -> None:
-        """Stop listening, and drop who is connected."""
+        """Stop listening, and drop all connections."""
         if self._listener is not None:
             self._listener.close()
         for connection in list(self.open):

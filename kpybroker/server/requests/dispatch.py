@@ -138,7 +138,7 @@ class Dispatcher:
             connection.answer(_buffers(route.api, known.call.version, correlation_id, result))
 
     def _is_welcome(self, connection: Connection, api: api_table.Api, version: int, request: Any) -> bool:
-        """Notice who asks; whether the connection is still there to be answered."""
+        """Note whether a node or a client asks; whether the connection is still open."""
         if is_of_a_node(api, version, request):
             self._limits.is_a_node(connection)
         elif connection.on_probation and api.key != API_VERSIONS:
@@ -214,7 +214,7 @@ class Dispatcher:
         return reply
 
     async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:
-        """Whoever has waited may have much to say."""
+        """The response of a coroutine that waited, encoded in turns if it is large."""
         return await encoded(self._broker.long_work, version, await work)
 
     def _begin(

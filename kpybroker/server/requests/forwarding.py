@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Handle = Callable[["Broker", Call, Any], Any]
 
 ANONYMOUS = b"\0\0\x05User\x0aANONYMOUS\0\0"
-"""The principal of whoever has not said who it is, as Kafka's controllers read it (DefaultPrincipalData, version 0)."""
+"""The anonymous principal, as Kafka's controllers read it (DefaultPrincipalData, version 0)."""
 
 
 Here = Callable[["Broker", Any], dict[int, Any]]

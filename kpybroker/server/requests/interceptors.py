@@ -20,7 +20,7 @@ class Interceptor(Protocol):
 
 
 class Interceptors:
-    """Puts the active ones between a server's connections and its dispatcher. `serve` is told what to call."""
+    """Puts the active ones between a server's connections and its dispatcher. `serve` gets what to call."""
 
     def __init__(self, dispatch: Dispatch, encode: Encode, serve: Callable[[Dispatch, Encode], None]) -> None:
         self._inner = dispatch, encode

@@ -1,4 +1,4 @@
-"""Requests and answers of many elements: read, handled and encoded in turns, so that nobody else waits for them.
+"""Requests and answers of many elements: read, handled and encoded in turns, so that others need not wait for them.
 
 A request of more than `parsing.ELEMENTS_AT_ONCE` elements goes on in a task of its own. Until it has been read it stays
 in the receive buffer, which is counted, and its connection waits. When that is lost the task ends at its next turn.

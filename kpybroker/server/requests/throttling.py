@@ -75,7 +75,7 @@ class Charged(tuple[Any, ...]):
 
 
 class Throttling:
-    """The interceptor that charges requests to their clients, active while somebody has a quota.
+    """The interceptor that charges requests to their clients, active while any quota of requests is set.
 
     `stand_between` puts `_charging` around handlers, or takes it away; `on_change` is told when this has become active
     or no longer is; `stopwatch` counts seconds.
@@ -146,7 +146,7 @@ class Throttling:
             self._pause(charge)
 
     def _handle_long(self, connection: Connection, size_bytes: int, reply: Reply, handle: Callable[[], Any]) -> Any:
-        """As `_dispatch`, for a request that was read in turns: what it is charged is told with its reply."""
+        """As `_dispatch`, for a request that was read in turns: its reply carries the charge."""
         outer = self._dispatched, self._charge
         self._dispatched, self._charge = (connection, size_bytes), None
         try:
