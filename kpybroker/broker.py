@@ -33,7 +33,7 @@ from kpybroker.replication.node.lifecycle import Lifecycle
 from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.replication.node.replicas import ReplicaCallbacks
 from kpybroker.replication.node.replication import Replication
-from kpybroker.replication.partition.partition import INTERNAL_TOPICS, Partition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.storage.dirs.cleaner import Cleaner
@@ -41,8 +41,8 @@ from kpybroker.storage.dirs.directory import Directory, random_id
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
 from kpybroker.tasks import begin
+from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
-from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
 from kpybroker.transactions.coordinator import TransactionCoordinator
 from kpybroker.transactions.coordinator import settings_of as transaction_settings
 from kpybroker.transactions.markers import Markers
@@ -51,8 +51,6 @@ from kpybroker.wire.rpc import allocate_producer_ids, broker_registration
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Broker:

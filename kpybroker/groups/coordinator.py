@@ -21,12 +21,12 @@ from kpybroker.machine.coordinators import Reign, Reigns
 from kpybroker.machine.runner import Runner
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.metadata.image import Image
+from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.records.markers import Marker
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-TOPIC = "__consumer_offsets"
 BACKGROUND_TIMEOUT_MS = 60_000
 BATCH_HEADER_BYTES = 61
 _place = lru_cache(maxsize=10_000)(partition_of)
@@ -91,7 +91,7 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
         """Topics deleted while a partition was loading, by that partition."""
-        self.reigns = Reigns(TOPIC, world, self._machine, check_record, self._loaded)
+        self.reigns = Reigns(OFFSETS_TOPIC, world, self._machine, check_record, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""
@@ -124,7 +124,7 @@ class GroupCoordinator:
 
     def _loaded(self, partition: int, led: Reign[GroupMachine]) -> None:
         loaded = len(led.machine.stored) + len(led.machine.modern.stored)
-        log.info("loaded %d groups from %s-%d", loaded, TOPIC, partition)
+        log.info("loaded %d groups from %s-%d", loaded, OFFSETS_TOPIC, partition)
         deleted = self._deleted_meanwhile.pop(partition, None)
         if deleted:
             self._start_drop(led, deleted)

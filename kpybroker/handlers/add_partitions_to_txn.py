@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.whereabouts import has_partition
-from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.serving.fair_loop import slices
+from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.transactions.commands import AddPartitions
 from kpybroker.transactions.transaction import V1, Place
 from kpybroker.wire.rpc.add_partitions_to_txn import (

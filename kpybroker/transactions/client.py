@@ -14,8 +14,9 @@ from typing import NamedTuple
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
+from kpybroker.topics import TRANSACTION_TOPIC
 from kpybroker.transactions.commands import AddPartitions, Verify
-from kpybroker.transactions.coordinator import TOPIC, TransactionCoordinator
+from kpybroker.transactions.coordinator import TransactionCoordinator
 from kpybroker.transactions.neighbours import LOST, Neighbours
 from kpybroker.transactions.transaction import V2, Place
 from kpybroker.wire.rpc import add_partitions_to_txn
@@ -87,7 +88,7 @@ class TransactionsClient:
     async def _ask(
         self, transactional_id: str, producer_id: int, producer_epoch: int, places: Sequence[Place], add: bool
     ) -> Told:
-        topic = self._image().topic(TOPIC)
+        topic = self._image().topic(TRANSACTION_TOPIC)
         leader = -1
         if topic is not None and transactional_id:
             leader = topic.partitions[self._coordinator.partition_for(transactional_id)].leader

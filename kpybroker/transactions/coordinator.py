@@ -14,6 +14,7 @@ from kpybroker.machine.contract import StateLog
 from kpybroker.machine.coordinators import Reign, Reigns
 from kpybroker.machine.runner import Runner
 from kpybroker.metadata.hashing import partition_of
+from kpybroker.topics import TRANSACTION_TOPIC
 from kpybroker.transactions.commands import (
     AddPartitions,
     AwaitEndings,
@@ -33,7 +34,6 @@ from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-TOPIC = "__transaction_state"
 NO_LIMIT_MS = 0
 RETRY_S = 0.05
 _place = lru_cache(maxsize=10_000)(partition_of)
@@ -75,7 +75,9 @@ class TransactionCoordinator:
         self._new_producer_id = new_producer_id
         self.markers = markers
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reigns = Reigns(TOPIC, world, lambda *_: TransactionMachine(settings, level), check_record, self._loaded)
+        self.reigns = Reigns(
+            TRANSACTION_TOPIC, world, lambda *_: TransactionMachine(settings, level), check_record, self._loaded
+        )
 
     # ---- leadership
 
@@ -166,7 +168,7 @@ class TransactionCoordinator:
     # ---- to the end
 
     def _loaded(self, partition: int, led: Reign[TransactionMachine]) -> None:
-        log.info("loaded %d transactional ids from %s-%d", len(led.machine.transactions), TOPIC, partition)
+        log.info("loaded %d transactional ids from %s-%d", len(led.machine.transactions), TRANSACTION_TOPIC, partition)
         task = asyncio.get_running_loop().create_task(self._see_to_the_end(partition, led))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
