@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kpybroker.client.client import LATEST, Client, TopicPartition, check
+from kpybroker.client.client import LATEST, Client, check
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.topics import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC, TopicPartition
 from kpybroker.wire.rpc import (
     api_versions,
     describe_cluster,

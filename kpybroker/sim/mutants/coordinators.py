@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from kpybroker.groups.consumer.group import ModernGroup
+from kpybroker.groups.consumer.group import ConsumerGroup
 from kpybroker.groups.offsets.committed import Committed
 from kpybroker.groups.offsets.offsets import Offsets, Shown
 from kpybroker.machine.contract import Moment, Outcome
@@ -112,7 +112,7 @@ COORDINATORS = (
     ),
     Mutant(
         "a partition is given away before it was given up",
-        (Patch(ModernGroup, "is_free", _is_free),),
+        (Patch(ConsumerGroup, "is_free", _is_free),),
         MOVES,
         brokers=3,
     ),
