@@ -28,7 +28,7 @@ def _tells_endings_at_once(hold: Callable[..., None]) -> Callable[..., None]:
         held = []
         for ticket, answer in answers:
             if isinstance(answer, list) and isinstance(runner.machine, TransactionMachine):
-                runner._settle(ticket, answer)
+                ticket.settle(answer)
             else:
                 held.append((ticket, answer))
         hold(runner, end, held)
