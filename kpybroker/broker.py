@@ -33,7 +33,7 @@ from kpybroker.replication.node.lifecycle import Lifecycle
 from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.replication.node.replicas import ReplicaCallbacks
 from kpybroker.replication.node.replication import Replication
-from kpybroker.replication.partition.partition import INTERNAL_TOPICS, Partition
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.storage.dirs.cleaner import Cleaner
@@ -41,18 +41,16 @@ from kpybroker.storage.dirs.directory import Directory, random_id
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
 from kpybroker.tasks import begin
+from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
-from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
+from kpybroker.transactions.connections import BrokerConnections
 from kpybroker.transactions.coordinator import TransactionCoordinator
 from kpybroker.transactions.coordinator import settings_of as transaction_settings
 from kpybroker.transactions.markers import Markers
-from kpybroker.transactions.neighbours import Neighbours
 from kpybroker.wire.rpc import allocate_producer_ids, broker_registration
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Broker:
@@ -101,17 +99,17 @@ class Broker:
         ).write
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self._creation = TopicCreation(self.channel.ask, now[0], now[2])
-        self._neighbours = Neighbours(world.network, f"broker-{config.node_id}-transactions", self._address_of)
+        self._connections = BrokerConnections(world.network, f"broker-{config.node_id}-transactions", self._address_of)
         self.transactions = TransactionCoordinator(
             world,
             transaction_settings(config),
             lambda: self._partitions_of(TRANSACTION_TOPIC, self.config.transaction_state_log_num_partitions),
             lambda: self.image.features.get(TRANSACTION_FEATURE, 0),
             self.next_producer_id,
-            Markers(config.node_id, now[2], self._neighbours, self.write_markers),
+            Markers(config.node_id, now[2], self._connections, self.write_markers),
         )
         self.transactions_client = TransactionsClient(
-            config.node_id, now[0], now[2], self.transactions, self._neighbours
+            config.node_id, now[0], now[2], self.transactions, self._connections
         )
         self._coordinators: dict[str, GroupCoordinator | TransactionCoordinator] = {
             OFFSETS_TOPIC: self.groups,
@@ -232,7 +230,7 @@ class Broker:
         self.groups.close()
         self.transactions.close()
         self.transactions_client.close()
-        self._neighbours.close()
+        self._connections.close()
         self.controller.stop(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops"))
         await self.quorum.close()
         await self.log_dirs.close()

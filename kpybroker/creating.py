@@ -9,11 +9,11 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.controller import commands
-from kpybroker.controller.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, offsets_topic, transaction_topic
+from kpybroker.controller.internal_topics import offsets_topic, transaction_topic
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.whereabouts import endpoints
-from kpybroker.replication.partition.partition import INTERNAL_TOPICS
+from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.wire.rpc import create_topics
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kpybroker.client.client import LATEST, Client, TopicPartition, check
+from kpybroker.client.client import LATEST, Client, check
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.topics import METADATA_TOPIC, TopicPartition
 from kpybroker.wire.rpc import (
     api_versions,
     describe_cluster,
@@ -19,7 +20,6 @@ from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
 BROKER_RESOURCE = 4
 HTTP_HOST, HTTP_PORT = "kpybroker.http.host", "kpybroker.http.port"
-METADATA_TOPIC = "__cluster_metadata"
 ASKED_MAX = 10_000
 """Partitions of one ListOffsets."""
 

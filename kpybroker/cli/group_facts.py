@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from struct import Struct, error
 
-from kpybroker.client.client import LATEST, Client, CommandFailed, TopicPartition, check, nearest_name
+from kpybroker.client.client import LATEST, Client, CommandFailed, check, nearest_name
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.subscription import build_assignment
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import (
     consumer_group_describe,
     describe_groups,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from kpybroker.cli.group_facts import NAMES_NOT_IDS
-from kpybroker.client.client import LATEST, Client, TopicPartition, check
+from kpybroker.client.client import LATEST, Client, check
 from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import consumer_group_describe, describe_groups, list_groups, offset_fetch
 
 GROUPS_PER_REQUEST = 100

@@ -13,8 +13,9 @@ from kpybroker.cli.command_help import Family
 from kpybroker.cli.configs import BROKER, DELETE, OWN, SET, TOPIC, Resource, alter, described
 from kpybroker.cli.placement import place
 from kpybroker.cli.show import remark, show_json, show_line, show_table
-from kpybroker.client.client import Client, CommandFailed, TopicPartition, check
+from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import alter_partition_reassignments, list_partition_reassignments
 from kpybroker.wire.rpc.incremental_alter_configs import AlterableConfig
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition
+from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed
 from kpybroker.errors import ConfigError
+from kpybroker.topics import TopicPartition
 
 
 @dataclass(slots=True, frozen=True)

@@ -13,9 +13,10 @@ from kpybroker.cli.cluster_facts import Node, Partitions, Quorum
 from kpybroker.cli.command_help import Family
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import show_json, show_line, show_size, show_table
-from kpybroker.client.client import Client, CommandFailed, TopicPartition, check
+from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.client.session import refusal_text
 from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import unregister_broker
 
 PARTITIONS_SHOWN = 8

@@ -10,8 +10,9 @@ import typer
 from kpybroker.cli import options
 from kpybroker.cli.show import remark, show_json, show_table
 from kpybroker.cli.times import TIME_HELP, parse_time
-from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, TopicPartition, check
+from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ConfigError
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import delete_records
 
 

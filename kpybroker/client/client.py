@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import list_offsets
 from kpybroker.wire.rpc import metadata as asking
@@ -17,7 +18,6 @@ from kpybroker.world import Network
 
 T = TypeVar("T")
 Address = tuple[str, int]
-TopicPartition = tuple[str, int]
 Reasons = dict[TopicPartition, str]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

@@ -5,19 +5,14 @@ from __future__ import annotations
 from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import NewTopic
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTION_TOPIC = "__transaction_state"
-SHARE_STATE_TOPIC = "__share_group_state"
-METADATA_TOPIC = "__cluster_metadata"
-COORDINATORS_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, SHARE_STATE_TOPIC})
-"""The logs of coordinators. The partition of a group or a transactional id follows from its hash and their number."""
 POLICY = "cleanup.policy"
 
 
 def check_growth(topic: str) -> None:
     """Raises INVALID_TOPIC_EXCEPTION for the log of a coordinator, which must keep its number of partitions."""
-    if topic in COORDINATORS_TOPICS:
+    if topic in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"The number of partitions of internal topic {topic} cannot be changed: what it keeps is found by that "
@@ -28,7 +23,7 @@ def check_growth(topic: str) -> None:
 
 def check_policy(topic: str, policy: str) -> None:
     """Raises INVALID_CONFIG where the log of a coordinator would lose what it keeps, by its age."""
-    if topic in COORDINATORS_TOPICS and {part.strip() for part in policy.split(",")} != {"compact"}:
+    if topic in INTERNAL_TOPICS and {part.strip() for part in policy.split(",")} != {"compact"}:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"Invalid value {policy} for configuration {POLICY}: internal topic {topic} must be compacted, and nothing "

@@ -19,14 +19,15 @@ from kpybroker.controller.commands import (
     TopicResult,
 )
 from kpybroker.controller.configs import check_topic_configs
-from kpybroker.controller.internal_topics import COORDINATORS_TOPICS, METADATA_TOPIC, POLICY, check_policy
+from kpybroker.controller.internal_topics import POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.topics import INTERNAL_TOPICS, METADATA_TOPIC
 from kpybroker.wire.stored import metadata as stored
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
-INTERNAL_NAMES = frozenset({METADATA_TOPIC, *COORDINATORS_TOPICS})
+INTERNAL_NAMES = frozenset({METADATA_TOPIC, *INTERNAL_TOPICS})
 INTERNAL_NAMES_FOLDED = {name.lower(): name for name in INTERNAL_NAMES}
 """Where the case of names does not count, these are taken before there are such topics."""
 
@@ -80,7 +81,7 @@ def _create(
     settings = made.settings.get(topic.configs)
     if settings is None:
         settings = made.settings[topic.configs] = _settings(config, topic)
-    if topic.name in COORDINATORS_TOPICS:
+    if topic.name in INTERNAL_TOPICS:
         settings = {POLICY: "compact", **settings}
         check_policy(topic.name, settings[POLICY])
     placed = _assign(state, config, random, topic)

@@ -17,16 +17,16 @@ from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.record_check import check_record
 from kpybroker.machine.contract import StateLog
-from kpybroker.machine.coordinators import Reign, Reigns
+from kpybroker.machine.coordinators import LedPartition, LedPartitions
 from kpybroker.machine.runner import Runner
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.metadata.image import Image
+from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.records.markers import Marker
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-TOPIC = "__consumer_offsets"
 BACKGROUND_TIMEOUT_MS = 60_000
 BATCH_HEADER_BYTES = 61
 _place = lru_cache(maxsize=10_000)(partition_of)
@@ -91,7 +91,7 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
         """Topics deleted while a partition was loading, by that partition."""
-        self.reigns = Reigns(TOPIC, world, self._machine, check_record, self._loaded)
+        self.led = LedPartitions(OFFSETS_TOPIC, world, self._machine, check_record, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""
@@ -105,50 +105,50 @@ class GroupCoordinator:
         """
         if not group_id and not may_be_empty:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
-        return self.reigns.runner(self.partition_for(group_id))
+        return self.led.runner(self.partition_for(group_id))
 
     def configure(self, settings: GroupSettings) -> None:
         """Settings were changed while the broker runs; those that can be are of consumer groups."""
         self._settings = settings
-        for led in self.reigns:
+        for led in self.led:
             led.machine.modern.configure(settings)
 
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
         """Replay a partition and answer for its groups. An epoch not above the known one changes nothing."""
-        self.reigns.become_leader(partition, state_log, epoch)
+        self.led.become_leader(partition, state_log, epoch)
 
     def _machine(self, _partition: int, _epoch: int) -> GroupMachine:
         return GroupMachine(self._settings, self.new_member_id, self._image)
 
-    def _loaded(self, partition: int, led: Reign[GroupMachine]) -> None:
+    def _loaded(self, partition: int, led: LedPartition[GroupMachine]) -> None:
         loaded = len(led.machine.stored) + len(led.machine.modern.stored)
-        log.info("loaded %d groups from %s-%d", loaded, TOPIC, partition)
+        log.info("loaded %d groups from %s-%d", loaded, OFFSETS_TOPIC, partition)
         deleted = self._deleted_meanwhile.pop(partition, None)
         if deleted:
             self._start_drop(led, deleted)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: answer all waiting requests with NOT_COORDINATOR."""
-        self.reigns.resign(partition)
+        """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
+        self.led.resign(partition)
         self._deleted_meanwhile.pop(partition, None)
 
     def close(self) -> None:
         """The broker stops: resign from everything."""
-        self.reigns.close()
+        self.led.close()
         self._deleted_meanwhile.clear()
 
     async def loaded(self) -> None:
         """Wait until every partition led now has been replayed, or has failed to."""
-        await self.reigns.loaded()
+        await self.led.loaded()
 
     def end_transaction(self, partition: int, marker: Marker, timeout_ms: int) -> asyncio.Future[None]:
         """Write a marker; what is returned is done when it has committed, or refused.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
         """
-        runner = self.reigns.runner(partition)
+        runner = self.led.runner(partition)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(answer: KafkaError | None) -> None:
@@ -167,7 +167,7 @@ class GroupCoordinator:
     async def list(self, command: ListGroups, timeout_ms: int) -> list[Any]:
         """The groups of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
         found: list[Any] = []
-        for led in self.reigns:
+        for led in self.led:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 raise KafkaError(led.refusal)
             if led.refusal is None:
@@ -175,19 +175,19 @@ class GroupCoordinator:
         return found
 
     def on_topics_deleted(self, topics: Mapping[str, bytes]) -> None:
-        """Delete the commits for deleted topics (name -> id) in the background."""
-        for partition, led in self.reigns.items():
+        """Forget, in the background, what was committed for topics that are no more (name -> the id they had)."""
+        for partition, led in self.led.items():
             if led.refusal is None:
                 self._start_drop(led, topics)
             else:
                 self._deleted_meanwhile.setdefault(partition, {}).update(topics)
 
-    def _start_drop(self, led: Reign[GroupMachine], topics: Mapping[str, bytes]) -> None:
+    def _start_drop(self, led: LedPartition[GroupMachine], topics: Mapping[str, bytes]) -> None:
         task = asyncio.get_running_loop().create_task(self._drop(led, topics))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _drop(self, led: Reign[GroupMachine], topics: Mapping[str, bytes]) -> None:
+    async def _drop(self, led: LedPartition[GroupMachine], topics: Mapping[str, bytes]) -> None:
         try:
             while await led.runner.ask(DropTopics(topics), BACKGROUND_TIMEOUT_MS):
                 pass

@@ -16,14 +16,14 @@ from typing import Any
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups import commits
 from kpybroker.groups.classic.description import described, listed, listed_foreign
-from kpybroker.groups.classic.group import ClassicGroup, State
-from kpybroker.groups.classic.joining import Joining
-from kpybroker.groups.classic.membership import Membership
+from kpybroker.groups.classic.group import ClassicGroup, GroupState
+from kpybroker.groups.classic.join_requests import JoinRequests
+from kpybroker.groups.classic.member_requests import MemberRequests
 from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
 from kpybroker.groups.classic.records import group_record, group_tombstone, read_group, read_group_id
 from kpybroker.groups.consumer import records as modern_records
-from kpybroker.groups.consumer.group import ModernGroup
-from kpybroker.groups.consumer.groups import ModernGroups
+from kpybroker.groups.consumer.group import ConsumerGroup
+from kpybroker.groups.consumer.groups import ConsumerGroups
 from kpybroker.groups.ground.commands import (
     Command,
     CommitOffsets,
@@ -49,7 +49,7 @@ from kpybroker.groups.ground.record_keys import (
     kind_of,
 )
 from kpybroker.groups.ground.settings import GroupSettings
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.groups.offsets.offsets import Offsets
 from kpybroker.groups.offsets.records import read_commit
@@ -76,15 +76,15 @@ class GroupMachine:
         """Soft: every group of the classic protocol with a record or an offset, as it is now."""
         self._timers = Timers()
         self._rebalance = Rebalance(settings, self._timers, new_id)
-        self._joining = Joining(self._rebalance)
-        self._membership = Membership(self._rebalance)
-        self.modern = ModernGroups(self._rebalance, self._timers, image, self.groups, self._check_room)
+        self._joining = JoinRequests(self._rebalance)
+        self._membership = MemberRequests(self._rebalance)
+        self.modern = ConsumerGroups(self._rebalance, self._timers, image, self.groups, self._check_room)
         self._awake = False
         self._unapplied = 0
         """Records of the last step that have not come back: the log refused them, and what is soft is ahead of it."""
         self._expiry = Timer(self._expire)
         self._expiring: Iterator[str] | None = None
-        self._decisions: dict[type, Callable[[Any, Any, Turn], None]] = {
+        self._decisions: dict[type, Callable[[Any, Any, Step], None]] = {
             CommitOffsets: self._commit,
             ConsumerHeartbeat: self.modern.beat,
             DeleteGroup: self._delete_group,
@@ -105,18 +105,18 @@ class GroupMachine:
     # -- Machine --------------------------------------------------------------------------------------------------
 
     def decide(self, ticket: Any, command: Command, now: Moment) -> Outcome:
-        """Decide one command: the records to write, and the answers to give once they have committed."""
-        turn = Turn(now)
+        """One step: what is to be written, and who is answered with what."""
+        step = Step(now)
         if self._unapplied:
-            self._start_over(turn)
+            self._start_over(step)
         if not self._awake:
-            self._wake(turn)
+            self._wake(step)
         try:
-            self._decisions[type(command)](ticket, command, turn)
+            self._decisions[type(command)](ticket, command, step)
         except KafkaError as refusal:
-            turn.answer(ticket, refusal)
-        self._unapplied = len(turn.records)
-        return turn.outcome()
+            step.answer(ticket, refusal)
+        self._unapplied = len(step.records)
+        return step.outcome()
 
     def apply(self, record: Stored) -> None:
         """Take one record into the hard state. Kinds that are not served stay in the log and are of no effect here.
@@ -165,30 +165,30 @@ class GroupMachine:
 
     # -- waking after a replay ------------------------------------------------------------------------------------
 
-    def _wake(self, turn: Turn) -> None:
+    def _wake(self, step: Step) -> None:
         self._awake = True
         for group_id, value in self.stored.items():
             try:
-                group = self.groups[group_id] = read_group(group_id, value, turn.wall_ms)
+                group = self.groups[group_id] = read_group(group_id, value, step.wall_ms)
             except MalformedFrame as unreadable:
                 raise Damage(f"the last record of group {group_id!r} cannot be read: {unreadable}") from unreadable
             for member in group.members.values():
-                self._rebalance.renew_session(group, member, turn.now_ms)
+                self._rebalance.renew_session(group, member, step.now_ms)
             if len(group.members) > self.settings.group_max_size:
-                self._rebalance.prepare(group, turn)
-        self.modern.wake(turn)
+                self._rebalance.prepare(group, step)
+        self.modern.wake(step)
         for group_id in chain(self.offsets.groups(), self.offsets.pending.groups()):
             if group_id not in self.groups and group_id not in self.foreign and group_id not in self.modern.groups:
-                self.groups[group_id] = ClassicGroup(group_id, turn.wall_ms)
-        self._timers.set(self._expiry, turn.now_ms + self.settings.offsets_retention_check_interval_ms)
+                self.groups[group_id] = ClassicGroup(group_id, step.wall_ms)
+        self._timers.set(self._expiry, step.now_ms + self.settings.offsets_retention_check_interval_ms)
 
-    def _start_over(self, turn: Turn) -> None:
+    def _start_over(self, step: Step) -> None:
         """The log refused the last step: back to what it says, as a new coordinator would begin."""
         self._unapplied = 0
         for group in self.groups.values():
             for member in group.members.values():
-                turn.answer(group.take_join(member), refused_join(ErrorCode.NOT_COORDINATOR, member.member_id))
-                turn.answer(member.sync_ticket, refused_sync(ErrorCode.NOT_COORDINATOR))
+                step.answer(group.take_join(member), refused_join(ErrorCode.NOT_COORDINATOR, member.member_id))
+                step.answer(member.sync_ticket, refused_sync(ErrorCode.NOT_COORDINATOR))
         self.groups.clear()
         self.modern.start_over()
         self._timers.clear()
@@ -204,7 +204,7 @@ class GroupMachine:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group
 
-    def _any_group(self, group_id: str) -> ClassicGroup | ModernGroup:
+    def _any_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
         return self.modern.groups.get(group_id) or self._group(group_id)
 
     def _check_room(self, group_id: str) -> None:
@@ -222,12 +222,12 @@ class GroupMachine:
 
     # -- the rebalance protocol -----------------------------------------------------------------------------------
 
-    def _join(self, ticket: Any, command: Join, turn: Turn) -> None:
+    def _join(self, ticket: Any, command: Join, step: Step) -> None:
         request = command.request
         code = self._joining.refusal(request)
         modern = self.modern.groups.get(request.group_id)
         if code is None and modern is not None and modern.members:
-            turn.answer(ticket, self.modern.join(modern, command, self._joining.new_member_id(command), turn))
+            step.answer(ticket, self.modern.join(modern, command, self._joining.new_member_id(command), step))
             return
         group = self.groups.get(request.group_id)
         if code is None and group is None:
@@ -236,61 +236,61 @@ class GroupMachine:
             elif not request.protocol_type or not request.protocols:
                 code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code is not None:
-            turn.answer(ticket, refused_join(code, request.member_id))
+            step.answer(ticket, refused_join(code, request.member_id))
             return
         if group is None:
-            self.modern.give_way(request.group_id, turn)
+            self.modern.give_way(request.group_id, step)
             try:
-                group = self._make(request.group_id, turn.wall_ms)
+                group = self._make(request.group_id, step.wall_ms)
             except KafkaError as refusal:
-                turn.answer(ticket, refused_join(refusal.code, ""))
+                step.answer(ticket, refused_join(refusal.code, ""))
                 return
-            turn.write(group_record(group))
-        self._joining.join(group, command, ticket, turn)
+            step.write(group_record(group))
+        self._joining.join(group, command, ticket, step)
 
-    def _sync(self, ticket: Any, command: Sync, turn: Turn) -> None:
+    def _sync(self, ticket: Any, command: Sync, step: Step) -> None:
         group = self.groups.get(command.request.group_id)
         modern = self.modern.groups.get(command.request.group_id)
         if not command.request.group_id:
-            turn.answer(ticket, refused_sync(ErrorCode.INVALID_GROUP_ID))
+            step.answer(ticket, refused_sync(ErrorCode.INVALID_GROUP_ID))
         elif modern is not None:
-            turn.answer(ticket, self.modern.sync(modern, command.request, turn))
+            step.answer(ticket, self.modern.sync(modern, command.request, step))
         elif group is None:
-            turn.answer(ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
+            step.answer(ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
         else:
-            self._membership.sync(group, command.request, ticket, turn)
+            self._membership.sync(group, command.request, ticket, step)
 
-    def _heartbeat(self, ticket: Any, command: Heartbeat, turn: Turn) -> None:
+    def _heartbeat(self, ticket: Any, command: Heartbeat, step: Step) -> None:
         group = self.groups.get(command.group_id)
         modern = self.modern.groups.get(command.group_id)
         if not command.group_id:
-            turn.answer(ticket, ErrorCode.INVALID_GROUP_ID)
+            step.answer(ticket, ErrorCode.INVALID_GROUP_ID)
         elif modern is not None:
-            turn.answer(ticket, self.modern.classic.beat(modern, command, turn))
+            step.answer(ticket, self.modern.classic.beat(modern, command, step))
         elif group is None:
-            turn.answer(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
+            step.answer(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
         else:
-            turn.answer(ticket, self._membership.heartbeat(group, command, turn))
+            step.answer(ticket, self._membership.heartbeat(group, command, step))
 
-    def _leave(self, ticket: Any, command: Leave, turn: Turn) -> None:
+    def _leave(self, ticket: Any, command: Leave, step: Step) -> None:
         if not command.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(command.group_id)
         modern = self.modern.groups.get(command.group_id)
         if modern is not None:
-            turn.answer(ticket, self.modern.classic.leave(modern, command.members, turn))
+            step.answer(ticket, self.modern.classic.leave(modern, command.members, step))
         elif group is None:
-            turn.answer(ticket, [ErrorCode.UNKNOWN_MEMBER_ID] * len(command.members))
+            step.answer(ticket, [ErrorCode.UNKNOWN_MEMBER_ID] * len(command.members))
         else:
-            turn.answer(ticket, self._membership.leave(group, command, turn))
+            step.answer(ticket, self._membership.leave(group, command, step))
 
     # -- offsets --------------------------------------------------------------------------------------------------
 
-    def _commit(self, ticket: Any, command: CommitOffsets, turn: Turn) -> None:
+    def _commit(self, ticket: Any, command: CommitOffsets, step: Step) -> None:
         modern = self.modern.groups.get(command.group_id)
         if modern is not None:
             commits.check_modern_commit(modern, command)
-            turn.answer(ticket, commits.commit(command, self.settings, turn))
+            step.answer(ticket, commits.commit(command, self.settings, step))
             return
         group = self.groups.get(command.group_id)
         is_new = group is None
@@ -300,47 +300,47 @@ class GroupMachine:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if unknown else ErrorCode.ILLEGAL_GENERATION)
             if command.group_id in self.foreign:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group is kept by a protocol that is not served")
-            group = self._make(command.group_id, turn.wall_ms)
+            group = self._make(command.group_id, step.wall_ms)
         try:
             commits.check_commit(group, command)
-            turn.answer(ticket, commits.commit(command, self.settings, turn))
+            step.answer(ticket, commits.commit(command, self.settings, step))
         finally:
-            if is_new and not turn.records:
+            if is_new and not step.records:
                 del self.groups[command.group_id]
         member = group.members.get(command.member_id)
         if member is not None:
-            self._rebalance.renew_session(group, member, turn.now_ms)
+            self._rebalance.renew_session(group, member, step.now_ms)
 
-    def _end_transaction(self, ticket: Any, command: EndTransaction, turn: Turn) -> None:
-        turn.write(Stored(None, None, transaction=command.marker))
-        turn.answer(ticket, None)
+    def _end_transaction(self, ticket: Any, command: EndTransaction, step: Step) -> None:
+        step.write(Stored(None, None, transaction=command.marker))
+        step.answer(ticket, None)
 
-    def _fetch(self, ticket: Any, command: FetchOffsets, turn: Turn) -> None:
+    def _fetch(self, ticket: Any, command: FetchOffsets, step: Step) -> None:
         modern = self.modern.groups.get(command.group_id)
         if modern is not None:
             modern.check_fetch(command.member_id, command.member_epoch)
-        turn.answer(ticket, self.offsets.fetch(command.group_id, command.topics, command.require_stable))
+        step.answer(ticket, self.offsets.fetch(command.group_id, command.topics, command.require_stable))
 
-    def _delete_offsets(self, ticket: Any, command: DeleteOffsets, turn: Turn) -> None:
+    def _delete_offsets(self, ticket: Any, command: DeleteOffsets, step: Step) -> None:
         group = self._any_group(command.group_id)
-        turn.answer(ticket, commits.delete(group, command, self.offsets, self.settings, turn))
+        step.answer(ticket, commits.delete(group, command, self.offsets, self.settings, step))
 
-    def _drop_topics(self, ticket: Any, command: DropTopics, turn: Turn) -> None:
-        turn.answer(ticket, not commits.drop_topics(command.topics, self.offsets, turn))
+    def _drop_topics(self, ticket: Any, command: DropTopics, step: Step) -> None:
+        step.answer(ticket, not commits.drop_topics(command.topics, self.offsets, step))
 
     # -- groups as a whole ----------------------------------------------------------------------------------------
 
-    def _describe(self, ticket: Any, command: DescribeGroup, turn: Turn) -> None:
-        turn.answer(ticket, described(self._group(command.group_id)))
+    def _describe(self, ticket: Any, command: DescribeGroup, step: Step) -> None:
+        step.answer(ticket, described(self._group(command.group_id)))
 
-    def _describe_modern(self, ticket: Any, command: DescribeConsumerGroup, turn: Turn) -> None:
-        turn.answer(ticket, self.modern.describe(command.group_id))
+    def _describe_modern(self, ticket: Any, command: DescribeConsumerGroup, step: Step) -> None:
+        step.answer(ticket, self.modern.describe(command.group_id))
 
-    def _list(self, ticket: Any, command: ListGroups, turn: Turn) -> None:
+    def _list(self, ticket: Any, command: ListGroups, step: Step) -> None:
         found = [listed(group) for group in self.groups.values()]
         found += self.modern.list()
         found += [listed_foreign(group_id, group_type) for group_id, group_type in self.foreign.items()]
-        turn.answer(
+        step.answer(
             ticket,
             [
                 each
@@ -350,31 +350,31 @@ class GroupMachine:
             ],
         )
 
-    def _delete_group(self, ticket: Any, command: DeleteGroup, turn: Turn) -> None:
+    def _delete_group(self, ticket: Any, command: DeleteGroup, step: Step) -> None:
         group = self._any_group(command.group_id)
-        if group.members or group.state not in (State.EMPTY, State.EMPTY.value):
+        if group.members or group.state not in (GroupState.EMPTY, GroupState.EMPTY.value):
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "the group has members")
-        done = commits.drop_all(command.group_id, self.offsets, turn)
+        done = commits.drop_all(command.group_id, self.offsets, step)
         if done:
-            self._forget(group, turn)
-        turn.answer(ticket, not done)
+            self._forget(group, step)
+        step.answer(ticket, not done)
 
-    def _forget(self, group: ClassicGroup | ModernGroup, turn: Turn) -> None:
-        if isinstance(group, ModernGroup):
-            self.modern.forget(group, turn)
+    def _forget(self, group: ClassicGroup | ConsumerGroup, step: Step) -> None:
+        if isinstance(group, ConsumerGroup):
+            self.modern.forget(group, step)
             return
-        turn.write(group_tombstone(group.group_id))
+        step.write(group_tombstone(group.group_id))
         for timer in group.pending_join.values():
             timer.cancel()
         del self.groups[group.group_id]
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def _tick(self, ticket: Any, _: Tick, turn: Turn) -> None:
-        self._timers.fire_due(turn, TIMERS_A_TICK, commits.STEP_BYTES)
-        turn.answer(ticket, None)
+    def _tick(self, ticket: Any, _: Tick, step: Step) -> None:
+        self._timers.fire_due(step, TIMERS_A_TICK, commits.STEP_BYTES)
+        step.answer(ticket, None)
 
-    def _expire(self, turn: Turn) -> None:
+    def _expire(self, step: Step) -> None:
         """One step of a round over all groups; the next follows at once, the next round after the interval."""
         if self._expiring is None:
             self._expiring = iter([*self.groups, *self.modern.groups])
@@ -382,21 +382,21 @@ class GroupMachine:
             group_id = next(self._expiring, None)
             if group_id is None:
                 self._expiring = None
-                self._timers.set(self._expiry, turn.now_ms + self.settings.offsets_retention_check_interval_ms)
+                self._timers.set(self._expiry, step.now_ms + self.settings.offsets_retention_check_interval_ms)
                 return
             group = self.modern.groups.get(group_id) or self.groups.get(group_id)
             if group is None:
                 continue
-            expired = commits.expire(group, self.offsets, self.settings, turn)
-            if turn.size_bytes >= commits.STEP_BYTES:
+            expired = commits.expire(group, self.offsets, self.settings, step)
+            if step.size_bytes >= commits.STEP_BYTES:
                 self._expiring = chain([group_id], self._expiring)
                 break
             if expired and _may_expire(group):
-                self._forget(group, turn)
-        self._timers.set(self._expiry, turn.now_ms)
+                self._forget(group, step)
+        self._timers.set(self._expiry, step.now_ms)
 
 
-def _may_expire(group: ClassicGroup | ModernGroup) -> bool:
-    if isinstance(group, ModernGroup):
+def _may_expire(group: ClassicGroup | ConsumerGroup) -> bool:
+    if isinstance(group, ConsumerGroup):
         return not group.members
-    return group.state is State.EMPTY and not group.pending_join
+    return group.state is GroupState.EMPTY and not group.pending_join

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.transactions.commands import AddPartitions
 from kpybroker.transactions.transaction import V1
 from kpybroker.wire.rpc.add_offsets_to_txn import Request, Response
@@ -16,7 +17,6 @@ from kpybroker.wire.rpc.add_offsets_to_txn import Request, Response
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
-OFFSETS_TOPIC = "__consumer_offsets"
 FENCED_SINCE = 2
 
 

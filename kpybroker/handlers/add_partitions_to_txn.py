@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.whereabouts import has_partition
-from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.serving.fair_loop import slices
+from kpybroker.topics import INTERNAL_TOPICS, TopicPartition
 from kpybroker.transactions.commands import AddPartitions
-from kpybroker.transactions.transaction import V1, Place
+from kpybroker.transactions.transaction import V1
 from kpybroker.wire.rpc.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResult,
@@ -35,7 +35,7 @@ MANY_SINCE = 4
 ASKED_AT_ONCE = 100
 """How many transactions of a broker's request are processed concurrently."""
 
-Codes = dict[Place, ErrorCode]
+Codes = dict[TopicPartition, ErrorCode]
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
@@ -88,11 +88,11 @@ async def _of_broker(broker: Broker, asked: AddPartitionsToTxnTransaction) -> Ad
     )
 
 
-def _places(topics: Sequence[AddPartitionsToTxnTopic]) -> list[Place]:
+def _places(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
     return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _unfit(broker: Broker, places: list[Place], *, may_be_internal: bool) -> Codes:
+def _unfit(broker: Broker, places: list[TopicPartition], *, may_be_internal: bool) -> Codes:
     """The error codes if any partition cannot be added; empty if all can.
 
     Clients do not add partitions of internal topics: AddOffsetsToTxn is for that.

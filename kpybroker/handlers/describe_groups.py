@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic.group import State
+from kpybroker.groups.classic.group import GroupState
 from kpybroker.groups.ground.commands import DescribeGroup
 from kpybroker.serving.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from kpybroker.serving.fair_loop import Turns
@@ -47,7 +47,7 @@ async def _describe(broker: Broker, call: Call, group_id: str) -> DescribedGroup
         described = await runner.ask(DescribeGroup(group_id), broker.config.request_timeout_ms)
     except KafkaError as refusal:
         unknown = refusal.code is ErrorCode.GROUP_ID_NOT_FOUND
-        described = DescribedGroup(group_id=group_id, group_state=State.DEAD.value if unknown else "")
+        described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value if unknown else "")
         if not unknown or call.version >= GROUP_ID_NOT_FOUND_SINCE:
             described.error_code = refusal.code
             described.error_message = refusal.message if call.version >= GROUP_ID_NOT_FOUND_SINCE else None

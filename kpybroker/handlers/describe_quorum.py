@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc.describe_quorum import PartitionDataReply, Request, Response, TopicDataReply
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.serving.authorized_operations import TOPIC_OPERATIONS
 from kpybroker.serving.fair_loop import Turns
+from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.wire.rpc.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponsePartition,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.fair_loop import Turns
+from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_SINCE = 4
-KEPT_IN = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}
+KEPT_IN = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

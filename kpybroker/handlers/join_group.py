@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Reply
 from kpybroker.errors import KafkaError
 from kpybroker.groups.ground.commands import Join
-from kpybroker.groups.ground.parked_reply import Parked
+from kpybroker.groups.ground.parked_reply import ParkedReply
 from kpybroker.wire.rpc.join_group import Request, Response
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     )
     respond = partial(_respond, call.version, request.member_id)
     try:
-        parked = Parked(broker.groups.runner(request.group_id), respond)
+        parked = ParkedReply(broker.groups.runner(request.group_id), respond)
         answered: Response | Reply = parked.ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
         return respond(refusal)

@@ -11,13 +11,14 @@ from kpybroker.call import Call
 from kpybroker.errors import KafkaError
 from kpybroker.groups.consumer.subscription_regex import compiled
 from kpybroker.transactions.commands import ListAll
-from kpybroker.transactions.transaction import State
-from kpybroker.wire.rpc.list_transactions import Request, Response, TransactionState
+from kpybroker.transactions.transaction import TransactionState
+from kpybroker.wire.rpc.list_transactions import Request, Response
+from kpybroker.wire.rpc.list_transactions import TransactionState as ListedTransaction
 
 if TYPE_CHECKING:
     from kpybroker.broker import Broker
 
-STATES = {state.word: state for state in State}
+STATES = {state.word: state for state in TransactionState}
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
@@ -35,7 +36,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     return Response(
         unknown_state_filters=unknown,
         transaction_states=[
-            TransactionState(
+            ListedTransaction(
                 transactional_id=each.transactional_id,
                 producer_id=each.producer_id,
                 transaction_state=each.state.word,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Encoded
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.replication.partition.partition import INTERNAL_TOPICS
 from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kpybroker.serving.fair_loop import Turns
+from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.wire.codec.codec import build, build_in_turns
 from kpybroker.wire.codec.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (

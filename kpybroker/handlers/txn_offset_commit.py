@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, PartitionCommit
-from kpybroker.replication.partition.txn_markers import OFFSETS_TOPIC
 from kpybroker.serving.fair_loop import SLICE, Turns, slices
 from kpybroker.storage.producers.transactions import NOT_NEEDED
+from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.rpc.txn_offset_commit import (
     Request,
     Response,

@@ -45,6 +45,14 @@ class Stored:
         self.message = message
         self.transaction = transaction
 
+    def stamp(self, timestamp_ms: int) -> None:
+        """Set the record's time, in milliseconds of wall clock."""
+        self.timestamp_ms = timestamp_ms
+
+    def keep(self, message: Any) -> None:
+        """Remember what the value means, for a machine that would have to parse it."""
+        self.message = message
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stored):
             return NotImplemented
@@ -57,23 +65,65 @@ class Stored:
 
 
 class Ticket:
-    """Stands for one asker. A machine may keep it, and answer it in the Outcome of a later command; once, not twice."""
+    """Stands for one caller. A machine may keep it, and answer it in the Outcome of a later command: once, not twice.
 
-    __slots__ = ("_abandoned", "_answer", "_done", "_open", "_settled", "_timeout_ms", "_timer")
+    A ticket is decided when a machine has answered it, and settled when the answer has been given to the caller.
+    """
+
+    __slots__ = ("_done", "_is_decided", "_timeout_ms", "_timer", "answer", "is_abandoned", "is_settled")
 
     def __init__(self, timeout_ms: int) -> None:
+        self.answer: Answer = None
+        self.is_abandoned = False
+        self.is_settled = False
         self._timeout_ms = timeout_ms
-        self._open = True  # no machine has answered yet
-        self._abandoned = False
-        self._answer: Answer = None
-        self._settled = False  # the answer may leave
+        self._is_decided = False
         self._done: Callable[[Answer], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def open(self) -> bool:
-        """Whether no answer has been decided yet, and the asker still waits."""
-        return self._open and not self._abandoned
+        """No machine has answered it, and a caller still waits."""
+        return not self._is_decided and not self.is_abandoned
+
+    def wait(self, done: Callable[[Answer], None]) -> None:
+        """Call `done` with the answer when it is settled."""
+        self._done = done
+
+    def decide(self) -> None:
+        """A machine has answered it."""
+        assert not self._is_decided, "a ticket was answered twice"
+        self._is_decided = True
+
+    def hold(self, answer: Answer, expire: Callable[[Ticket], None]) -> None:
+        """Keep the answer until its records have committed; after the ticket's timeout, if any, call `expire`."""
+        self.answer = answer
+        if self._timeout_ms > 0:
+            self._timer = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, expire, self)
+
+    def settle(self, answer: Answer) -> None:
+        """Give the caller this answer, unless it has one."""
+        if self.is_settled:
+            return
+        self.answer = answer
+        self.is_settled = self._is_decided = True
+        self._cancel_timer()
+        if self._done is not None:
+            self._done(answer)
+
+    def void(self) -> None:
+        """Its decision failed. The machine may have kept it nevertheless, and may answer it in vain."""
+        self._is_decided, self.is_abandoned = False, True
+
+    def abandon(self) -> None:
+        """The caller no longer waits."""
+        self.is_abandoned = True
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Outcome:

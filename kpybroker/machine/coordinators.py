@@ -99,7 +99,7 @@ class CoordinatorLog:
             log.error(text, self._name, record.offset, unreadable)
 
 
-class Reign(Generic[M]):
+class LedPartition(Generic[M]):
     """A partition this broker leads: its machine, and whether it has been replayed."""
 
     __slots__ = ("again_s", "epoch", "loading", "log", "machine", "refusal", "runner", "timer")
@@ -117,7 +117,7 @@ class Reign(Generic[M]):
         """The answer to requests until the machine is loaded."""
 
 
-class Reigns(Generic[M]):
+class LedPartitions(Generic[M]):
     """The partitions of one topic that this broker leads, with a machine for each.
 
     - make: a new machine for a partition and the epoch of the reign.
@@ -136,21 +136,21 @@ class Reigns(Generic[M]):
         world: World,
         make: Callable[[int, int], M],
         check: Callable[[Stored], None],
-        on_loaded: Callable[[int, Reign[M]], None],
+        on_loaded: Callable[[int, LedPartition[M]], None],
     ) -> None:
         self._topic = topic
         self._world = world
         self._make = make
         self._check = check
         self._on_loaded = on_loaded
-        self._led: dict[int, Reign[M]] = {}
+        self._led: dict[int, LedPartition[M]] = {}
         self._turn = asyncio.Lock()
         """Replays run one at a time; fifty at once would each take a slice of every turn of the loop."""
 
-    def __iter__(self) -> Iterator[Reign[M]]:
+    def __iter__(self) -> Iterator[LedPartition[M]]:
         return iter(list(self._led.values()))
 
-    def items(self) -> list[tuple[int, Reign[M]]]:
+    def items(self) -> list[tuple[int, LedPartition[M]]]:
         """(partition, its reign), of all."""
         return list(self._led.items())
 
@@ -171,20 +171,22 @@ class Reigns(Generic[M]):
             if epoch <= known.epoch:
                 return
             self.resign(partition)
-        led = self._led[partition] = Reign(epoch, CoordinatorLog(state_log, f"{self._topic}-{partition}", self._check))
+        led = self._led[partition] = LedPartition(
+            epoch, CoordinatorLog(state_log, f"{self._topic}-{partition}", self._check)
+        )
         self._begin(partition, led)
 
-    def _begin(self, partition: int, led: Reign[M]) -> None:
+    def _begin(self, partition: int, led: LedPartition[M]) -> None:
         led.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._renew(partition, led)
         led.loading = asyncio.get_running_loop().create_task(self._load(partition, led))
         led.loading.add_done_callback(_is_told)
 
-    def _renew(self, partition: int, led: Reign[M]) -> None:
+    def _renew(self, partition: int, led: LedPartition[M]) -> None:
         led.machine = self._make(partition, led.epoch)
         led.runner = Runner(led.machine, led.log, self._world, on_bug=partial(self._bug, partition, led))
 
-    async def _replay(self, partition: int, led: Reign[M]) -> None:
+    async def _replay(self, partition: int, led: LedPartition[M]) -> None:
         try:
             await led.runner.load()
         except Damage:
@@ -194,7 +196,7 @@ class Reigns(Generic[M]):
             self._renew(partition, led)
             await led.runner.load()
 
-    async def _load(self, partition: int, led: Reign[M]) -> None:
+    async def _load(self, partition: int, led: LedPartition[M]) -> None:
         try:
             async with self._turn:
                 await self._replay(partition, led)
@@ -209,7 +211,7 @@ class Reigns(Generic[M]):
         led.refusal = None
         self._on_loaded(partition, led)
 
-    def _bug(self, partition: int, led: Reign[M], bug: BaseException) -> None:
+    def _bug(self, partition: int, led: LedPartition[M], bug: BaseException) -> None:
         if isinstance(bug, Damage) or led.refusal is ErrorCode.NOT_COORDINATOR:
             return
         log.error(
@@ -221,7 +223,7 @@ class Reigns(Generic[M]):
         )
         self._begin_again(partition, led)
 
-    def _begin_again(self, partition: int, led: Reign[M]) -> None:
+    def _begin_again(self, partition: int, led: LedPartition[M]) -> None:
         led.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         led.timer = asyncio.get_running_loop().call_later(led.again_s, self._begin, partition, led)
         led.again_s = min(2 * led.again_s, AGAIN_MAX_S)

@@ -78,8 +78,8 @@ class Runner:
         ticket may stay parked in the machine is the machine's own business.
         """
         ticket = self._begin(command, timeout_ms)
-        if ticket._settled:
-            answer = ticket._answer
+        if ticket.is_settled:
+            answer = ticket.answer
         else:
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             self._wait(ticket, partial(_resolve, future))
@@ -98,8 +98,8 @@ class Runner:
         is abandoned before. Raises KafkaError: the Runner's.
         """
         ticket = self._begin(command, timeout_ms)
-        if ticket._settled:
-            done(ticket._answer)
+        if ticket.is_settled:
+            done(ticket.answer)
             return None
         self._wait(ticket, partial(self._leave_soon, ticket, done))
         return ticket
@@ -114,7 +114,7 @@ class Runner:
         return ticket
 
     def _wait(self, ticket: Ticket, done: Callable[[Answer], None]) -> None:
-        ticket._done = done
+        ticket.wait(done)
         self.waiters += 1
         self._asking[ticket] = None
 
@@ -123,19 +123,16 @@ class Runner:
         asyncio.get_running_loop().call_soon(self._leave, ticket, done, answer)
 
     def _leave(self, ticket: Ticket, done: Callable[[Answer], None], answer: Answer) -> None:
-        if not ticket._abandoned:
+        if not ticket.is_abandoned:
             self.abandon(ticket)
             done(answer)
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody waits for the answer any more."""
-        if not ticket._abandoned:
-            ticket._abandoned = True
+        if not ticket.is_abandoned:
+            ticket.abandon()
             self.waiters -= 1
             del self._asking[ticket]
-            if ticket._timer is not None:
-                ticket._timer.cancel()
-                ticket._timer = None
 
     def tell(self, command: Any) -> None:
         """Decide a command without an asker; nothing happens while loading or after a stop."""
@@ -153,7 +150,7 @@ class Runner:
             self._timer = None
         self._held.clear()
         for ticket in list(self._asking):
-            self._settle(ticket, KafkaError(error.code, error.message))
+            ticket.settle(KafkaError(error.code, error.message))
 
     def _run(self, ticket: Ticket, command: Any, *, is_asked: bool = False) -> None:
         """One atomic step. Not a coroutine: nothing may come between decide and apply."""
@@ -169,12 +166,12 @@ class Runner:
                 self._break_off(sys.exception())
         if self._stopped:  # the log ended, or leadership was lost, on the way
             for answered, answer in answers:
-                self._settle(answered, answer)
+                answered.settle(answer)
             return
         end = self.log.end
         if self.log.committed >= end and not self._held:
             for answered, answer in answers:
-                self._settle(answered, answer)
+                answered.settle(answer)
         elif answers:
             self._hold(end, answers)
             self._release()
@@ -189,12 +186,11 @@ class Runner:
             if not is_asked:
                 raise
             log.exception("bug in the decision on %s, which is refused", type(command).__name__)
-            self._settle(ticket, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(bug)))
-            ticket._open, ticket._abandoned = True, True  # the machine may have kept it, and answer it in vain
+            ticket.settle(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(bug)))
+            ticket.void()
             return []
         for answered, _ in outcome.answers:
-            assert answered._open, "a ticket was answered twice"
-            answered._open = False
+            answered.decide()
         records = outcome.records
         if not records:
             return outcome.answers
@@ -230,35 +226,19 @@ class Runner:
             self._on_bug(bug)
 
     def _hold(self, end: int, answers: list[tuple[Ticket, Answer]]) -> None:
-        loop = asyncio.get_running_loop()
         self._held.append((end, answers))
         for ticket, answer in answers:
-            ticket._answer = answer
-            if ticket._timeout_ms > 0:
-                ticket._timer = loop.call_later(ticket._timeout_ms / 1000, self._expire, ticket)
+            ticket.hold(answer, self._expire)
 
     def _release(self) -> None:
         """The log's commit moved: what rests on committed records only may leave, in the order it was decided."""
         committed = self.log.committed
         while self._held and self._held[0][0] <= committed:
             for ticket, answer in self._held.popleft()[1]:
-                self._settle(ticket, answer)
-
-    def _settle(self, ticket: Ticket, answer: Answer) -> None:
-        if ticket._settled:
-            return
-        ticket._answer = answer
-        ticket._open = False
-        ticket._settled = True
-        if ticket._timer is not None:
-            ticket._timer.cancel()
-            ticket._timer = None
-        if ticket._done is not None:
-            ticket._done(answer)
+                ticket.settle(answer)
 
     def _expire(self, ticket: Ticket) -> None:
-        ticket._timer = None
-        self._settle(ticket, KafkaError(self._late_code, "decided, but not committed in time"))
+        ticket.settle(KafkaError(self._late_code, "decided, but not committed in time"))
 
     def _arm(self) -> None:
         """Set the timer for the machine's deadline. A timer set for earlier stays: it looks again when it fires."""

@@ -14,17 +14,18 @@ from typing import NamedTuple
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
+from kpybroker.topics import TRANSACTION_TOPIC, TopicPartition
 from kpybroker.transactions.commands import AddPartitions, Verify
-from kpybroker.transactions.coordinator import TOPIC, TransactionCoordinator
-from kpybroker.transactions.neighbours import LOST, Neighbours
-from kpybroker.transactions.transaction import V2, Place
+from kpybroker.transactions.connections import LOST, BrokerConnections
+from kpybroker.transactions.coordinator import TransactionCoordinator
+from kpybroker.transactions.transaction import V2
 from kpybroker.wire.rpc import add_partitions_to_txn
 
 QUESTIONS_A_REQUEST = 500
 WAITING_MAX = 10_000
 """Questions for one broker; more are refused rather than queued."""
 
-Told = dict[Place, ErrorCode]
+Told = dict[TopicPartition, ErrorCode]
 
 
 class Question(NamedTuple):
@@ -33,7 +34,7 @@ class Question(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    places: Sequence[Place]
+    places: Sequence[TopicPartition]
     add: bool
     answer: asyncio.Future[Told]
 
@@ -47,13 +48,13 @@ class TransactionsClient:
         config: Callable[[], BrokerConfig],
         image: Callable[[], Image],
         coordinator: TransactionCoordinator,
-        neighbours: Neighbours,
+        connections: BrokerConnections,
     ) -> None:
         self._node_id = node_id
         self._config = config
         self._image = image
         self._coordinator = coordinator
-        self._neighbours = neighbours
+        self._connections = connections
         self._waiting: defaultdict[int, deque[Question]] = defaultdict(deque)
         self._asking: dict[int, asyncio.Task[None]] = {}
 
@@ -62,7 +63,7 @@ class TransactionsClient:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        partitions: Sequence[Place],
+        partitions: Sequence[TopicPartition],
         *,
         add: bool,
     ) -> Told:
@@ -85,9 +86,9 @@ class TransactionsClient:
             await asyncio.sleep(pause_s)
 
     async def _ask(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Sequence[Place], add: bool
+        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Sequence[TopicPartition], add: bool
     ) -> Told:
-        topic = self._image().topic(TOPIC)
+        topic = self._image().topic(TRANSACTION_TOPIC)
         leader = -1
         if topic is not None and transactional_id:
             leader = topic.partitions[self._coordinator.partition_for(transactional_id)].leader
@@ -104,7 +105,13 @@ class TransactionsClient:
         return await answer
 
     async def answer(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Sequence[Place], *, add: bool
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        places: Sequence[TopicPartition],
+        *,
+        add: bool,
     ) -> Told:
         """As the coordinator that this broker is, or refuses to be."""
         timeout_ms = self._config().request_timeout_ms
@@ -113,7 +120,7 @@ class TransactionsClient:
                 await self._coordinator.add(
                     AddPartitions(transactional_id, producer_id, producer_epoch, places, V2), timeout_ms
                 )
-                missing: list[Place] = []
+                missing: list[TopicPartition] = []
             else:
                 verify = Verify(transactional_id, producer_id, producer_epoch, places)
                 missing = await self._coordinator.missing(verify, timeout_ms)
@@ -147,7 +154,7 @@ class TransactionsClient:
         found: dict[str, Told] = {}
         try:
             timeout_ms = self._config().request_timeout_ms
-            told = await self._neighbours.ask(node_id, "AddPartitionsToTxn", request, timeout_ms)
+            told = await self._connections.ask(node_id, "AddPartitionsToTxn", request, timeout_ms)
             code = ErrorCode(told.error_code) if told.error_code else ErrorCode.NETWORK_EXCEPTION
             found = {
                 result.transactional_id: {

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kpybroker.transactions.transaction import Place, State, Transaction
+from kpybroker.topics import TopicPartition
+from kpybroker.transactions.transaction import Transaction, TransactionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class AddPartitions:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    partitions: Sequence[Place]
+    partitions: Sequence[TopicPartition]
     client_version: int
 
 
@@ -52,7 +53,7 @@ class Verify:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    partitions: Sequence[Place]
+    partitions: Sequence[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,6 @@ class ListAll:
     running_ms: those that began before so many milliseconds, or have not begun; negative: all.
     """
 
-    states: frozenset[State] = frozenset()
+    states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     running_ms: int = -1

@@ -11,9 +11,10 @@ from typing import Any
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import StateLog
-from kpybroker.machine.coordinators import Reign, Reigns
+from kpybroker.machine.coordinators import LedPartition, LedPartitions
 from kpybroker.machine.runner import Runner
 from kpybroker.metadata.hashing import partition_of
+from kpybroker.topics import TRANSACTION_TOPIC, TopicPartition
 from kpybroker.transactions.commands import (
     AddPartitions,
     AwaitEndings,
@@ -28,12 +29,11 @@ from kpybroker.transactions.commands import (
 from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
 from kpybroker.transactions.markers import Markers
 from kpybroker.transactions.records import check_record
-from kpybroker.transactions.transaction import V2, Place, Transaction
+from kpybroker.transactions.transaction import V2, Transaction
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
-TOPIC = "__transaction_state"
 NO_LIMIT_MS = 0
 RETRY_S = 0.05
 _place = lru_cache(maxsize=10_000)(partition_of)
@@ -75,37 +75,39 @@ class TransactionCoordinator:
         self._new_producer_id = new_producer_id
         self.markers = markers
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reigns = Reigns(TOPIC, world, lambda *_: TransactionMachine(settings, level), check_record, self._loaded)
+        self.led = LedPartitions(
+            TRANSACTION_TOPIC, world, lambda *_: TransactionMachine(settings, level), check_record, self._loaded
+        )
 
     # ---- leadership
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition, answer for its transactional ids, and go on with transactions that were decided."""
-        self.reigns.become_leader(partition, state_log, epoch)
+        """Replay a partition, answer for its transactional ids, and go on with what was decided before."""
+        self.led.become_leader(partition, state_log, epoch)
 
     def resign(self, partition: int) -> None:
         """Another broker leads, or the partition is gone: its markers are the successor's to send."""
-        self.reigns.resign(partition)
+        self.led.resign(partition)
         self.markers.forget(partition)
 
     def close(self) -> None:
         """The broker stops."""
-        self.reigns.close()
+        self.led.close()
         self.markers.close()
 
     async def loaded(self) -> None:
         """Wait until every partition led now has been replayed, or has failed to."""
-        await self.reigns.loaded()
+        await self.led.loaded()
 
     def partition_for(self, transactional_id: str) -> int:
         """The partition of `__transaction_state` that keeps it, as Kafka chooses it."""
         return _place(transactional_id, self._partitions())
 
     def runner(self, transactional_id: str) -> Runner:
-        """The Runner for a transactional id. Raises INVALID_REQUEST: it is empty; and as `Reigns.runner` does."""
+        """The Runner of a transactional id. Raises INVALID_REQUEST if it is empty; else as `LedPartitions.runner`."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
-        return self.reigns.runner(self.partition_for(transactional_id))
+        return self.led.runner(self.partition_for(transactional_id))
 
     # ---- what is asked; errors are said in `commands`
 
@@ -143,9 +145,9 @@ class TransactionCoordinator:
         """Returns once the transaction has these partitions, whatever happens to this broker."""
         await self.runner(command.transactional_id).ask(command, timeout_ms)
 
-    async def missing(self, command: Verify, timeout_ms: int) -> list[Place]:
+    async def missing(self, command: Verify, timeout_ms: int) -> list[TopicPartition]:
         """The places that are not of the transaction."""
-        found: list[Place] = await self.runner(command.transactional_id).ask(command, timeout_ms)
+        found: list[TopicPartition] = await self.runner(command.transactional_id).ask(command, timeout_ms)
         return found
 
     async def describe(self, transactional_id: str, timeout_ms: int) -> Transaction:
@@ -156,7 +158,7 @@ class TransactionCoordinator:
     async def list(self, command: ListAll, timeout_ms: int) -> list[Transaction]:
         """Those of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
         found: list[Transaction] = []
-        for led in self.reigns:
+        for led in self.led:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 raise KafkaError(led.refusal)
             if led.refusal is None:
@@ -165,13 +167,13 @@ class TransactionCoordinator:
 
     # ---- to the end
 
-    def _loaded(self, partition: int, led: Reign[TransactionMachine]) -> None:
-        log.info("loaded %d transactional ids from %s-%d", len(led.machine.transactions), TOPIC, partition)
+    def _loaded(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
+        log.info("loaded %d transactional ids from %s-%d", len(led.machine.transactions), TRANSACTION_TOPIC, partition)
         task = asyncio.get_running_loop().create_task(self._see_to_the_end(partition, led))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _see_to_the_end(self, partition: int, led: Reign[TransactionMachine]) -> None:
+    async def _see_to_the_end(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
         """Have markers sent for whatever is decided and committed, until the reign ends."""
         while led.runner.ready:
             try:
@@ -182,7 +184,7 @@ class TransactionCoordinator:
             for ending in endings:
                 self.markers.send(partition, led.epoch, ending, partial(self._complete, led))
 
-    def _complete(self, led: Reign[TransactionMachine], ending: Transaction) -> None:
+    def _complete(self, led: LedPartition[TransactionMachine], ending: Transaction) -> None:
         """Every marker is written: say so, and again where the log does not take it now."""
         if not led.runner.ready:
             return
@@ -191,6 +193,6 @@ class TransactionCoordinator:
         except KafkaError as refusal:
             self._completed(led, ending, refusal)
 
-    def _completed(self, led: Reign[TransactionMachine], ending: Transaction, answer: Any) -> None:
+    def _completed(self, led: LedPartition[TransactionMachine], ending: Transaction, answer: Any) -> None:
         if isinstance(answer, KafkaError) and led.runner.ready:
             asyncio.get_running_loop().call_later(RETRY_S, self._complete, led, ending)

@@ -34,8 +34,8 @@ from kpybroker.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     V2,
-    State,
     Transaction,
+    TransactionState,
 )
 
 LOOKED_AT_A_TICK = 1000
@@ -138,11 +138,11 @@ class TransactionMachine:
         since_ms = self._ongoing.pop(transactional_id, None if self._loaded is None else self._now_ms)
         self._unsent.pop(transactional_id, None)
         transaction = records.read(transactional_id, record)
-        if transaction is None or transaction.state is State.DEAD:
+        if transaction is None or transaction.state is TransactionState.DEAD:
             self.transactions.pop(transactional_id, None)
             return
         self.transactions[transactional_id] = transaction
-        if transaction.state is State.ONGOING:
+        if transaction.state is TransactionState.ONGOING:
             self._ongoing[transactional_id] = since_ms
         elif transaction.is_ending:
             self._unsent[transactional_id] = None
@@ -185,7 +185,7 @@ class TransactionMachine:
         expected = command.expected
         if expected is not None and not known.may_continue(*expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
-        if known.state is State.ONGOING:
+        if known.state is TransactionState.ONGOING:
             refusal = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before is aborted now")
             return _answer(ticket, refusal, self._record(known.fenced(self._level(), now.wall_ms)))
         expected_epoch = None if expected is None else expected[1]
@@ -222,7 +222,7 @@ class TransactionMachine:
 
     def _add(self, ticket: Any, command: AddPartitions, now: Moment) -> Outcome:
         known = self._running(command)
-        if known.state is State.ONGOING and known.partitions.issuperset(command.partitions):
+        if known.state is TransactionState.ONGOING and known.partitions.issuperset(command.partitions):
             return _answer(ticket, None)
         extended = known.extended(command.partitions, command.client_version, now.wall_ms)
         return _answer(ticket, None, self._record(extended))
@@ -246,10 +246,10 @@ class TransactionMachine:
         if known.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if repeats or (not is_v2 and known.state in AT_REST):
-            if known.state is State.EMPTY or known.commits != command.commit:
+            if known.state is TransactionState.EMPTY or known.commits != command.commit:
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE)
             return _answer(ticket, known.following)
-        if command.commit and known.state is not State.ONGOING:
+        if command.commit and known.state is not TransactionState.ONGOING:
             if is_v2 and known.state in AT_REST and self._has_just_ended(known, now):
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its records have not come yet")
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -303,7 +303,7 @@ class TransactionMachine:
         outcome = _answer(ticket, None)
         for each in self._timeouts.step(self._ongoing, now.steady_ms):
             known = self.transactions.get(each)
-            if known is not None and known.state is State.ONGOING and self._is_late(known, now):
+            if known is not None and known.state is TransactionState.ONGOING and self._is_late(known, now):
                 outcome.records.append(self._record(known.fenced(self._level(), now.wall_ms)))
             if len(outcome.records) >= WRITTEN_A_TICK:
                 return outcome
@@ -343,7 +343,7 @@ def _decides(record: Stored) -> bool:
 
 def _is_repeated(known: Transaction, command: End) -> bool:
     """Whether an EndTxn 5 has been done before: the epoch it asked for has come, in a new id perhaps."""
-    if known.state not in AT_REST or known.state is State.EMPTY:
+    if known.state not in AT_REST or known.state is TransactionState.EMPTY:
         return False
     if known.producer_id == command.producer_id:
         return known.producer_epoch == command.producer_epoch + 1

@@ -14,8 +14,9 @@ from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
-from kpybroker.transactions.neighbours import LOST, Neighbours
-from kpybroker.transactions.transaction import Place, Transaction
+from kpybroker.topics import TopicPartition
+from kpybroker.transactions.connections import LOST, BrokerConnections
+from kpybroker.transactions.transaction import Transaction
 from kpybroker.wire.rpc import write_txn_markers
 
 log = logging.getLogger(__name__)
@@ -42,11 +43,11 @@ class Job:
         self.ending = ending
         self.done = done
         self.left = dict.fromkeys(sorted(ending.partitions))
-        self.late: set[Place] = set()
+        self.late: set[TopicPartition] = set()
         """Where a later epoch of the producer was met; it is said once."""
 
-    def marker(self, places: list[Place]) -> write_txn_markers.WritableTxnMarker:
-        """The request to the leader of these partitions."""
+    def marker(self, places: list[TopicPartition]) -> write_txn_markers.WritableTxnMarker:
+        """What is told to the leader of these places."""
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, index in places:
             topics[topic].append(index)
@@ -73,18 +74,18 @@ class Markers:
         self,
         node_id: int,
         image: Callable[[], Image],
-        neighbours: Neighbours,
+        connections: BrokerConnections,
         write_here: Callable[[Any], Awaitable[Any]],
     ) -> None:
         self._node_id = node_id
         self._image = image
-        self._neighbours = neighbours
+        self._connections = connections
         self._write_here = write_here
         self._jobs: dict[tuple[int, str], Job] = {}
-        self._waiting: defaultdict[int, deque[tuple[Job, Place]]] = defaultdict(deque)
+        self._waiting: defaultdict[int, deque[tuple[Job, TopicPartition]]] = defaultdict(deque)
         """By the broker that is to write them."""
         self._sending: dict[int, asyncio.Task[None]] = {}
-        self._later: list[tuple[Job, Place]] = []
+        self._later: list[tuple[Job, TopicPartition]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -124,8 +125,8 @@ class Markers:
             del self._jobs[job.partition, job.ending.transactional_id]
             job.done(job.ending)
 
-    def _route(self, job: Job, place: Place) -> None:
-        """Queue a marker for the leader of the partition. A deleted topic needs none."""
+    def _route(self, job: Job, place: TopicPartition) -> None:
+        """To the queue of whoever leads the place. A topic that is gone needs no marker."""
         topic, index = place
         known = self._image().topic(topic)
         if known is None or index >= len(known.partitions):
@@ -139,7 +140,7 @@ class Markers:
         if leader not in self._sending:
             self._sending[leader] = asyncio.get_running_loop().create_task(self._send_all(leader))
 
-    def _put_off(self, missing: list[tuple[Job, Place]]) -> None:
+    def _put_off(self, missing: list[tuple[Job, TopicPartition]]) -> None:
         self._later += missing
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._again)
@@ -164,8 +165,8 @@ class Markers:
         finally:
             del self._sending[node_id]
 
-    async def _send(self, node_id: int, taken: list[tuple[Job, Place]]) -> None:
-        places: dict[Job, list[Place]] = defaultdict(list)
+    async def _send(self, node_id: int, taken: list[tuple[Job, TopicPartition]]) -> None:
+        places: dict[Job, list[TopicPartition]] = defaultdict(list)
         for job, place in taken:
             places[job].append(place)
         request = write_txn_markers.Request(markers=[job.marker(found) for job, found in places.items()])
@@ -173,7 +174,7 @@ class Markers:
             if node_id == self._node_id:
                 told = await self._write_here(request)
             else:
-                told = await self._neighbours.ask(node_id, "WriteTxnMarkers", request, REQUEST_TIMEOUT_MS)
+                told = await self._connections.ask(node_id, "WriteTxnMarkers", request, REQUEST_TIMEOUT_MS)
         except (*LOST, KafkaError) as lost:
             log.debug("markers for broker %d: %s", node_id, lost)
             self._put_off(taken)
@@ -189,7 +190,7 @@ class Markers:
                 self._take(job, place, results.get((job.ending.producer_id, *place), ErrorCode.UNKNOWN_SERVER_ERROR))
             self._look(job)
 
-    def _take(self, job: Job, place: Place, code: int) -> None:
+    def _take(self, job: Job, place: TopicPartition, code: int) -> None:
         if code in SETTLED:
             job.left.pop(place, None)
         elif code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:

@@ -9,7 +9,8 @@ from collections import defaultdict
 
 from kpybroker.errors import Damage
 from kpybroker.machine.contract import Stored
-from kpybroker.transactions.transaction import Place, State, Transaction
+from kpybroker.topics import TopicPartition
+from kpybroker.transactions.transaction import Transaction, TransactionState
 from kpybroker.wire.stored.prefixed import build_stored, parse_stored, prefix_of
 from kpybroker.wire.stored.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
@@ -26,7 +27,9 @@ def record_of(transaction: Transaction, level: int) -> Stored:
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.state,
-        transaction_partitions=None if transaction.state is State.EMPTY else _by_topic(transaction.partitions),
+        transaction_partitions=None
+        if transaction.state is TransactionState.EMPTY
+        else _by_topic(transaction.partitions),
         transaction_last_update_timestamp_ms=transaction.last_update_ms,
         transaction_start_timestamp_ms=transaction.start_ms,
         client_transaction_version=transaction.client_version,
@@ -59,7 +62,7 @@ def read(transactional_id: str, record: Stored) -> Transaction | None:
         return None
     said = parse_stored(TransactionLogValue, record.value)
     try:
-        state = State(said.transaction_status)
+        state = TransactionState(said.transaction_status)
     except ValueError:
         raise Damage(f"{transactional_id!r} has the unknown state {said.transaction_status}") from None
     return Transaction(
@@ -88,7 +91,7 @@ def _key(transactional_id: str) -> bytes:
     return build_stored(TransactionLogKey(transactional_id=transactional_id))
 
 
-def _by_topic(partitions: frozenset[Place]) -> list[PartitionsSchema]:
+def _by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         topics[topic].append(index)

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-Place = tuple[str, int]
-"""(topic, partition index)"""
+from kpybroker.topics import TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -17,7 +16,7 @@ V1, V2 = 0, 2
 """Levels of `transaction.version` that say how a client ends its transactions: V2 bumps the epoch each time."""
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     """Where a transaction stands, by the numbers of Kafka's records."""
 
     EMPTY = 0
@@ -35,9 +34,9 @@ class State(IntEnum):
         return self.name.title().replace("_", "")
 
 
-ENDING = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+ENDING = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """The outcome is decided, and markers are on their way."""
-AT_REST = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+AT_REST = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,8 @@ class Transaction:
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: State = State.EMPTY
-    partitions: frozenset[Place] = frozenset()
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1
     last_update_ms: int = -1
     previous_producer_id: int = NO_PRODUCER_ID
@@ -82,7 +81,7 @@ class Transaction:
     @property
     def commits(self) -> bool:
         """Of one that is ending or has ended: how."""
-        return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     # ---- a producer begins
 
@@ -127,7 +126,7 @@ class Transaction:
     def _emptied(self, timeout_ms: int, now_ms: int) -> Transaction:
         return replace(
             self,
-            state=State.EMPTY,
+            state=TransactionState.EMPTY,
             timeout_ms=timeout_ms,
             partitions=frozenset(),
             start_ms=-1,
@@ -138,13 +137,13 @@ class Transaction:
 
     # ---- a transaction runs and ends
 
-    def extended(self, partitions: Iterable[Place], client_version: int, now_ms: int) -> Transaction:
+    def extended(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
         """With these partitions, too; the first ones begin the transaction."""
         return replace(
             self,
-            state=State.ONGOING,
+            state=TransactionState.ONGOING,
             partitions=self.partitions.union(partitions),
-            start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
+            start_ms=self.start_ms if self.state is TransactionState.ONGOING else now_ms,
             last_update_ms=now_ms,
             previous_producer_id=self.producer_id,
             client_version=client_version,
@@ -155,10 +154,10 @@ class Transaction:
         bumps = client_version >= V2
         return replace(
             self,
-            state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
+            state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
             producer_epoch=self._bumped_epoch if bumps else self.producer_epoch,
             last_epoch=self.producer_epoch if bumps else self.last_epoch,
-            start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
+            start_ms=self.start_ms if self.state is TransactionState.ONGOING else now_ms,
             last_update_ms=now_ms,
             previous_producer_id=self.producer_id,
             next_producer_id=next_producer_id,
@@ -176,7 +175,7 @@ class Transaction:
         """Every partition has its marker."""
         done = replace(
             self,
-            state=State.COMPLETE_COMMIT if self.commits else State.COMPLETE_ABORT,
+            state=TransactionState.COMPLETE_COMMIT if self.commits else TransactionState.COMPLETE_ABORT,
             partitions=frozenset(),
             last_update_ms=now_ms,
             previous_producer_id=self.producer_id,

@@ -9,19 +9,19 @@ from random import Random
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.consumer.group import ModernGroup
+from kpybroker.groups.consumer.group import ConsumerGroup
 from kpybroker.groups.consumer.records import read_group
 from kpybroker.groups.ground.commands import ConsumerHeartbeat, DescribeConsumerGroup
 from kpybroker.groups.ground.settings import GroupSettings
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc import consumer_group_heartbeat as rpc
 from tests.groups.stage import Stage
 
-Place = tuple[bytes, int]
 REBALANCE_MS = 8_000
 START_AGAIN = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID}
 
 
-def topic_partitions(places: set[Place]) -> list[rpc.TopicPartitions]:
+def topic_partitions(places: set[TopicIdPartition]) -> list[rpc.TopicPartitions]:
     by_topic: dict[bytes, list[int]] = {}
     for topic, partition in sorted(places):
         by_topic.setdefault(topic, []).append(partition)
@@ -36,8 +36,8 @@ class Consumer:
         self.instance = instance
         self.wants = wants
         self.epoch = 0
-        self.owned: set[Place] = set()
-        self.told: set[Place] | None = None
+        self.owned: set[TopicIdPartition] = set()
+        self.told: set[TopicIdPartition] | None = None
         """What the coordinator said last that it shall have; it comes to have it bit by bit."""
         self.unsure = True
         """It says everything with the next heartbeat: it joins, or has not heard the last answer."""
@@ -92,7 +92,7 @@ class Colony:
         self.born = 0
 
     @property
-    def group(self) -> ModernGroup | None:
+    def group(self) -> ConsumerGroup | None:
         return self.stage.machine.modern.groups.get("g")
 
     # -- what happens ---------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Colony:
         group = self.group
         if group is None:
             return
-        seen: set[Place] = set()
+        seen: set[TopicIdPartition] = set()
         for one in self.consumers:
             member = group.members.get(one.member_id)
             if member is None:
@@ -220,7 +220,7 @@ class Colony:
         assert (group.epoch, group.targets) == before, "who joins again without a change moves nothing"
 
 
-def told(group: ModernGroup) -> Any:
+def told(group: ConsumerGroup) -> Any:
     """A group as far as its records tell it."""
     members = {
         each.member_id: (*each.said()[:4], set(each.names), *each.said()[5:], each.current)

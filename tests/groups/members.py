@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic.group import State
+from kpybroker.groups.classic.group import GroupState
 from kpybroker.groups.ground.commands import CommitOffsets, Heartbeat, Leave, PartitionCommit
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
@@ -200,10 +200,10 @@ class Town:
         """Everybody alive is in one generation, nobody else is, and each has what the leader gave it."""
         group = self.stage.machine.groups.get("g")
         if not self.citizens:
-            assert group is None or group.state is State.EMPTY
+            assert group is None or group.state is GroupState.EMPTY
             return
         assert group is not None
-        assert group.state is State.STABLE
+        assert group.state is GroupState.STABLE
         assert set(group.members) == {citizen.member_id for citizen in self.citizens}
         for citizen in self.citizens:
             assert citizen.generation == group.generation

@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.groups.consumer.assignors import ASSIGNORS, Plan, Wish, ranges, uniform
+from kpybroker.groups.consumer.assignors import ASSIGNORS, GroupAssignment, MemberSubscription, ranges, uniform
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
 some_partitions = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 12), min_size=1)
 some_members = st.lists(st.text("abcdefgh", min_size=1, max_size=3), unique=True, min_size=1, max_size=8)
 
 
-def wishes_of(plan: Plan, topics: frozenset[bytes]) -> dict[str, Wish]:
-    return {member_id: Wish(topics, target) for member_id, target in plan.items()}
+def wishes_of(plan: GroupAssignment, topics: frozenset[bytes]) -> dict[str, MemberSubscription]:
+    return {member_id: MemberSubscription(topics, target) for member_id, target in plan.items()}
 
 
-def owners(plan: Plan) -> dict[tuple[bytes, int], str]:
+def owners(plan: GroupAssignment) -> dict[tuple[bytes, int], str]:
     found = [(place, member_id) for member_id, places in plan.items() for place in places]
     assert len(found) == len(dict(found)), "a partition was given twice"
     return dict(found)
@@ -27,7 +27,7 @@ def test_everything_wanted_is_given_once_to_somebody_who_wants_it(
     data: st.DataObject, name: str, partitions: dict[bytes, int], members: list[str]
 ) -> None:
     some_topics = st.frozensets(st.sampled_from(TOPICS))
-    wishes = {member_id: Wish(data.draw(some_topics)) for member_id in members}
+    wishes = {member_id: MemberSubscription(data.draw(some_topics)) for member_id in members}
     for _ in range(3):
         plan = ASSIGNORS[name](wishes, partitions)
         assert set(plan) == set(wishes)
@@ -35,7 +35,7 @@ def test_everything_wanted_is_given_once_to_somebody_who_wants_it(
         wanted = {topic for wish in wishes.values() for topic in wish.topics} & partitions.keys()
         assert given_out.keys() == {(topic, p) for topic in wanted for p in range(partitions[topic])}
         assert all(topic in wishes[member_id].topics for (topic, _), member_id in given_out.items())
-        wishes = {member_id: Wish(data.draw(some_topics), plan[member_id]) for member_id in members}
+        wishes = {member_id: MemberSubscription(data.draw(some_topics), plan[member_id]) for member_id in members}
 
 
 @given(some_partitions, some_members, st.text("abcdefgh", min_size=4, max_size=4))
@@ -43,10 +43,10 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(
     partitions: dict[bytes, int], members: list[str], newcomer: str
 ) -> None:
     topics = frozenset(partitions)
-    first = uniform({member_id: Wish(topics) for member_id in members}, partitions)
+    first = uniform({member_id: MemberSubscription(topics) for member_id in members}, partitions)
     assert_even(first)
     assert uniform(wishes_of(first, topics), partitions) == first, "asked again without a change, nothing moves"
-    joined = uniform({**wishes_of(first, topics), newcomer: Wish(topics)}, partitions)
+    joined = uniform({**wishes_of(first, topics), newcomer: MemberSubscription(topics)}, partitions)
     assert_even(joined)
     assert all(joined[member_id] <= first[member_id] for member_id in members), "only the newcomer gets something"
     left = uniform({each: wish for each, wish in wishes_of(joined, topics).items() if each != members[0]}, partitions)
@@ -59,7 +59,7 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(
     assert lost == 0, "new partitions go to who has least"
 
 
-def assert_even(plan: Plan) -> None:
+def assert_even(plan: GroupAssignment) -> None:
     counts = [len(places) for places in plan.values()]
     assert not counts or max(counts) - min(counts) <= 1
 
@@ -68,7 +68,7 @@ def assert_even(plan: Plan) -> None:
 def test_uniform_levels_between_members_with_different_wishes(
     data: st.DataObject, partitions: dict[bytes, int], members: list[str]
 ) -> None:
-    wishes = {member_id: Wish(data.draw(st.frozensets(st.sampled_from(TOPICS)))) for member_id in members}
+    wishes = {member_id: MemberSubscription(data.draw(st.frozensets(st.sampled_from(TOPICS)))) for member_id in members}
     plan = uniform(wishes, partitions)
     for place, owner in owners(plan).items():
         for other, wish in wishes.items():
@@ -81,7 +81,7 @@ def test_ranges_are_contiguous_and_the_same_in_topics_of_one_size(
     partitions: dict[bytes, int], members: list[str]
 ) -> None:
     topics = frozenset(partitions)
-    plan = ranges({member_id: Wish(topics) for member_id in members}, partitions)
+    plan = ranges({member_id: MemberSubscription(topics) for member_id in members}, partitions)
     by_size: dict[int, dict[str, list[int]]] = {}
     for topic, count in partitions.items():
         found = {member_id: sorted(p for t, p in places if t == topic) for member_id, places in plan.items()}
@@ -92,11 +92,14 @@ def test_ranges_are_contiguous_and_the_same_in_topics_of_one_size(
 
 def test_static_members_come_first_in_ranges() -> None:
     topic = TOPICS[0]
-    wishes = {"a": Wish([topic]), "z": Wish([topic], instance_id="one")}
+    wishes = {"a": MemberSubscription([topic]), "z": MemberSubscription([topic], instance_id="one")}
     assert ranges(wishes, {topic: 3}) == {"z": {(topic, 0), (topic, 1)}, "a": {(topic, 2)}}
 
 
 def test_topics_that_are_not_there_do_not_count() -> None:
     for assign in ASSIGNORS.values():
-        assert assign({"a": Wish(TOPICS), "b": Wish([])}, {}) == {"a": frozenset(), "b": frozenset()}
+        assert assign({"a": MemberSubscription(TOPICS), "b": MemberSubscription([])}, {}) == {
+            "a": frozenset(),
+            "b": frozenset(),
+        }
         assert assign({}, {TOPICS[0]: 3}) == {}

@@ -210,7 +210,7 @@ def test_a_record_that_cannot_be_read_costs_itself_alone(
         groups.become_leader(1, log, 0)
         await groups.loaded()
         assert refusal(groups, "a") is None
-        (found,) = groups.reigns
+        (found,) = groups.led
         assert set(found.machine.offsets.of("a")) == {("t", 0), ("u", 0)}
         await groups.runner("a").ask(commit("a", 7), TIMEOUT_MS)
         assert found.machine.offsets.of("a")["t", 0].offset == 7
@@ -272,7 +272,7 @@ def test_a_bug_takes_its_partition_out_until_it_is_replayed_again(monkeypatch: p
         assert committed.offset == 7
         with pytest.raises(KeyError):
             groups.runner("a").tell(nonsense)
-        [reign] = [each for partition, each in groups.reigns.items() if partition == 1]
+        [reign] = [each for partition, each in groups.led.items() if partition == 1]
         assert reign.again_s == 0.004
         groups.resign(1)
         assert reign.timer is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic.group import State
+from kpybroker.groups.classic.group import GroupState
 from kpybroker.groups.classic.records import read_group
 from kpybroker.groups.ground.commands import (
     CommitOffsets,
@@ -100,7 +100,7 @@ def test_replay_equals_live(seed: int) -> None:
     assert hard(stage.replayed()) == hard(stage.machine)
     assert hard(stage.replayed(compacted(stage.log, chance))) == hard(stage.machine)
     for group_id, group in stage.machine.groups.items():
-        if group.state in (State.STABLE, State.EMPTY) and group_id in stage.machine.stored:
+        if group.state in (GroupState.STABLE, GroupState.EMPTY) and group_id in stage.machine.stored:
             again = read_group(group_id, stage.machine.stored[group_id], 0)
             assert (again.state, again.generation, again.leader) == (group.state, group.generation, group.leader)
             assert [(m.member_id, m.instance_id, m.assignment) for m in again.members.values()] == [
@@ -172,7 +172,7 @@ def test_a_log_that_refuses_takes_the_machine_back_to_what_was_written() -> None
     refused(stage, sync(member_id, 2, assignments={member_id: b"second"}))
     stage.wait(0)
     assert hard(stage.machine) == before
-    assert stage.machine.groups["g"].state is State.STABLE
+    assert stage.machine.groups["g"].state is GroupState.STABLE
     assert stage.machine.groups["g"].members[member_id].assignment == b"first"
     with pytest.raises(KafkaError, match="ILLEGAL_GENERATION"):
         stage.answer(commit(member_id, 2, t=1))

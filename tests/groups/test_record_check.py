@@ -42,12 +42,12 @@ def changed(data: st.DataObject, value: bytes) -> bytes:
 
 def some_records() -> list[Stored]:
     """One of each kind that this broker writes."""
-    from kpybroker.groups.classic.group import ClassicGroup, Member
-    from kpybroker.groups.consumer.group import ModernGroup, ModernMember, Resolved
+    from kpybroker.groups.classic.group import ClassicGroup, ClassicMember
+    from kpybroker.groups.consumer.group import ConsumerGroup, ConsumerMember, ResolvedRegex
 
     group = ClassicGroup("g", 5)
-    group.add(Member("m", "i", "c", "/h"), "consumer")
-    modern, member = ModernGroup("g"), ModernMember("m", None)
+    group.add(ClassicMember("m", "i", "c", "/h"), "consumer")
+    modern, member = ConsumerGroup("g"), ConsumerMember("m", None)
     target = frozenset({(bytes(16), 1)})
     return [
         commit_record("g", ("t", 0), COMMITTED),
@@ -58,7 +58,7 @@ def some_records() -> list[Stored]:
         records.target_epoch_record(modern),
         records.target_record("g", "m", target),
         records.current_record("g", member),
-        records.regex_record("g", "a.*", Resolved(frozenset({"a"}), 1, 2)),
+        records.regex_record("g", "a.*", ResolvedRegex(frozenset({"a"}), 1, 2)),
     ]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import Damage, MalformedFrame
-from kpybroker.groups.classic.group import ClassicGroup, Member, State
+from kpybroker.groups.classic.group import ClassicGroup, ClassicMember, GroupState
 from kpybroker.groups.classic.records import group_record, group_tombstone, read_group, read_group_id
 from kpybroker.groups.consumer.records import KINDS
 from kpybroker.groups.ground.settings import GroupSettings
@@ -51,12 +51,12 @@ def stored(key: str, value: str | None) -> Stored:
 
 def stable_group() -> ClassicGroup:
     group = ClassicGroup("stat", 0x1A1FC860EB6)
-    member = Member(MEMBER_ID, "i1", "rdkafka", "/127.0.0.1")
+    member = ClassicMember(MEMBER_ID, "i1", "rdkafka", "/127.0.0.1")
     member.protocols = (("range", SUBSCRIPTION), ("roundrobin", SUBSCRIPTION))
     member.rebalance_timeout_ms, member.session_timeout_ms = 300_000, 45_000
     member.assignment = ASSIGNMENT
     group.add(member, "consumer")
-    group.generation, group.protocol, group.state = 1, "range", State.STABLE
+    group.generation, group.protocol, group.state = 1, "range", GroupState.STABLE
     return group
 
 

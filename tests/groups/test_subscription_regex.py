@@ -13,14 +13,14 @@ from kpybroker.groups.consumer.subscription_regex import (
     COMPILING_IN_NAMES,
     LENGTH_MAX,
     NAMES_A_STEP,
-    Resolving,
+    RegexResolution,
     compiled,
 )
 
 
 def resolved(regexes: list[str], names: list[str]) -> tuple[Mapping[str, set[str]], int]:
     """What matched, and in how many steps."""
-    resolving = Resolving(regexes, names)
+    resolving = RegexResolution(regexes, names)
     steps = 1
     while (found := resolving.step()) is None:
         steps += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.machine.contract import Moment
 
@@ -20,7 +20,7 @@ def test_they_fire_when_a_plain_list_says(moves: list[tuple[int, int | None, int
     now_ms = 0
     timers = Timers()
     fired: list[tuple[int, int]] = []
-    handles = [Timer(lambda turn, name=name: fired.append((turn.now_ms, name))) for name in range(5)]
+    handles = [Timer(lambda step, name=name: fired.append((step.now_ms, name))) for name in range(5)]
     plain: dict[int, int] = {}
     expected: list[tuple[int, int]] = []
     for name, in_ms, passes_ms in moves:
@@ -38,7 +38,7 @@ def test_they_fire_when_a_plain_list_says(moves: list[tuple[int, int | None, int
                 del plain[each]
         while (deadline_ms := timers.deadline_ms()) is not None and deadline_ms <= end_ms:
             now_ms = max(now_ms, deadline_ms)
-            timers.fire_due(Turn(Moment(now_ms, now_ms)), 100, 1 << 20)
+            timers.fire_due(Step(Moment(now_ms, now_ms)), 100, 1 << 20)
         now_ms = end_ms
     assert sorted(fired) == sorted(expected)
 
@@ -47,13 +47,13 @@ def test_a_step_fires_only_so_many() -> None:
     timers = Timers()
     fired: list[int] = []
     for _ in range(5):
-        timers.set(Timer(lambda turn: fired.append(turn.now_ms)), 10)
-    timers.fire_due(Turn(Moment(10, 10)), 2, 1 << 20)
+        timers.set(Timer(lambda step: fired.append(step.now_ms)), 10)
+    timers.fire_due(Step(Moment(10, 10)), 2, 1 << 20)
     assert len(fired) == 2
     assert timers.deadline_ms() == 10
-    timers.fire_due(Turn(Moment(10, 10)), 100, 0)
+    timers.fire_due(Step(Moment(10, 10)), 100, 0)
     assert len(fired) == 2  # no room for what they might write
-    timers.fire_due(Turn(Moment(10, 10)), 100, 1 << 20)
+    timers.fire_due(Step(Moment(10, 10)), 100, 1 << 20)
     assert len(fired) == 5
     assert timers.deadline_ms() is None
 
@@ -61,10 +61,10 @@ def test_a_step_fires_only_so_many() -> None:
 def test_cancelled_timers_do_not_pile_up() -> None:
     timers = Timers()
     fired: list[int] = []
-    kept = Timer(lambda turn: fired.append(turn.now_ms))
+    kept = Timer(lambda step: fired.append(step.now_ms))
     timers.set(kept, 500_000)
     for number in range(20_000):
-        timer = Timer(lambda turn: fired.append(-1))
+        timer = Timer(lambda step: fired.append(-1))
         timers.set(timer, 1_000_000 - number)
         if number % 2:
             timer.cancel()
@@ -72,5 +72,5 @@ def test_cancelled_timers_do_not_pile_up() -> None:
             timers.set(timer, 10)  # earlier: the first entry is of no use any more
             timer.cancel()
     assert len(timers) < 2_048
-    timers.fire_due(Turn(Moment(2_000_000, 2_000_000)), 100, 1 << 20)
+    timers.fire_due(Step(Moment(2_000_000, 2_000_000)), 100, 1 << 20)
     assert fired == [2_000_000]

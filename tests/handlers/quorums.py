@@ -11,7 +11,8 @@ from typing import Any
 from kpybroker.client.peer import Peer
 from kpybroker.config import parse_config
 from kpybroker.server.node import Node
-from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, METADATA_TOPIC
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote
 from kpybroker.world.real import RealWorld
 from tests.server.clustering import free_ports

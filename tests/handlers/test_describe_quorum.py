@@ -9,7 +9,7 @@ import pytest
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum as rpc
 from tests.conftest import WithBroker
 from tests.server.clustering import Cluster, run_cluster

@@ -8,8 +8,8 @@ from typing import Any
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.replication.partition.txn_markers import OFFSETS_TOPIC
 from kpybroker.server.node import Node
+from kpybroker.topics import OFFSETS_TOPIC
 from tests.asking import make
 from tests.conftest import WithBroker
 from tests.handlers import test_txn_offset_commit as offsets

@@ -7,7 +7,7 @@ from typing import Any
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.records.snapshot import decode_snapshot
 from kpybroker.wire.rpc import fetch_snapshot as rpc
 from tests.conftest import WithBroker

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kpybroker.errors import ConfigError, ErrorCode
-from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, METADATA_TOPIC, NEW_VOTER
+from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY, NEW_VOTER
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import vote
 from tests.handlers.quorums import Voter, with_voter
 

@@ -13,8 +13,8 @@ from kpybroker.errors import KafkaError
 from kpybroker.replication.follower import fetch_session
 from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition
-from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Session, SessionKey, Sessions, Want
+from kpybroker.topics import TopicIdPartition
 
 TOPIC_ID = b"t" * 16
 WANTED = st.dictionaries(

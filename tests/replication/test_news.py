@@ -16,12 +16,12 @@ from kpybroker.metadata.image import PartitionImage
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition
-from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.sessions import Sessions
 from kpybroker.serving.fetch.replica import COUNT_ALL_MS, fetch_replica
 from kpybroker.storage.log.log import Log
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import fetch
 from kpybroker.world.real import RealWorld

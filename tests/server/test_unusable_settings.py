@@ -13,7 +13,7 @@ import pytest
 from kpybroker.config.dynamic import why_unusable
 from kpybroker.config.effect import BROKER, KEYS
 from kpybroker.controller.commands import AlterOp
-from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.consumer.transitions import Transitions
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.machine.contract import Stored
@@ -175,5 +175,5 @@ def test_a_groups_setting_that_cannot_be_applied_counts_as_not_set(bad: str) -> 
     name = "consumer.session.timeout.ms"
     record = ConfigRecord(resource_type=32, resource_name="g", name=name, value=bad)
     image = Image().apply([record], 0, 1)
-    steps = ModernSteps(GroupSettings(), Timers(), lambda: image)
+    steps = Transitions(GroupSettings(), Timers(), lambda: image)
     assert steps.session_timeout_ms("g") == GroupSettings().consumer_session_timeout_ms

@@ -7,7 +7,7 @@ import pytest
 from kpybroker.errors import ErrorCode
 from kpybroker.transactions.commands import AddPartitions, Describe, End
 from kpybroker.transactions.machine import OVERTAKEN_MS, TransactionSettings
-from kpybroker.transactions.transaction import V2, State
+from kpybroker.transactions.transaction import V2, TransactionState
 from tests.transactions.stage import Stage
 
 TIMEOUT_MS, EVERY_MS = 5_000, 1_000
@@ -20,8 +20,8 @@ def abandoned(stage: Stage) -> None:
     assert stage.answer(AddPartitions("t", *who, [("a", 0)], V2)) is None
 
 
-def state(stage: Stage) -> State:
-    found: State = stage.answer(Describe("t")).state
+def state(stage: Stage) -> TransactionState:
+    found: TransactionState = stage.answer(Describe("t")).state
     return found
 
 
@@ -33,9 +33,9 @@ def test_an_abandoned_transaction_is_aborted_in_its_time(jump_ms: int, is_set_be
     abandoned(stage)
     stage.ahead_ms = 0 if is_set_before else jump_ms
     stage.wait(TIMEOUT_MS)
-    assert state(stage) is State.ONGOING
+    assert state(stage) is TransactionState.ONGOING
     stage.wait(EVERY_MS + 1)
-    assert state(stage) is State.PREPARE_ABORT
+    assert state(stage) is TransactionState.PREPARE_ABORT
 
 
 def test_more_partitions_do_not_make_it_younger() -> None:
@@ -45,7 +45,7 @@ def test_more_partitions_do_not_make_it_younger() -> None:
         assert stage.answer(AddPartitions("t", *who, [("a", index)], V2)) is None
         stage.wait(TIMEOUT_MS // 4)
     stage.wait(EVERY_MS + 1)
-    assert state(stage) is State.PREPARE_ABORT
+    assert state(stage) is TransactionState.PREPARE_ABORT
 
 
 @jumps
@@ -58,11 +58,11 @@ def test_a_new_coordinator_waits_no_longer_than_the_timeout(jump_ms: int) -> Non
     stage.restart()
     if -1 <= jump_ms <= 1:
         stage.wait(TIMEOUT_MS - 2_000 - 1)
-        assert state(stage) is State.ONGOING
+        assert state(stage) is TransactionState.ONGOING
         stage.wait(1 + EVERY_MS + 1)
     else:
         stage.wait(TIMEOUT_MS + EVERY_MS + 1 if jump_ms < 0 else EVERY_MS)
-    assert state(stage) is State.PREPARE_ABORT
+    assert state(stage) is TransactionState.PREPARE_ABORT
 
 
 def test_a_clock_that_is_set_after_the_replay_changes_nothing() -> None:
@@ -71,9 +71,9 @@ def test_a_clock_that_is_set_after_the_replay_changes_nothing() -> None:
     stage.restart()
     stage.ahead_ms = 600_000
     stage.wait(TIMEOUT_MS)
-    assert state(stage) is State.ONGOING
+    assert state(stage) is TransactionState.ONGOING
     stage.wait(EVERY_MS + 1)
-    assert state(stage) is State.PREPARE_ABORT
+    assert state(stage) is TransactionState.PREPARE_ABORT
 
 
 @jumps

@@ -24,7 +24,7 @@ from kpybroker.transactions.commands import (
     Verify,
 )
 from kpybroker.transactions.machine import OVERTAKEN_MS, TransactionSettings
-from kpybroker.transactions.transaction import LAST_EPOCH, V1, V2, State, Transaction
+from kpybroker.transactions.transaction import LAST_EPOCH, V1, V2, Transaction, TransactionState
 from tests.compacted import compacted
 from tests.transactions.stage import Stage, hard
 
@@ -86,7 +86,7 @@ def test_replay_equals_live_and_outcomes_stay(seed: int) -> None:
             highest[now.producer_id] = now.producer_epoch
             before_it = last.get(now.transactional_id)
             if before_it is not None and before_it.is_ending:
-                assert now.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT), (
+                assert now.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT), (
                     "an end is followed by its completion"
                 )
                 assert now.commits == before_it.commits, "decided once"
@@ -172,7 +172,7 @@ def test_whatever_happened_it_can_go_on(seed: int) -> None:
     assert stage.answer(End("t", producer_id, epoch, True, V2)) == (producer_id, epoch + 1)
     (ending,) = stage.settle()
     assert (ending.commits, ending.partitions, ending.producer_epoch) == (True, frozenset(PLACES[:2]), epoch + 1)
-    assert stage.answer(Describe("t")).state is State.COMPLETE_COMMIT
+    assert stage.answer(Describe("t")).state is TransactionState.COMPLETE_COMMIT
 
 
 @generations
@@ -207,7 +207,7 @@ def test_the_sender_hears_of_what_is_decided_and_of_what_was_decided_before_it_c
     assert hard(stage.machine)["t"] == replace(again, last_epoch=-1)
     stage.ask(Complete(again))
     stage.ask(Complete(again))
-    assert stage.answer(Describe("t")).state is State.COMPLETE_COMMIT
+    assert stage.answer(Describe("t")).state is TransactionState.COMPLETE_COMMIT
 
 
 def test_a_log_that_refuses_changes_nothing_and_the_sender_may_ask_again() -> None:
@@ -218,7 +218,7 @@ def test_a_log_that_refuses_changes_nothing_and_the_sender_may_ask_again() -> No
     stage.refuses = True
     assert stage.answer(End("t", *who, True, V1)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     stage.refuses = False
-    assert stage.answer(Describe("t")).state is State.ONGOING
+    assert stage.answer(Describe("t")).state is TransactionState.ONGOING
     stage.ask(AwaitEndings())
     assert stage.answer(End("t", *who, False, V1)) == who
     assert [ending.commits for ending in stage.settle()] == [False]
@@ -247,10 +247,10 @@ def test_what_takes_too_long_is_aborted(level: int) -> None:
     stage.begin("idle", 1000)
     stage.answer(AddPartitions("slow", *who, PLACES, V1))
     stage.wait(900)
-    assert stage.answer(Describe("slow")).state is State.ONGOING
+    assert stage.answer(Describe("slow")).state is TransactionState.ONGOING
     stage.wait(12_000)
-    assert stage.answer(Describe("slow")).state is State.PREPARE_ABORT
-    assert stage.answer(Describe("idle")).state is State.EMPTY
+    assert stage.answer(Describe("slow")).state is TransactionState.PREPARE_ABORT
+    assert stage.answer(Describe("idle")).state is TransactionState.EMPTY
     (ending,) = stage.settle()
     assert (ending.producer_epoch, ending.partitions) == (who[1] + 1, frozenset(PLACES))
     assert stage.answer(AddPartitions("slow", *who, PLACES, V1)) is ErrorCode.PRODUCER_FENCED
@@ -355,7 +355,7 @@ def test_lists_filter() -> None:
         return [each.transactional_id for each in stage.answer(ListAll(**facts))]
 
     assert listed() == ["first", "second"]
-    assert listed(states=frozenset({State.ONGOING})) == ["first"]
+    assert listed(states=frozenset({TransactionState.ONGOING})) == ["first"]
     assert listed(producer_ids=frozenset({first[0]})) == ["first"]
     assert listed(running_ms=4999) == ["first", "second"], "what has not begun counts as running for ever, as in Kafka"
     assert listed(running_ms=5000) == ["second"]

@@ -10,7 +10,7 @@ from kpybroker.errors import Damage
 from kpybroker.machine.contract import Stored
 from kpybroker.transactions.machine import TransactionMachine, TransactionSettings
 from kpybroker.transactions.records import check_record, read, read_id, record_of, tombstone
-from kpybroker.transactions.transaction import State, Transaction
+from kpybroker.transactions.transaction import Transaction, TransactionState
 
 SMALL = st.integers(-1, 1 << 40)
 PLACES = st.frozensets(st.tuples(st.sampled_from(["a", "b", "__consumer_offsets"]), st.integers(0, 9)), max_size=9)
@@ -20,7 +20,7 @@ TRANSACTIONS = st.builds(
     producer_id=st.integers(0, 1 << 40),
     producer_epoch=st.integers(0, 32767),
     timeout_ms=st.integers(1, 1 << 30),
-    state=st.sampled_from(sorted(set(State) - {State.EMPTY})),
+    state=st.sampled_from(sorted(set(TransactionState) - {TransactionState.EMPTY})),
     partitions=PLACES,
     start_ms=SMALL,
     last_update_ms=SMALL,
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(transaction: Transaction) -> None:
 
 
 def test_the_old_version_has_no_place_for_what_came_later() -> None:
-    transaction = Transaction("t", 7, 3, 1000, State.ONGOING, frozenset({("a", 1)}), 5, 6)
+    transaction = Transaction("t", 7, 3, 1000, TransactionState.ONGOING, frozenset({("a", 1)}), 5, 6)
     record = stored(record_of(transaction, 0))
     assert record.value is not None
     assert record.value[:2] == b"\0\0"
@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_damage(value: bytes) -> None:
 
 
 def test_an_unknown_state_is_damage() -> None:
-    value = bytearray(record_of(Transaction("t", 7, 3, 1000, State.ONGOING), 0).value or b"")
+    value = bytearray(record_of(Transaction("t", 7, 3, 1000, TransactionState.ONGOING), 0).value or b"")
     value[2 + 8 + 2 + 4] = 99
     with pytest.raises(Damage, match="unknown state 99"):
         read("t", Stored(b"", bytes(value), 0, 0))

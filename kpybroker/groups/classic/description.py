@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.groups.classic.group import ClassicGroup, State
+from kpybroker.groups.classic.group import ClassicGroup, GroupState
 from kpybroker.wire.rpc.describe_groups import DescribedGroup, DescribedGroupMember
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
@@ -23,7 +23,7 @@ def listed_foreign(group_id: str, group_type: str) -> ListedGroup:
 
 def described(group: ClassicGroup) -> DescribedGroup:
     """Protocol and metadata are shown only of a stable group, as on Kafka: before that they are not yet agreed."""
-    stable = group.state is State.STABLE
+    stable = group.state is GroupState.STABLE
     protocol = (group.protocol or "") if stable else ""
     return DescribedGroup(
         group_id=group.group_id,

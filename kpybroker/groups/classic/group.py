@@ -26,7 +26,7 @@ def named_once(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
     return tuple(named.items())
 
 
-class State(Enum):
+class GroupState(Enum):
     """Kafka's states, by the names it shows."""
 
     EMPTY = "Empty"
@@ -36,7 +36,7 @@ class State(Enum):
     DEAD = "Dead"
 
 
-class Member:
+class ClassicMember:
     """A member of a group, with the requests it has parked."""
 
     __slots__ = (
@@ -106,19 +106,19 @@ class ClassicGroup:
 
     def __init__(self, group_id: str, wall_ms: int) -> None:
         self.group_id = group_id
-        self.state = State.EMPTY
-        self.previous_state = State.DEAD
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.DEAD
         self.state_since_ms: int | None = wall_ms
         """By the wall clock, for it is stored."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.instances: dict[str, str] = {}
         """Static members: group.instance.id -> member id."""
         self.pending_join: dict[str, Timer] = {}
-        """Member ids handed out (KIP-394) that have not joined yet."""
+        """ClassicMember ids handed out (KIP-394) that have not joined yet."""
         self.pending_sync: set[str] = set()
         self.supported: dict[str, int] = {}
         """Protocol -> how many members support it."""
@@ -147,7 +147,7 @@ class ClassicGroup:
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """True if a member of this type with these protocols could be in a generation with all others."""
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         everybody = len(self.members)
         return self.protocol_type == protocol_type and any(
@@ -191,12 +191,12 @@ class ClassicGroup:
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def enter(self, state: State, wall_ms: int) -> None:
+    def enter(self, state: GroupState, wall_ms: int) -> None:
         self.previous_state = self.state
         self.state = state
         self.state_since_ms = wall_ms
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
         """A first member leads and says the protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
@@ -209,7 +209,7 @@ class ClassicGroup:
         if member.join_ticket is not None:
             self._waiting += 1
 
-    def remove(self, member_id: str) -> Member:
+    def remove(self, member_id: str) -> ClassicMember:
         member = self.members.pop(member_id)
         self._count(member.protocols, -1)
         if member.instance_id is not None:
@@ -223,7 +223,7 @@ class ClassicGroup:
         self.pending_sync.discard(member_id)
         return member
 
-    def replace(self, member: Member, member_id: str) -> None:
+    def replace(self, member: ClassicMember, member_id: str) -> None:
         """A static member came again: it keeps its place and assignment under a new id."""
         del self.members[member.member_id]
         if self.leader == member.member_id:
@@ -234,12 +234,12 @@ class ClassicGroup:
         assert member.instance_id is not None
         self.instances[member.instance_id] = member_id
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+    def set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
 
-    def park_join(self, member: Member, ticket: Any) -> Any:
+    def park_join(self, member: ClassicMember, ticket: Any) -> Any:
         """Let `ticket` wait for the generation; returns the ticket that it takes the place of, or None."""
         previous = member.join_ticket
         member.join_ticket = ticket
@@ -247,7 +247,7 @@ class ClassicGroup:
             self._waiting += 1
         return previous
 
-    def take_join(self, member: Member) -> Any:
+    def take_join(self, member: ClassicMember) -> Any:
         """The parked JoinGroup of a member, or None; it is parked no more."""
         ticket = member.join_ticket
         if ticket is not None:
@@ -272,10 +272,10 @@ class ClassicGroup:
         self.pending_sync.clear()
         if self.members:
             self.protocol = self.select_protocol()
-            self.enter(State.COMPLETING_REBALANCE, wall_ms)
+            self.enter(GroupState.COMPLETING_REBALANCE, wall_ms)
         else:
             self.protocol = None
-            self.enter(State.EMPTY, wall_ms)
+            self.enter(GroupState.EMPTY, wall_ms)
 
     def _count(self, protocols: Iterable[tuple[str, bytes]], by: int) -> None:
         for name, _ in protocols:

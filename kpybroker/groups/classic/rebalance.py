@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from kpybroker.errors import ErrorCode
-from kpybroker.groups.classic.group import ClassicGroup, Member, State
+from kpybroker.groups.classic.group import ClassicGroup, ClassicMember, GroupState
 from kpybroker.groups.classic.records import group_record
 from kpybroker.groups.ground.settings import GroupSettings
-from kpybroker.groups.ground.step import Turn, record_bytes
+from kpybroker.groups.ground.step import Step, record_bytes
 from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.wire.rpc import join_group, sync_group
 
@@ -29,14 +29,14 @@ def refused_sync(code: ErrorCode) -> sync_group.Response:
     return sync_group.Response(error_code=code)
 
 
-def given_assignment(group: ClassicGroup, member: Member) -> sync_group.Response:
+def given_assignment(group: ClassicGroup, member: ClassicMember) -> sync_group.Response:
     return sync_group.Response(
         protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
     )
 
 
 def current_generation(
-    group: ClassicGroup, member: Member, *, leader: str | None = None, skip_assignment: bool = False
+    group: ClassicGroup, member: ClassicMember, *, leader: str | None = None, skip_assignment: bool = False
 ) -> join_group.Response:
     """The JoinGroup response to `member`: the leader of the generation also gets the metadata of all members.
 
@@ -76,182 +76,184 @@ class Rebalance:
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
-    def renew_session(self, group: ClassicGroup, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
+    def renew_session(
+        self, group: ClassicGroup, member: ClassicMember, now_ms: int, timeout_ms: int | None = None
+    ) -> None:
         """The member is alive: its session ends `timeout_ms` from now, by default the timeout it asked for."""
         if member.session is None:
             member.session = Timer(partial(self._session_over, group, member))
         self.timers.set(member.session, now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
 
-    def _session_over(self, group: ClassicGroup, member: Member, turn: Turn) -> None:
+    def _session_over(self, group: ClassicGroup, member: ClassicMember, step: Step) -> None:
         if group.members.get(member.member_id) is not member:
             return
         if member.parked and not member.is_new:
             return  # it waits for us; the session starts again with the answer
-        self.remove_member(group, member, turn)
-        self.after_removal(group, turn)
+        self.remove_member(group, member, step)
+        self.after_removal(group, step)
 
-    def remove_member(self, group: ClassicGroup, member: Member, turn: Turn) -> None:
+    def remove_member(self, group: ClassicGroup, member: ClassicMember, step: Step) -> None:
         """Drop a member; what it has parked is refused. The group is left for `after_removal` to put right."""
-        turn.answer(group.take_join(member), refused_join(ErrorCode.UNKNOWN_MEMBER_ID, ""))
-        turn.answer(member.sync_ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
+        step.answer(group.take_join(member), refused_join(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        step.answer(member.sync_ticket, refused_sync(ErrorCode.UNKNOWN_MEMBER_ID))
         member.sync_ticket = None
         group.remove(member.member_id)
 
-    def after_removal(self, group: ClassicGroup, turn: Turn) -> None:
+    def after_removal(self, group: ClassicGroup, step: Step) -> None:
         """Members are gone: those that stay need a new generation, or the one being prepared may now be complete."""
-        if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
-            self.prepare(group, turn)
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare(group, step)
         else:
-            self.maybe_complete_join(group, turn)
+            self.maybe_complete_join(group, step)
 
     # -- joining --------------------------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, group: ClassicGroup, turn: Turn) -> None:
-        if group.state is State.PREPARING_REBALANCE:
-            self.maybe_complete_join(group, turn)
+    def prepare_or_complete(self, group: ClassicGroup, step: Step) -> None:
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.maybe_complete_join(group, step)
         else:
-            self.prepare(group, turn)
+            self.prepare(group, step)
 
-    def prepare(self, group: ClassicGroup, turn: Turn) -> None:
+    def prepare(self, group: ClassicGroup, step: Step) -> None:
         """Begin a generation: every member has to join again."""
-        if group.state is State.COMPLETING_REBALANCE:
-            self.drop_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.drop_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, step)
         self._cancel(group.sync_timer)
-        first = group.state is State.EMPTY
-        group.enter(State.PREPARING_REBALANCE, turn.wall_ms)
+        first = group.state is GroupState.EMPTY
+        group.enter(GroupState.PREPARING_REBALANCE, step.wall_ms)
         if not first:
-            self._complete_or_wait(group, turn)
+            self._complete_or_wait(group, step)
             return
         group.member_added = False
         delay_ms = self.settings.group_initial_rebalance_delay_ms
         if delay_ms:
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-            self._wait(group, turn, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
+            self._wait(group, step, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
         else:
-            group.first_wait_ends_ms = turn.now_ms + self.settings.first_join_limit_ms
-            self.pause(group, turn)
+            group.first_wait_ends_ms = step.now_ms + self.settings.first_join_limit_ms
+            self.pause(group, step)
 
-    def pause(self, group: ClassicGroup, turn: Turn) -> None:
-        """Extend the initial delay: a member joined the first generation, and others may follow."""
-        if group.state is not State.PREPARING_REBALANCE or group.previous_state is not State.EMPTY:
+    def pause(self, group: ClassicGroup, step: Step) -> None:
+        """Without an initial delay: somebody came to a first generation, others may be about to."""
+        if group.state is not GroupState.PREPARING_REBALANCE or group.previous_state is not GroupState.EMPTY:
             return
         pause_ms = self.settings.first_join_pause_ms
         if not pause_ms and group.all_joined:
-            self.complete_join(group, turn)
+            self.complete_join(group, step)
         elif not self.settings.group_initial_rebalance_delay_ms:
-            left_ms = max(group.first_wait_ends_ms - turn.now_ms, 0)
-            self._wait(group, turn, min(pause_ms, left_ms) or left_ms, partial(self._pause_over, group))
+            left_ms = max(group.first_wait_ends_ms - step.now_ms, 0)
+            self._wait(group, step, min(pause_ms, left_ms) or left_ms, partial(self._pause_over, group))
 
-    def _pause_over(self, group: ClassicGroup, turn: Turn) -> None:
-        left_ms = group.first_wait_ends_ms - turn.now_ms
+    def _pause_over(self, group: ClassicGroup, step: Step) -> None:
+        left_ms = group.first_wait_ends_ms - step.now_ms
         if group.all_joined or left_ms <= 0:
-            self.complete_join(group, turn)
+            self.complete_join(group, step)
         else:
-            self._wait(group, turn, left_ms, partial(self._pause_over, group))
+            self._wait(group, step, left_ms, partial(self._pause_over, group))
 
-    def _first_wait_over(self, group: ClassicGroup, waited_ms: int, remaining_ms: int, turn: Turn) -> None:
+    def _first_wait_over(self, group: ClassicGroup, waited_ms: int, remaining_ms: int, step: Step) -> None:
         if not group.member_added or not remaining_ms:
-            self.complete_join(group, turn)
+            self.complete_join(group, step)
             return
         group.member_added = False
         delay_ms = min(self.settings.group_initial_rebalance_delay_ms, remaining_ms)
         remaining_ms = max(remaining_ms - waited_ms, 0)
-        self._wait(group, turn, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
+        self._wait(group, step, delay_ms, partial(self._first_wait_over, group, delay_ms, remaining_ms))
 
-    def _complete_or_wait(self, group: ClassicGroup, turn: Turn) -> None:
+    def _complete_or_wait(self, group: ClassicGroup, step: Step) -> None:
         if group.all_joined:
-            self.complete_join(group, turn)
+            self.complete_join(group, step)
         else:
-            self._wait(group, turn, group.rebalance_timeout_ms, partial(self.complete_join, group))
+            self._wait(group, step, group.rebalance_timeout_ms, partial(self.complete_join, group))
 
-    def _wait(self, group: ClassicGroup, turn: Turn, wait_ms: int, then: Callable[[Turn], None]) -> None:
+    def _wait(self, group: ClassicGroup, step: Step, wait_ms: int, then: Callable[[Step], None]) -> None:
         if group.join_timer is None:
             group.join_timer = Timer(then)
         group.join_timer.fire = then
-        self.timers.set(group.join_timer, turn.now_ms + wait_ms)
+        self.timers.set(group.join_timer, step.now_ms + wait_ms)
 
-    def maybe_complete_join(self, group: ClassicGroup, turn: Turn) -> None:
+    def maybe_complete_join(self, group: ClassicGroup, step: Step) -> None:
         """Complete the generation if everybody it waits for is there; a first one also waits for its delay."""
-        if group.state is not State.PREPARING_REBALANCE or not group.all_joined:
+        if group.state is not GroupState.PREPARING_REBALANCE or not group.all_joined:
             return
-        if group.previous_state is not State.EMPTY:
-            self.complete_join(group, turn)
+        if group.previous_state is not GroupState.EMPTY:
+            self.complete_join(group, step)
         elif not self.settings.group_initial_rebalance_delay_ms:
-            self.pause(group, turn)
+            self.pause(group, step)
 
-    def complete_join(self, group: ClassicGroup, turn: Turn) -> None:
+    def complete_join(self, group: ClassicGroup, step: Step) -> None:
         """The time for joining is over: dynamic members that did not are out, the rest get their generation."""
         self._cancel(group.join_timer)
         for member in [each for each in group.members.values() if each.join_ticket is None and not each.instance_id]:
             group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
             # Only static members are left and none of them came: their sessions decide, until then we go on waiting.
-            self._wait(group, turn, group.rebalance_timeout_ms, partial(self.complete_join, group))
+            self._wait(group, step, group.rebalance_timeout_ms, partial(self.complete_join, group))
             return
-        group.next_generation(turn.wall_ms)
-        if group.state is State.EMPTY:
-            turn.write(group_record(group))
+        group.next_generation(step.wall_ms)
+        if group.state is GroupState.EMPTY:
+            step.write(group_record(group))
             return
         for member in group.members.values():
             ticket = group.take_join(member)
             if ticket is not None:
-                turn.answer(ticket, current_generation(group, member))
-            self.renew_session(group, member, turn.now_ms)
+                step.answer(ticket, current_generation(group, member))
+            self.renew_session(group, member, step.now_ms)
             member.is_new = False
             group.pending_sync.add(member.member_id)
         if group.sync_timer is None:
             group.sync_timer = Timer(partial(self._sync_wait_over, group))
-        self.timers.set(group.sync_timer, turn.now_ms + group.rebalance_timeout_ms)
+        self.timers.set(group.sync_timer, step.now_ms + group.rebalance_timeout_ms)
 
     # -- assignments ----------------------------------------------------------------------------------------------
 
-    def _sync_wait_over(self, group: ClassicGroup, turn: Turn) -> None:
+    def _sync_wait_over(self, group: ClassicGroup, step: Step) -> None:
         """Members that joined and never asked for their assignment hold up the group: they are out."""
-        if group.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not group.pending_sync:
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
         for member in [each for each in group.members.values() if each.member_id in group.pending_sync]:
-            self.remove_member(group, member, turn)
-        self.prepare(group, turn)
+            self.remove_member(group, member, step)
+        self.prepare(group, step)
 
-    def synced(self, group: ClassicGroup, member: Member) -> None:
+    def synced(self, group: ClassicGroup, member: ClassicMember) -> None:
         """The member has asked for its assignment."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self._cancel(group.sync_timer)
 
-    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], turn: Turn) -> None:
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], step: Step) -> None:
         """The leader has spoken: keep the assignment, give it to all that wait, the group is stable.
 
         One that is too large for a record is UNKNOWN_SERVER_ERROR for everybody, as on Kafka, and the generation ends.
         """
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-        if not self.keep(group, turn):
-            self.drop_assignment(group, ErrorCode.UNKNOWN_SERVER_ERROR, turn)
-            self.prepare(group, turn)
+        if not self.keep(group, step):
+            self.drop_assignment(group, ErrorCode.UNKNOWN_SERVER_ERROR, step)
+            self.prepare(group, step)
             return
-        group.enter(State.STABLE, turn.wall_ms)
+        group.enter(GroupState.STABLE, step.wall_ms)
         for member in group.members.values():
             if member.sync_ticket is not None:
-                turn.answer(member.sync_ticket, given_assignment(group, member))
+                step.answer(member.sync_ticket, given_assignment(group, member))
                 member.sync_ticket = None
-                self.renew_session(group, member, turn.now_ms)
+                self.renew_session(group, member, step.now_ms)
 
-    def drop_assignment(self, group: ClassicGroup, code: ErrorCode, turn: Turn) -> None:
+    def drop_assignment(self, group: ClassicGroup, code: ErrorCode, step: Step) -> None:
         """No member keeps an assignment of this generation; parked SyncGroups are refused with `code`."""
         for member in group.members.values():
             member.assignment = b""
             if member.sync_ticket is not None:
-                turn.answer(member.sync_ticket, refused_sync(code))
+                step.answer(member.sync_ticket, refused_sync(code))
                 member.sync_ticket = None
-                self.renew_session(group, member, turn.now_ms)
+                self.renew_session(group, member, step.now_ms)
 
-    def keep(self, group: ClassicGroup, turn: Turn) -> bool:
+    def keep(self, group: ClassicGroup, step: Step) -> bool:
         """Write the group as it is; False, and nothing is written, where it does not fit into a record."""
         record = group_record(group)
         if record_bytes(record) > self.settings.max_batch_bytes:
             return False
-        turn.write(record)
+        step.write(record)
         return True
 
     @staticmethod
@@ -260,7 +262,7 @@ class Rebalance:
             timer.cancel()
 
 
-def park_sync(member: Member, ticket: Any, turn: Turn) -> None:
-    """Park a SyncGroup until the leader assigns; an earlier one of this member is told to join again."""
-    turn.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
+def park_sync(member: ClassicMember, ticket: Any, step: Step) -> None:
+    """Let SyncGroup wait for the leader; one that the member sent before is told to join again."""
+    step.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
     member.sync_ticket = ticket

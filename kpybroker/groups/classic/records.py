@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.groups.classic.group import ClassicGroup, Member, State
+from kpybroker.groups.classic.group import ClassicGroup, ClassicMember, GroupState
 from kpybroker.groups.ground.record_keys import GROUP_METADATA, HIGHEST_VERSION, KEY_VERSION, version_of, versioned
 from kpybroker.machine.contract import Stored
 from kpybroker.wire.codec.codec import build, parse
@@ -56,7 +56,7 @@ def read_group(group_id: str, value: bytes, wall_ms: int) -> ClassicGroup:
     said = parse(GroupMetadataValue, version_of(value, HIGHEST_VERSION), value, 2)
     group = ClassicGroup(group_id, wall_ms)
     for each in said.members:
-        member = Member(each.member_id, each.group_instance_id, each.client_id, each.client_host)
+        member = ClassicMember(each.member_id, each.group_instance_id, each.client_id, each.client_host)
         member.is_new = False
         member.session_timeout_ms = each.session_timeout
         member.rebalance_timeout_ms = each.rebalance_timeout if each.rebalance_timeout >= 0 else each.session_timeout
@@ -64,7 +64,7 @@ def read_group(group_id: str, value: bytes, wall_ms: int) -> ClassicGroup:
         member.assignment = bytes(each.assignment)
         group.add(member, said.protocol_type)
     if group.members:
-        group.state = State.STABLE
+        group.state = GroupState.STABLE
     if said.leader in group.members:
         group.leader = said.leader
     group.protocol_type = said.protocol_type or None

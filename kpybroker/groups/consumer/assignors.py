@@ -12,33 +12,33 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-Place = tuple[bytes, int]
-"""(topic id, partition)"""
-Plan = dict[str, frozenset[Place]]
+from kpybroker.topics import TopicIdPartition
+
+GroupAssignment = dict[str, frozenset[TopicIdPartition]]
 """Member id -> what it shall have."""
 
 PASSES = 8
 """Of levelling between members with different subscriptions."""
 
 
-class Wish(NamedTuple):
+class MemberSubscription(NamedTuple):
     """What one member wants and what it had been given before."""
 
     topics: Collection[bytes]
     """Topic ids; those without partitions in the cluster do not count."""
-    target: frozenset[Place] = frozenset()
+    target: frozenset[TopicIdPartition] = frozenset()
     instance_id: str | None = None
 
 
-Assignor = Callable[[Mapping[str, Wish], Mapping[bytes, int]], Plan]
+Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[bytes, int]], GroupAssignment]
 """(member id -> wish, topic id -> number of partitions) -> plan"""
 
 
-def uniform(wishes: Mapping[str, Wish], partitions: Mapping[bytes, int]) -> Plan:
+def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes, int]) -> GroupAssignment:
     """Even numbers, few moves."""
     members = sorted(wishes)
-    held: list[set[Place]] = [set() for _ in members]
-    taken: set[Place] = set()
+    held: list[set[TopicIdPartition]] = [set() for _ in members]
+    taken: set[TopicIdPartition] = set()
     for at, member_id in enumerate(members):
         wanted = wishes[member_id].topics
         for place in wishes[member_id].target:
@@ -74,7 +74,10 @@ def _classes(
 
 
 def _divide(
-    held: list[set[Place]], subscribers: tuple[int, ...], topics: list[bytes], partitions: Mapping[bytes, int]
+    held: list[set[TopicIdPartition]],
+    subscribers: tuple[int, ...],
+    topics: list[bytes],
+    partitions: Mapping[bytes, int],
 ) -> None:
     """Among members that all want the same: everybody keeps up to an even share, and gets what is missing to it."""
     free = {(topic, partition) for topic in topics for partition in range(partitions[topic])}
@@ -93,11 +96,11 @@ def _divide(
 
 
 def _give_out(
-    held: list[set[Place]],
+    held: list[set[TopicIdPartition]],
     subscribers: tuple[int, ...],
     topics: list[bytes],
     partitions: Mapping[bytes, int],
-    taken: set[Place],
+    taken: set[TopicIdPartition],
 ) -> None:
     """Give each unassigned partition to the member with the fewest."""
     least = [(len(held[at]), at) for at in subscribers]
@@ -111,8 +114,8 @@ def _give_out(
                 heapq.heapreplace(least, (count + 1, at))
 
 
-def _level(held: list[set[Place]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
-    """Move partitions of these topics from the member with the most to the one with the fewest, while that helps."""
+def _level(held: list[set[TopicIdPartition]], subscribers: tuple[int, ...], topics: frozenset[bytes]) -> int:
+    """Move partitions of these topics from who has most to who has least, while that makes them more equal."""
     # The last of a member's partitions go first, and of equals the last member gives: what stays is the beginning.
     spare = {at: sorted(place for place in held[at] if place[0] in topics) for at in subscribers}
     most = [(-len(held[at]), -at) for at in subscribers if spare[at]]
@@ -138,10 +141,10 @@ def _level(held: list[set[Place]], subscribers: tuple[int, ...], topics: frozens
     return moves
 
 
-def ranges(wishes: Mapping[str, Wish], partitions: Mapping[bytes, int]) -> Plan:
+def ranges(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes, int]) -> GroupAssignment:
     """Contiguous ranges, topic by topic; static members in the order of their instance ids come first."""
     members = sorted(wishes, key=lambda each: _range_order(each, wishes[each]))
-    held: dict[str, set[Place]] = {member_id: set() for member_id in members}
+    held: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     for topic in sorted(partitions):
         subscribers = [member_id for member_id in members if topic in wishes[member_id].topics]
         if not subscribers:
@@ -155,7 +158,7 @@ def ranges(wishes: Mapping[str, Wish], partitions: Mapping[bytes, int]) -> Plan:
     return {member_id: frozenset(places) for member_id, places in held.items()}
 
 
-def _range_order(member_id: str, wish: Wish) -> tuple[bool, str]:
+def _range_order(member_id: str, wish: MemberSubscription) -> tuple[bool, str]:
     return (wish.instance_id is None, wish.instance_id or member_id)
 
 

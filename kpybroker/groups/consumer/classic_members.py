@@ -13,26 +13,26 @@ from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.group import CONSUMER, named_once
 from kpybroker.groups.classic.subscription import Subscription, build_assignment, read_subscription, version_of
 from kpybroker.groups.consumer import records
-from kpybroker.groups.consumer.assignors import Place
-from kpybroker.groups.consumer.group import NOTHING, MemberState, ModernGroup, ModernMember
-from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.consumer.group import NOTHING, ConsumerGroup, ConsumerMember, MemberState
+from kpybroker.groups.consumer.transitions import Transitions
 from kpybroker.groups.ground.commands import Heartbeat, Join
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.step import Step
 from kpybroker.metadata.image import Image
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc import join_group, leave_group, sync_group
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
 
 
-class ModernClassic:
-    """Answers the classic calls upon the transitions of `ModernSteps`; each raises KafkaError."""
+class ClassicMembers:
+    """Answers the classic calls upon the transitions of `Transitions`; each raises KafkaError."""
 
-    def __init__(self, steps: ModernSteps) -> None:
+    def __init__(self, steps: Transitions) -> None:
         self._steps = steps
 
     # -- JoinGroup ------------------------------------------------------------------------------------------------
 
-    def join(self, group: ModernGroup, command: Join, member_id: str, turn: Turn) -> join_group.Response:
-        """`member_id` is the id for a member without one. Answered at once: no member waits for others."""
+    def join(self, group: ConsumerGroup, command: Join, member_id: str, step: Step) -> join_group.Response:
+        """`member_id` is for one that has none yet. Answered at once: nobody waits for others."""
         request = command.request
         said = self._check_join(group, request)
         known = self._known(group, request)
@@ -42,22 +42,22 @@ class ModernClassic:
                 return join_group.Response(
                     error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id, protocol_name=None
                 )
-            member = ModernMember(request.member_id or member_id, request.group_instance_id)
+            member = ConsumerMember(request.member_id or member_id, request.group_instance_id)
         elif known.member_id != request.member_id:
-            member = self._steps.replace(group, known, member_id, turn)
+            member = self._steps.replace(group, known, member_id, step)
         else:
             member = known
-        changed = self._update(group, member, command, said, turn)
-        self._steps.refresh(group, turn, changed=changed)
-        self._steps.retarget(group, turn)
+        changed = self._update(group, member, command, said, step)
+        self._steps.refresh(group, step, changed=changed)
+        self._steps.retarget(group, step)
         if member.rebalance is not None:
             member.rebalance.cancel()
-        self._steps.reconcile(group, member, _owned(member, said, self._steps.image()), turn)
-        self._steps.begin_session(group, member, turn.now_ms)
-        self._steps.wait_for_sync(group, member, turn)
+        self._steps.reconcile(group, member, _owned(member, said, self._steps.image()), step)
+        self._steps.begin_session(group, member, step.now_ms)
+        self._steps.wait_for_sync(group, member, step)
         if group.all_classic and known is not None:
             self._steps.on_all_classic(
-                group, turn
+                group, step
             )  # it was the last of the other protocol, and came back with this one
         return join_group.Response(
             generation_id=member.current.epoch,
@@ -66,7 +66,7 @@ class ModernClassic:
             member_id=member.member_id,
         )
 
-    def _check_join(self, group: ModernGroup, request: join_group.Request) -> Subscription:
+    def _check_join(self, group: ConsumerGroup, request: join_group.Request) -> Subscription:
         if request.protocol_type != CONSUMER or not request.protocols:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         offered = {each.name for each in request.protocols}
@@ -81,7 +81,7 @@ class ModernClassic:
             # Kafka has no better word for it either.
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(malformed)) from None
 
-    def _known(self, group: ModernGroup, request: join_group.Request) -> ModernMember | None:
+    def _known(self, group: ConsumerGroup, request: join_group.Request) -> ConsumerMember | None:
         if request.group_instance_id is None:
             return group.members.get(request.member_id)
         earlier_id = group.instances.get(request.group_instance_id)
@@ -93,11 +93,13 @@ class ModernClassic:
             raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
         return group.members[earlier_id]
 
-    def _check_room(self, group: ModernGroup) -> None:
+    def _check_room(self, group: ConsumerGroup) -> None:
         if len(group.members) >= self._steps.settings.consumer_max_size:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
-    def _update(self, group: ModernGroup, member: ModernMember, command: Join, said: Subscription, turn: Turn) -> bool:
+    def _update(
+        self, group: ConsumerGroup, member: ConsumerMember, command: Join, said: Subscription, step: Step
+    ) -> bool:
         """Take over what the member says; True if what it subscribes to has changed."""
         request = command.request
         before, names_before, regex_before = member.said(), set(member.names), member.regex
@@ -118,13 +120,13 @@ class ModernClassic:
             group.add(member)
         elif member.said() == before:
             return False
-        turn.write(records.member_record(group.group_id, member))
-        self._steps.drop_unused(group, regex_before, turn)
+        step.write(records.member_record(group.group_id, member))
+        self._steps.drop_unused(group, regex_before, step)
         return set(member.names) != names_before or bool(regex_before)
 
     # -- SyncGroup ------------------------------------------------------------------------------------------------
 
-    def sync(self, group: ModernGroup, request: sync_group.Request, turn: Turn) -> sync_group.Response:
+    def sync(self, group: ConsumerGroup, request: sync_group.Request, step: Step) -> sync_group.Response:
         """The member's part, as far as it is free."""
         member = self._member(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.current.epoch:
@@ -138,7 +140,7 @@ class ModernClassic:
             member.current.epoch < group.assignment_epoch
             and member.current.state is not MemberState.UNREVOKED_PARTITIONS
         ):
-            self._steps.begin_to_wait(group, member, turn)
+            self._steps.begin_to_wait(group, member, step)
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         if member.sync_wait is not None:
             member.sync_wait.cancel()
@@ -150,28 +152,28 @@ class ModernClassic:
 
     # -- Heartbeat ------------------------------------------------------------------------------------------------
 
-    def beat(self, group: ModernGroup, command: Heartbeat, turn: Turn) -> ErrorCode:
+    def beat(self, group: ConsumerGroup, command: Heartbeat, step: Step) -> ErrorCode:
         """REBALANCE_IN_PROGRESS where joining again would change something."""
         member = self._member(group, command.member_id, command.instance_id)
         current = member.current
         if command.generation != current.epoch:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        self._steps.begin_session(group, member, turn.now_ms)
-        self._steps.refresh(group, turn, changed=False)
-        self._steps.retarget(group, turn)
+        self._steps.begin_session(group, member, step.now_ms)
+        self._steps.refresh(group, step, changed=False)
+        self._steps.retarget(group, step)
         waits = current.state is MemberState.UNRELEASED_PARTITIONS and self._may_get(group, member)
         if current.epoch < group.assignment_epoch or current.state is MemberState.UNREVOKED_PARTITIONS or waits:
-            self._steps.begin_to_wait(group, member, turn)
+            self._steps.begin_to_wait(group, member, step)
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     @staticmethod
-    def _may_get(group: ModernGroup, member: ModernMember) -> bool:
+    def _may_get(group: ConsumerGroup, member: ConsumerMember) -> bool:
         """All that it waits for is free."""
         target = group.targets.get(member.member_id, NOTHING)
         return all(group.is_free(place, member) for place in target)
 
-    def _member(self, group: ModernGroup, member_id: str, instance_id: str | None) -> ModernMember:
+    def _member(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
         member = group.member(member_id) if instance_id is None else group.check_instance(member_id, instance_id)
         if member.classic is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the member uses the consumer protocol")
@@ -180,11 +182,11 @@ class ModernClassic:
     # -- LeaveGroup -----------------------------------------------------------------------------------------------
 
     def leave(
-        self, group: ModernGroup, identities: Sequence[leave_group.MemberIdentity], turn: Turn
+        self, group: ConsumerGroup, identities: Sequence[leave_group.MemberIdentity], step: Step
     ) -> list[ErrorCode]:
         """Members of either protocol, by their id or, for static ones, by instance id alone."""
         codes = []
-        leaving: dict[str, ModernMember] = {}
+        leaving: dict[str, ConsumerMember] = {}
         for each in identities:
             try:
                 member = _leaving(group, each)
@@ -195,25 +197,25 @@ class ModernClassic:
             except KafkaError as refusal:
                 codes.append(refusal.code)
         if leaving:
-            self._steps.remove(group, list(leaving.values()), turn)
+            self._steps.remove(group, list(leaving.values()), step)
         return codes
 
 
-def _leaving(group: ModernGroup, identity: leave_group.MemberIdentity) -> ModernMember:
+def _leaving(group: ConsumerGroup, identity: leave_group.MemberIdentity) -> ConsumerMember:
     instance_id = identity.group_instance_id
     if instance_id is None:
         return group.member(identity.member_id)
     return group.check_instance(identity.member_id or group.instances.get(instance_id, ""), instance_id)
 
 
-def _owned(member: ModernMember, said: Subscription, image: Image) -> frozenset[Place]:
+def _owned(member: ConsumerMember, said: Subscription, image: Image) -> frozenset[TopicIdPartition]:
     """What the member has. One that does not say, or speaks of a former generation, has given up everything."""
     if said.generation not in (-1, member.current.epoch):
         return NOTHING
     return owned_places(said.owned, image)
 
 
-def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset[Place]:
+def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset[TopicIdPartition]:
     """Of topics that exist."""
     found = ((image.topic(name), partitions) for name, partitions in topics.items())
     return frozenset(
@@ -221,7 +223,7 @@ def owned_places(topics: Mapping[str, Sequence[int]], image: Image) -> frozenset
     )
 
 
-def given(member: ModernMember, subscription: bytes, image: Image) -> bytes:
+def given(member: ConsumerMember, subscription: bytes, image: Image) -> bytes:
     """What a classic member has, in the version of this subscription of its own. Nobody may have read that before: of
     the protocols a member offers, only one counts at a time."""
     topics: dict[str, Any] = {}

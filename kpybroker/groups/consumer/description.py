@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kpybroker.groups.consumer.assignors import Place
-from kpybroker.groups.consumer.group import NOTHING, ModernGroup, ModernMember
+from kpybroker.groups.consumer.group import NOTHING, ConsumerGroup, ConsumerMember
 from kpybroker.groups.consumer.records import by_topic
 from kpybroker.metadata.image import Image
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc.consumer_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
-def listed(group: ModernGroup) -> ListedGroup:
+def listed(group: ConsumerGroup) -> ListedGroup:
     return ListedGroup(
         group_id=group.group_id, protocol_type="consumer", group_state=group.state, group_type="consumer"
     )
 
 
-def described(group: ModernGroup, assignor: str, image: Image) -> DescribedGroup:
+def described(group: ConsumerGroup, assignor: str, image: Image) -> DescribedGroup:
     """Topics that are no more are left out."""
     return DescribedGroup(
         group_id=group.group_id,
@@ -32,7 +32,7 @@ def described(group: ModernGroup, assignor: str, image: Image) -> DescribedGroup
     )
 
 
-def _member(group: ModernGroup, member: ModernMember, image: Image) -> Member:
+def _member(group: ConsumerGroup, member: ConsumerMember, image: Image) -> Member:
     has = (*member.current.assigned, *member.current.revoking)
     return Member(
         member_id=member.member_id,
@@ -49,7 +49,7 @@ def _member(group: ModernGroup, member: ModernMember, image: Image) -> Member:
     )
 
 
-def _assignment(places: Iterable[Place], image: Image) -> Assignment:
+def _assignment(places: Iterable[TopicIdPartition], image: Image) -> Assignment:
     topics = []
     for topic_id, partitions in by_topic(places).items():
         topic = image.topic_by_id(topic_id)

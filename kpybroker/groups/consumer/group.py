@@ -11,14 +11,14 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.consumer.assignors import Place
 from kpybroker.groups.ground.timers import Timer
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata
 
 LEAVE, LEAVE_STATIC, JOIN = -1, -2, 0
 """Member epochs with a meaning of their own."""
 FIRST_EPOCH = 1
-NOTHING: frozenset[Place] = frozenset()
+NOTHING: frozenset[TopicIdPartition] = frozenset()
 
 
 class MemberState(IntEnum):
@@ -31,19 +31,19 @@ class MemberState(IntEnum):
     """It waits for partitions that others have not given up."""
 
 
-class Current(NamedTuple):
+class CurrentAssignment(NamedTuple):
     """What a member has: the ConsumerGroupCurrentMemberAssignment record."""
 
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Mapping[Place, int] = {}
+    assigned: Mapping[TopicIdPartition, int] = {}
     """Partition -> the epoch in which the member got it; a commit of that epoch or a later one is the owner's."""
-    revoking: Mapping[Place, int] = {}
+    revoking: Mapping[TopicIdPartition, int] = {}
     """Partitions it shall give up and has not yet."""
 
 
-class Resolved(NamedTuple):
+class ResolvedRegex(NamedTuple):
     """What a regular expression matched when it was last tried."""
 
     topics: frozenset[str]
@@ -52,7 +52,7 @@ class Resolved(NamedTuple):
     timestamp_ms: int
 
 
-class ModernMember:
+class ConsumerMember:
     """A member: what it said of itself, what it has, and its timers."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class ModernMember:
         self.server_assignor: str | None = None
         self.classic: ClassicMemberMetadata | None = None
         """Of a member that speaks the classic protocol: a group may have both while it migrates."""
-        self.current = Current()
+        self.current = CurrentAssignment()
         self.session: Timer | None = None
         self.rebalance: Timer | None = None
         """Until when it has to have given up what it shall."""
@@ -111,8 +111,8 @@ class ModernMember:
                 timer.cancel()
 
 
-class ModernGroup:
-    """Members in the order in which they joined, their target assignments, and the owner of each partition."""
+class ConsumerGroup:
+    """Members in the order in which they came, what they shall have, and who has what."""
 
     __slots__ = (
         "assigned_at_ms",
@@ -142,13 +142,13 @@ class ModernGroup:
         """By the wall clock, for it is stored."""
         self.decided_at_ms: int | None = None
         """The same by the steady clock; None after a replay."""
-        self.members: dict[str, ModernMember] = {}
+        self.members: dict[str, ConsumerMember] = {}
         self.instances: dict[str, str] = {}
         """Static members: group.instance.id -> member id."""
-        self.targets: dict[str, frozenset[Place]] = {}
-        self.owners: dict[Place, str] = {}
+        self.targets: dict[str, frozenset[TopicIdPartition]] = {}
+        self.owners: dict[TopicIdPartition, str] = {}
         """Partitions that a member has, or may still have -> its id."""
-        self.resolved: dict[str, Resolved] = {}
+        self.resolved: dict[str, ResolvedRegex] = {}
         """Regular expression -> what it matched."""
         self.resolved_at_ms: int | None = None
         """When one last matched something else, by the steady clock; None after a replay."""
@@ -178,7 +178,7 @@ class ModernGroup:
         """Whether the group has members, and all of them speak the classic protocol."""
         return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
-    def wanted(self, member: ModernMember) -> frozenset[str]:
+    def wanted(self, member: ConsumerMember) -> frozenset[str]:
         """The topics a member subscribes to, by name, and by its regular expression as far as that was tried."""
         found = self.resolved.get(member.regex) if member.regex else None
         return frozenset(member.names) if found is None else found.topics.union(member.names)
@@ -194,7 +194,7 @@ class ModernGroup:
     def regexes(self) -> Iterator[str]:
         return iter(dict.fromkeys(member.regex for member in self.members.values() if member.regex))
 
-    def member(self, member_id: str) -> ModernMember:
+    def member(self, member_id: str) -> ConsumerMember:
         """Raises UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
         if member is None:
@@ -203,7 +203,7 @@ class ModernGroup:
             )
         return member
 
-    def check_instance(self, member_id: str, instance_id: str) -> ModernMember:
+    def check_instance(self, member_id: str, instance_id: str) -> ConsumerMember:
         """The static member. Raises UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID where another has taken its place."""
         owner = self.instances.get(instance_id)
         if owner is None:
@@ -215,7 +215,9 @@ class ModernGroup:
             )
         return self.members[owner]
 
-    def check_commit(self, member_id: str, epoch: int, places: Sequence[Place], *, knows_epochs: bool) -> None:
+    def check_commit(
+        self, member_id: str, epoch: int, places: Sequence[TopicIdPartition], *, knows_epochs: bool
+    ) -> None:
         """Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH.
 
         An epoch that the member has left behind will do for partitions that it has had since then (KIP-1251).
@@ -248,19 +250,19 @@ class ModernGroup:
             raise self._stale(member, epoch)
 
     @staticmethod
-    def _check_generation(member: ModernMember, generation: int) -> None:
+    def _check_generation(member: ConsumerMember, generation: int) -> None:
         if generation != member.current.epoch:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the generation is {member.current.epoch}")
 
     @staticmethod
-    def _stale(member: ModernMember, epoch: int) -> KafkaError:
+    def _stale(member: ConsumerMember, epoch: int) -> KafkaError:
         return KafkaError(
             ErrorCode.STALE_MEMBER_EPOCH, f"the member epoch is {epoch}, and is known to be {member.current.epoch}"
         )
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def add(self, member: ModernMember) -> None:
+    def add(self, member: ConsumerMember) -> None:
         known = self.members.get(member.member_id)
         if known is not None:
             self._release_instance(known)
@@ -269,25 +271,25 @@ class ModernGroup:
             self.instances[member.instance_id] = member.member_id
         self.hold(member, member.current)
 
-    def remove(self, member: ModernMember) -> None:
+    def remove(self, member: ConsumerMember) -> None:
         member.cancel_timers()
-        self.hold(member, Current())
+        self.hold(member, CurrentAssignment())
         del self.members[member.member_id]
         self.targets.pop(member.member_id, None)
         self._release_instance(member)
 
-    def name_instance(self, member: ModernMember, instance_id: str) -> None:
+    def name_instance(self, member: ConsumerMember, instance_id: str) -> None:
         """A member says which instance it is; it may have been another one before."""
         if member.member_id in self.members:
             self._release_instance(member)
             self.instances[instance_id] = member.member_id
         member.instance_id = instance_id
 
-    def _release_instance(self, member: ModernMember) -> None:
+    def _release_instance(self, member: ConsumerMember) -> None:
         if member.instance_id is not None and self.instances.get(member.instance_id) == member.member_id:
             del self.instances[member.instance_id]
 
-    def hold(self, member: ModernMember, current: Current) -> None:
+    def hold(self, member: ConsumerMember, current: CurrentAssignment) -> None:
         """The member has this now."""
         for place in (*member.current.assigned, *member.current.revoking):
             if self.owners.get(place) == member.member_id:
@@ -296,6 +298,6 @@ class ModernGroup:
         for place in (*current.assigned, *current.revoking):
             self.owners[place] = member.member_id
 
-    def is_free(self, place: Place, member: ModernMember) -> bool:
+    def is_free(self, place: TopicIdPartition, member: ConsumerMember) -> bool:
         """Nobody else has it."""
         return self.owners.get(place, member.member_id) == member.member_id

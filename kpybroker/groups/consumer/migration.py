@@ -10,31 +10,31 @@ from __future__ import annotations
 from typing import Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.groups.classic.group import CONSUMER, ClassicGroup, Member, State, named_once
+from kpybroker.groups.classic.group import CONSUMER, ClassicGroup, ClassicMember, GroupState, named_once
 from kpybroker.groups.classic.rebalance import Rebalance, refused_join, refused_sync
 from kpybroker.groups.classic.records import group_tombstone
 from kpybroker.groups.classic.subscription import Subscription, read_assignment, read_subscription
 from kpybroker.groups.consumer import records
 from kpybroker.groups.consumer.classic_members import given, owned_places
-from kpybroker.groups.consumer.group import Current, MemberState, ModernGroup, ModernMember
-from kpybroker.groups.consumer.transitions import ModernSteps
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.consumer.group import ConsumerGroup, ConsumerMember, CurrentAssignment, MemberState
+from kpybroker.groups.consumer.transitions import Transitions
+from kpybroker.groups.ground.step import Step
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
 
 
 class Keeper(Protocol):
     """Where the groups of the modern protocol are kept."""
 
-    groups: dict[str, ModernGroup]
+    groups: dict[str, ConsumerGroup]
 
-    def forget(self, group: ModernGroup, turn: Turn) -> None: ...
+    def forget(self, group: ConsumerGroup, step: Step) -> None: ...
 
 
 class Migration:
     """Turns groups of one protocol into groups of the other."""
 
     def __init__(
-        self, steps: ModernSteps, rebalance: Rebalance, classic: dict[str, ClassicGroup], modern: Keeper
+        self, steps: Transitions, rebalance: Rebalance, classic: dict[str, ClassicGroup], modern: Keeper
     ) -> None:
         self._steps = steps
         self._rebalance = rebalance
@@ -43,7 +43,7 @@ class Migration:
 
     # -- up -------------------------------------------------------------------------------------------------------
 
-    def upgraded(self, group_id: str, turn: Turn) -> ModernGroup | None:
+    def upgraded(self, group_id: str, step: Step) -> ConsumerGroup | None:
         """The classic group of this id as one of the consumer protocol; None where there is none, or an empty one.
 
         Raises GROUP_ID_NOT_FOUND where it may not become one: clients then say that the group is of another protocol.
@@ -51,17 +51,17 @@ class Migration:
         classic = self._classic.get(group_id)
         if classic is None:
             return None
-        if classic.state is State.EMPTY and not classic.members:
-            self._retire(classic, turn)
+        if classic.state is GroupState.EMPTY and not classic.members:
+            self._retire(classic, step)
             return None
         said = self._check_upgrade(classic)
-        group = ModernGroup(group_id)
+        group = ConsumerGroup(group_id)
         group.epoch = group.assignment_epoch = classic.generation
         for member in classic.members.values():
-            self._adopt(group, classic, member, said[member.member_id], turn.now_ms)
-        self._retire(classic, turn)
+            self._adopt(group, classic, member, said[member.member_id], step.now_ms)
+        self._retire(classic, step)
         self._modern.groups[group_id] = group
-        self._write(group, turn)
+        self._write(group, step)
         return group
 
     def _check_upgrade(self, classic: ClassicGroup) -> dict[str, Subscription]:
@@ -77,8 +77,10 @@ class Migration:
         except MalformedFrame:
             raise _no_upgrade(classic, "the embedded consumer protocol is malformed") from None
 
-    def _adopt(self, group: ModernGroup, classic: ClassicGroup, known: Member, said: Subscription, now_ms: int) -> None:
-        member = ModernMember(known.member_id, known.instance_id)
+    def _adopt(
+        self, group: ConsumerGroup, classic: ClassicGroup, known: ClassicMember, said: Subscription, now_ms: int
+    ) -> None:
+        member = ConsumerMember(known.member_id, known.instance_id)
         member.client_id, member.client_host = known.client_id, known.client_host
         member.rack_id = said.rack_id
         member.names = said.topics
@@ -93,48 +95,48 @@ class Migration:
             has = frozenset()
         free = frozenset(place for place in has if place not in group.owners)
         epoch = classic.generation
-        member.current = Current(epoch, epoch, MemberState.STABLE, dict.fromkeys(sorted(free), epoch))
+        member.current = CurrentAssignment(epoch, epoch, MemberState.STABLE, dict.fromkeys(sorted(free), epoch))
         group.add(member)
         group.targets[member.member_id] = free
         self._steps.begin_session(group, member, now_ms)
 
-    def _write(self, group: ModernGroup, turn: Turn) -> None:
+    def _write(self, group: ConsumerGroup, step: Step) -> None:
         for member in group.members.values():
-            turn.write(records.member_record(group.group_id, member))
-        turn.write(records.epoch_record(group))
+            step.write(records.member_record(group.group_id, member))
+        step.write(records.epoch_record(group))
         for member_id, target in group.targets.items():
-            turn.write(records.target_record(group.group_id, member_id, target))
-        turn.write(records.target_epoch_record(group))
+            step.write(records.target_record(group.group_id, member_id, target))
+        step.write(records.target_epoch_record(group))
         for member in group.members.values():
-            turn.write(records.current_record(group.group_id, member))
+            step.write(records.current_record(group.group_id, member))
 
-    def _retire(self, classic: ClassicGroup, turn: Turn) -> None:
+    def _retire(self, classic: ClassicGroup, step: Step) -> None:
         """The classic group is no more; who waits in it is sent to join again."""
         for member in classic.members.values():
-            turn.answer(classic.take_join(member), refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-            turn.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
+            step.answer(classic.take_join(member), refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            step.answer(member.sync_ticket, refused_sync(ErrorCode.REBALANCE_IN_PROGRESS))
             member.sync_ticket = None
             if member.session is not None:
                 member.session.cancel()
         for timer in (classic.join_timer, classic.sync_timer, *classic.pending_join.values()):
             if timer is not None:
                 timer.cancel()
-        turn.write(group_tombstone(classic.group_id))
+        step.write(group_tombstone(classic.group_id))
         del self._classic[classic.group_id]
 
     # -- down -----------------------------------------------------------------------------------------------------
 
-    def downgrade(self, group: ModernGroup, turn: Turn) -> bool:
+    def downgrade(self, group: ConsumerGroup, step: Step) -> bool:
         """Make a classic group of members that all speak that protocol; False where the settings do not allow it."""
         settings = self._steps.settings
         if not settings.may_downgrade or len(group.members) > settings.group_max_size:
             return False
-        self._modern.forget(group, turn)
-        classic = ClassicGroup(group.group_id, turn.wall_ms)
+        self._modern.forget(group, step)
+        classic = ClassicGroup(group.group_id, step.wall_ms)
         classic.generation = group.epoch
         for known in group.members.values():
             assert known.classic is not None
-            member = Member(known.member_id, known.instance_id, known.client_id, known.client_host)
+            member = ClassicMember(known.member_id, known.instance_id, known.client_id, known.client_host)
             member.is_new = False
             member.protocols = named_once(
                 (each.name, bytes(each.metadata)) for each in known.classic.supported_protocols
@@ -142,19 +144,19 @@ class Migration:
             member.rebalance_timeout_ms = known.rebalance_timeout_ms
             member.session_timeout_ms = known.classic.session_timeout_ms
             classic.add(member, CONSUMER)
-            self._rebalance.renew_session(classic, member, turn.now_ms)
+            self._rebalance.renew_session(classic, member, step.now_ms)
         classic.protocol = classic.select_protocol()
         for known in group.members.values():
             member = classic.members[known.member_id]
             member.assignment = given(known, member.metadata(classic.protocol), self._steps.image())
-        classic.enter(State.STABLE, turn.wall_ms)
+        classic.enter(GroupState.STABLE, step.wall_ms)
         self._classic[group.group_id] = classic
-        self._rebalance.keep(classic, turn)
-        self._rebalance.prepare(classic, turn)
+        self._rebalance.keep(classic, step)
+        self._rebalance.prepare(classic, step)
         return True
 
 
-def _subscription(member: Member, protocol: str | None) -> Subscription:
+def _subscription(member: ClassicMember, protocol: str | None) -> Subscription:
     """By the protocol of the generation; before there is one, by the member's first."""
     data = member.metadata(protocol) if protocol else member.protocols[0][1] if member.protocols else b""
     return read_subscription(data)

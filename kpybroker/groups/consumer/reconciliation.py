@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kpybroker.groups.consumer.assignors import Place
-from kpybroker.groups.consumer.group import NOTHING, Current, MemberState, ModernGroup, ModernMember
+from kpybroker.groups.consumer.group import NOTHING, ConsumerGroup, ConsumerMember, CurrentAssignment, MemberState
+from kpybroker.topics import TopicIdPartition
 
 
 def reconciled(
-    group: ModernGroup,
-    member: ModernMember,
+    group: ConsumerGroup,
+    member: ConsumerMember,
     wanted: Mapping[bytes, int],
-    owned: frozenset[Place] | None,
-) -> Current:
+    owned: frozenset[TopicIdPartition] | None,
+) -> CurrentAssignment:
     """What the member has after this heartbeat. `wanted` are the ids of the topics it subscribes to; `owned` is what it
     says it has, None where it does not say."""
     current = member.current
@@ -33,21 +33,24 @@ def reconciled(
 
 
 def _next(
-    group: ModernGroup, member: ModernMember, target: frozenset[Place], owned: frozenset[Place] | None
-) -> Current:
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    target: frozenset[TopicIdPartition],
+    owned: frozenset[TopicIdPartition] | None,
+) -> CurrentAssignment:
     current = member.current
     kept = {place: since for place, since in current.assigned.items() if place in target}
     revoking = {place: since for place, since in current.assigned.items() if place not in target}
     if revoking and not _given_up(revoking, owned):
-        return Current(current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+        return CurrentAssignment(current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
     epoch = group.assignment_epoch
     wanted = target.difference(kept)
     free = sorted(place for place in wanted if group.is_free(place, member))
     state = MemberState.STABLE if len(free) == len(wanted) else MemberState.UNRELEASED_PARTITIONS
-    return Current(epoch, current.epoch, state, {**kept, **dict.fromkeys(free, epoch)})
+    return CurrentAssignment(epoch, current.epoch, state, {**kept, **dict.fromkeys(free, epoch)})
 
 
-def _without_unwanted(current: Current, wanted: Mapping[bytes, int]) -> Current:
+def _without_unwanted(current: CurrentAssignment, wanted: Mapping[bytes, int]) -> CurrentAssignment:
     """It has not answered yet; topics that it has left meanwhile it shall give up too."""
     more = {place: since for place, since in current.assigned.items() if place[0] not in wanted}
     if not more:
@@ -58,5 +61,5 @@ def _without_unwanted(current: Current, wanted: Mapping[bytes, int]) -> Current:
     )
 
 
-def _given_up(revoking: Mapping[Place, int], owned: frozenset[Place] | None) -> bool:
+def _given_up(revoking: Mapping[TopicIdPartition, int], owned: frozenset[TopicIdPartition] | None) -> bool:
     return owned is not None and owned.isdisjoint(revoking)

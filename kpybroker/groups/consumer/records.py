@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kpybroker.errors import MalformedFrame
-from kpybroker.groups.consumer.assignors import Place
-from kpybroker.groups.consumer.group import Current, MemberState, ModernGroup, ModernMember, Resolved
+from kpybroker.groups.consumer.group import ConsumerGroup, ConsumerMember, CurrentAssignment, MemberState, ResolvedRegex
 from kpybroker.machine.contract import Stored
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.stored import consumer_group as stored
 from kpybroker.wire.stored.prefixed import build_stored, parse_stored
 
@@ -43,14 +43,14 @@ def _record(key: Any, value: Any) -> Stored:
     return Stored(build_stored(key), None if value is None else build_stored(value))
 
 
-def epoch_record(group: ModernGroup) -> Stored:
+def epoch_record(group: ConsumerGroup) -> Stored:
     return _record(
         stored.ConsumerGroupMetadataKey(group_id=group.group_id),
         stored.ConsumerGroupMetadataValue(epoch=group.epoch, metadata_hash=group.metadata_hash),
     )
 
 
-def member_record(group_id: str, member: ModernMember) -> Stored:
+def member_record(group_id: str, member: ConsumerMember) -> Stored:
     return _record(
         stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
         stored.ConsumerGroupMemberMetadataValue(
@@ -67,7 +67,7 @@ def member_record(group_id: str, member: ModernMember) -> Stored:
     )
 
 
-def target_epoch_record(group: ModernGroup) -> Stored:
+def target_epoch_record(group: ConsumerGroup) -> Stored:
     return _record(
         stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=group.group_id),
         stored.ConsumerGroupTargetAssignmentMetadataValue(
@@ -76,7 +76,7 @@ def target_epoch_record(group: ModernGroup) -> Stored:
     )
 
 
-def target_record(group_id: str, member_id: str, target: frozenset[Place]) -> Stored:
+def target_record(group_id: str, member_id: str, target: frozenset[TopicIdPartition]) -> Stored:
     return _record(
         stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         stored.ConsumerGroupTargetAssignmentMemberValue(
@@ -88,7 +88,7 @@ def target_record(group_id: str, member_id: str, target: frozenset[Place]) -> St
     )
 
 
-def current_record(group_id: str, member: ModernMember) -> Stored:
+def current_record(group_id: str, member: ConsumerMember) -> Stored:
     current = member.current
     return _record(
         stored.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
@@ -111,15 +111,15 @@ def member_tombstones(group_id: str, member_id: str) -> list[Stored]:
     ]
 
 
-def regex_record(group_id: str, regex: str, resolved: Resolved | None) -> Stored:
-    """The topics that a regular expression matches; None: no member subscribes by it any more."""
+def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> Stored:
+    """What a regular expression matches; None: nobody subscribes by it any more."""
     value = resolved and stored.ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
     )
     return _record(stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), value)
 
 
-def by_topic(places: Iterable[Place]) -> dict[bytes, list[int]]:
+def by_topic(places: Iterable[TopicIdPartition]) -> dict[bytes, list[int]]:
     """Topic id -> partitions, in order."""
     found: dict[bytes, list[int]] = {}
     for topic, partition in sorted(places):
@@ -127,7 +127,7 @@ def by_topic(places: Iterable[Place]) -> dict[bytes, list[int]]:
     return found
 
 
-def _with_epochs(places: Mapping[Place, int]) -> list[Any]:
+def _with_epochs(places: Mapping[TopicIdPartition, int]) -> list[Any]:
     return [
         stored.TopicPartitions(
             topic_id=topic,
@@ -141,27 +141,27 @@ def _with_epochs(places: Mapping[Place, int]) -> list[Any]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_group(group_id: str, said: Mapping[bytes, bytes]) -> ModernGroup:
+def read_group(group_id: str, said: Mapping[bytes, bytes]) -> ConsumerGroup:
     """The group that these records keep; timers are the caller's to start. Raises Damage."""
-    group = ModernGroup(group_id)
+    group = ConsumerGroup(group_id)
     for key in sorted(said, key=lambda key: _REPLAY_ORDER.index(int.from_bytes(key[:2], "big"))):
         _READERS[int.from_bytes(key[:2], "big")](group, key, said[key])
     return group
 
 
-def _read_epoch(group: ModernGroup, _: bytes, value: bytes) -> None:
+def _read_epoch(group: ConsumerGroup, _: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupMetadataValue, value)
     group.epoch, group.metadata_hash = told.epoch, told.metadata_hash
 
 
-def _read_target_epoch(group: ModernGroup, _: bytes, value: bytes) -> None:
+def _read_target_epoch(group: ConsumerGroup, _: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupTargetAssignmentMetadataValue, value)
     group.assignment_epoch, group.assigned_at_ms = told.assignment_epoch, told.assignment_timestamp
 
 
-def _read_member(group: ModernGroup, key: bytes, value: bytes) -> None:
+def _read_member(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupMemberMetadataValue, value)
-    member = ModernMember(parse_stored(stored.ConsumerGroupMemberMetadataKey, key).member_id, told.instance_id)
+    member = ConsumerMember(parse_stored(stored.ConsumerGroupMemberMetadataKey, key).member_id, told.instance_id)
     member.rack_id = told.rack_id
     member.client_id, member.client_host = told.client_id, told.client_host
     member.names = tuple(told.subscribed_topic_names)
@@ -174,7 +174,7 @@ def _read_member(group: ModernGroup, key: bytes, value: bytes) -> None:
     group.add(member)
 
 
-def _read_target(group: ModernGroup, key: bytes, value: bytes) -> None:
+def _read_target(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupTargetAssignmentMemberValue, value)
     member_id = parse_stored(stored.ConsumerGroupTargetAssignmentMemberKey, key).member_id
     group.targets[member_id] = frozenset(
@@ -182,13 +182,13 @@ def _read_target(group: ModernGroup, key: bytes, value: bytes) -> None:
     )
 
 
-def _read_current(group: ModernGroup, key: bytes, value: bytes) -> None:
+def _read_current(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupCurrentMemberAssignmentValue, value)
     member = group.members.get(parse_stored(stored.ConsumerGroupCurrentMemberAssignmentKey, key).member_id)
     if member is None:
         return
     known = told.state in tuple(MemberState)
-    current = Current(
+    current = CurrentAssignment(
         told.member_epoch,
         told.previous_member_epoch,
         MemberState(told.state) if known else MemberState.STABLE,
@@ -198,7 +198,7 @@ def _read_current(group: ModernGroup, key: bytes, value: bytes) -> None:
     group.hold(member, current)
 
 
-def _epochs(told: list[Any], epoch: int) -> dict[Place, int]:
+def _epochs(told: list[Any], epoch: int) -> dict[TopicIdPartition, int]:
     """Without epochs of their own (before Kafka 4.3), partitions are taken to be of the member's."""
     return {
         (bytes(each.topic_id), partition): since
@@ -209,13 +209,13 @@ def _epochs(told: list[Any], epoch: int) -> dict[Place, int]:
     }
 
 
-def _read_regex(group: ModernGroup, key: bytes, value: bytes) -> None:
+def _read_regex(group: ConsumerGroup, key: bytes, value: bytes) -> None:
     told = parse_stored(stored.ConsumerGroupRegularExpressionValue, value)
     regex = parse_stored(stored.ConsumerGroupRegularExpressionKey, key).regular_expression
-    group.resolved[regex] = Resolved(frozenset(told.topics), told.version, told.timestamp)
+    group.resolved[regex] = ResolvedRegex(frozenset(told.topics), told.version, told.timestamp)
 
 
-def _pass_over(_group: ModernGroup, _key: bytes, _value: bytes) -> None:
+def _pass_over(_group: ConsumerGroup, _key: bytes, _value: bytes) -> None:
     """What Kafka wrote before 4.1 about topics, and nobody reads."""
 
 

@@ -60,7 +60,7 @@ def compiled(regex: str) -> Any:
     )
 
 
-class Resolving:
+class RegexResolution:
     """Tries expressions on names, one expression after the other, a step at a time.
 
     An expression that cannot be compiled here was accepted elsewhere (by Apache Kafka, or while RE2 was installed) and

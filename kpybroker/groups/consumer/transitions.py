@@ -1,6 +1,6 @@
 """The transitions of consumer groups (KIP-848) that heartbeats, timers and classic members have in common.
 
-Whatever changes is written in the same turn: a group is what its records say, and a new coordinator goes on from them.
+Whatever changes is written in the same step: a group is what its records say, and a new coordinator goes on from them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from hashlib import blake2b
 
 from kpybroker.config.dynamic import why_unusable
 from kpybroker.groups.consumer import records
-from kpybroker.groups.consumer.assignors import ASSIGNORS, Wish
+from kpybroker.groups.consumer.assignors import ASSIGNORS, MemberSubscription
 from kpybroker.groups.consumer.group import (
     LEAVE_STATIC,
     NOTHING,
-    Current,
+    ConsumerGroup,
+    ConsumerMember,
+    CurrentAssignment,
     MemberState,
-    ModernGroup,
-    ModernMember,
-    Resolved,
+    ResolvedRegex,
 )
 from kpybroker.groups.consumer.reconciliation import reconciled
-from kpybroker.groups.consumer.subscription_regex import Resolving
+from kpybroker.groups.consumer.subscription_regex import RegexResolution
 from kpybroker.groups.ground.settings import GroupSettings
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timer, Timers
 from kpybroker.metadata.image import Image
 
@@ -33,7 +33,7 @@ RESOLVE_AGAIN_MS = 1_000
 """Regular expressions of a group are tried on new topics at most this often."""
 
 
-class ModernSteps:
+class Transitions:
     """Changes groups, and writes what it changed.
 
     - image: the metadata as this broker knows it.
@@ -45,7 +45,7 @@ class ModernSteps:
         self.settings = settings
         self.timers = timers
         self.image = image
-        self.on_all_classic: Callable[[ModernGroup, Turn], bool] = lambda group, turn: False
+        self.on_all_classic: Callable[[ConsumerGroup, Step], bool] = lambda group, step: False
 
     # -- settings -------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class ModernSteps:
         found = (topics.get(name) for name in names)
         return {topic.id: len(topic.partitions) for topic in found if topic is not None}
 
-    def refresh(self, group: ModernGroup, turn: Turn, *, changed: bool) -> None:
+    def refresh(self, group: ConsumerGroup, step: Step, *, changed: bool) -> None:
         """Raise the group's epoch where its subscriptions have changed, or the topics it subscribes to."""
         image = self.image()
         if not changed and group.seen is image:
@@ -104,19 +104,19 @@ class ModernSteps:
         group.metadata_hash = _hash(self.partitions(group.topics()))
         if changed or group.metadata_hash != known:
             group.epoch += 1
-            turn.write(records.epoch_record(group))
-        self._try_again(group, turn.now_ms)
+            step.write(records.epoch_record(group))
+        self._try_again(group, step.now_ms)
 
     # -- regular expressions --------------------------------------------------------------------------------------
 
-    def resolve(self, group: ModernGroup, at_ms: int) -> None:
-        """Try the group's regular expressions, soon but not within this turn."""
+    def resolve(self, group: ConsumerGroup, at_ms: int) -> None:
+        """Try the group's regular expressions, soon but not within this step."""
         if group.resolving is None:
             group.resolving = Timer(partial(self._begin_to_resolve, group))
         if group.resolving.at_ms is None or group.resolving.at_ms > at_ms:
             self.timers.set(group.resolving, at_ms)
 
-    def _try_again(self, group: ModernGroup, now_ms: int) -> None:
+    def _try_again(self, group: ConsumerGroup, now_ms: int) -> None:
         topics = self.image().topics
         if group.tried is topics or not any(group.regexes()):
             return
@@ -126,18 +126,18 @@ class ModernSteps:
         else:
             group.tried = topics
 
-    def _begin_to_resolve(self, group: ModernGroup, turn: Turn) -> None:
+    def _begin_to_resolve(self, group: ConsumerGroup, step: Step) -> None:
         image = self.image()
         group.tried = image.topics
-        resolving = Resolving(group.regexes(), image.topics)
-        self._resolve_on(group, resolving, image.offset, turn)
+        resolving = RegexResolution(group.regexes(), image.topics)
+        self._resolve_on(group, resolving, image.offset, step)
 
-    def _resolve_on(self, group: ModernGroup, resolving: Resolving, version: int, turn: Turn) -> None:
+    def _resolve_on(self, group: ConsumerGroup, resolving: RegexResolution, version: int, step: Step) -> None:
         assert group.resolving is not None
         found = resolving.step()
         if found is None:
             group.resolving.fire = partial(self._resolve_on, group, resolving, version)
-            self.timers.set(group.resolving, turn.now_ms)
+            self.timers.set(group.resolving, step.now_ms)
             return
         group.resolving.fire = partial(self._begin_to_resolve, group)
         changed = False
@@ -146,39 +146,39 @@ class ModernSteps:
             known = group.resolved.get(regex)
             if regex in used and (known is None or known.topics != topics):
                 changed = changed or topics != (known.topics if known else set())
-                resolved = group.resolved[regex] = Resolved(frozenset(topics), version, turn.wall_ms)
-                group.resolved_at_ms = turn.now_ms
-                turn.write(records.regex_record(group.group_id, regex, resolved))
+                resolved = group.resolved[regex] = ResolvedRegex(frozenset(topics), version, step.wall_ms)
+                group.resolved_at_ms = step.now_ms
+                step.write(records.regex_record(group.group_id, regex, resolved))
         if changed:
-            self.refresh(group, turn, changed=True)
+            self.refresh(group, step, changed=True)
         if used - found.keys():
-            self.resolve(group, turn.now_ms)
+            self.resolve(group, step.now_ms)
 
-    def drop_unused(self, group: ModernGroup, regex: str, turn: Turn) -> None:
-        """Forget a regular expression by which no member subscribes."""
+    def drop_unused(self, group: ConsumerGroup, regex: str, step: Step) -> None:
+        """Forget a regular expression that nobody subscribes by."""
         if regex in group.resolved and regex not in group.regexes():
             del group.resolved[regex]
-            turn.write(records.regex_record(group.group_id, regex, None))
+            step.write(records.regex_record(group.group_id, regex, None))
 
     # -- assignments ----------------------------------------------------------------------------------------------
 
-    def assignor(self, group: ModernGroup) -> str:
-        """The assignor that most members ask for; the first of the settings if none does."""
+    def assignor(self, group: ConsumerGroup) -> str:
+        """The one that most members ask for, the first of the settings where nobody does."""
         votes: dict[str, int] = {}
         for member in group.members.values():
             if member.server_assignor in self.settings.consumer_assignors:
                 votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
         return max(votes, key=lambda name: votes[name]) if votes else self.settings.consumer_assignors[0]
 
-    def retarget(self, group: ModernGroup, turn: Turn) -> None:
+    def retarget(self, group: ConsumerGroup, step: Step) -> None:
         """Decide anew what everybody shall have, if the group has changed and the last time is long enough ago."""
         if group.epoch <= group.assignment_epoch:
             return
         interval_ms = self._assignment_interval_ms(group.group_id)
         if group.decided_at_ms is None:  # another coordinator decided, or none did
-            passed_ms = min(max(turn.wall_ms - group.assigned_at_ms, 0), interval_ms)
-            group.decided_at_ms = turn.now_ms - passed_ms
-        if turn.now_ms < group.decided_at_ms + interval_ms:
+            passed_ms = min(max(step.wall_ms - group.assigned_at_ms, 0), interval_ms)
+            group.decided_at_ms = step.now_ms - passed_ms
+        if step.now_ms < group.decided_at_ms + interval_ms:
             return
         partitions = self.partitions(group.topics())
         ids: dict[frozenset[str], frozenset[bytes]] = {}
@@ -187,37 +187,39 @@ class ModernSteps:
             names = group.wanted(member)
             if names not in ids:
                 ids[names] = frozenset(self.partitions(names))
-            wishes[member_id] = Wish(ids[names], group.targets.get(member_id, NOTHING), member.instance_id)
+            wishes[member_id] = MemberSubscription(
+                ids[names], group.targets.get(member_id, NOTHING), member.instance_id
+            )
         plan = ASSIGNORS[self.assignor(group)](wishes, partitions)
         for member_id, target in plan.items():
             if group.targets.get(member_id, NOTHING) != target:
                 group.targets[member_id] = target
-                turn.write(records.target_record(group.group_id, member_id, target))
+                step.write(records.target_record(group.group_id, member_id, target))
         group.assignment_epoch = group.epoch
-        group.assigned_at_ms, group.decided_at_ms = turn.wall_ms, turn.now_ms
-        turn.write(records.target_epoch_record(group))
+        group.assigned_at_ms, group.decided_at_ms = step.wall_ms, step.now_ms
+        step.write(records.target_epoch_record(group))
 
     def reconcile(
-        self, group: ModernGroup, member: ModernMember, owned: frozenset[tuple[bytes, int]] | None, turn: Turn
+        self, group: ConsumerGroup, member: ConsumerMember, owned: frozenset[tuple[bytes, int]] | None, step: Step
     ) -> None:
         """Let the member come nearer to its target, and see to it that it gives up in time what it shall."""
         current = reconciled(group, member, self.partitions(group.wanted(member)), owned)
         if current == member.current:
             return
-        self.hold(group, member, current, turn)
+        self.hold(group, member, current, step)
         if current.state is MemberState.UNREVOKED_PARTITIONS:
             if member.classic is None:
-                self.begin_to_wait(group, member, turn)
+                self.begin_to_wait(group, member, step)
         elif member.rebalance is not None:
             member.rebalance.cancel()
 
-    def hold(self, group: ModernGroup, member: ModernMember, current: Current, turn: Turn) -> None:
+    def hold(self, group: ConsumerGroup, member: ConsumerMember, current: CurrentAssignment, step: Step) -> None:
         group.hold(member, current)
-        turn.write(records.current_record(group.group_id, member))
+        step.write(records.current_record(group.group_id, member))
 
     # -- members --------------------------------------------------------------------------------------------------
 
-    def begin_session(self, group: ModernGroup, member: ModernMember, now_ms: int) -> None:
+    def begin_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """The member is alive."""
         if member.session is None:
             member.session = Timer(partial(self._late, group, member))
@@ -227,59 +229,59 @@ class ModernSteps:
             timeout_ms = member.classic.session_timeout_ms
         self.timers.set(member.session, now_ms + timeout_ms)
 
-    def begin_to_wait(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+    def begin_to_wait(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
         """The member has its rebalance timeout to give up what it shall; a classic one to join again."""
         if member.rebalance is None:
             member.rebalance = Timer(partial(self._late, group, member))
         if member.rebalance.at_ms is None or member.classic is None:
-            self.timers.set(member.rebalance, turn.now_ms + max(member.rebalance_timeout_ms, 0))
+            self.timers.set(member.rebalance, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
-    def wait_for_sync(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+    def wait_for_sync(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
         """A classic member has its rebalance timeout to ask for its assignment."""
         if member.sync_wait is None:
             member.sync_wait = Timer(partial(self._late, group, member))
-        self.timers.set(member.sync_wait, turn.now_ms + max(member.rebalance_timeout_ms, 0))
+        self.timers.set(member.sync_wait, step.now_ms + max(member.rebalance_timeout_ms, 0))
 
-    def _late(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+    def _late(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
         if group.members.get(member.member_id) is member:
-            self.remove(group, [member], turn)
+            self.remove(group, [member], step)
 
-    def remove(self, group: ModernGroup, members: list[ModernMember], turn: Turn) -> None:
+    def remove(self, group: ConsumerGroup, members: list[ConsumerMember], step: Step) -> None:
         """Members leave, or are late: what they had is free."""
         for member in members:
             group.remove(member)
             for record in records.member_tombstones(group.group_id, member.member_id):
-                turn.write(record)
-            self.drop_unused(group, member.regex, turn)
-        if group.all_classic and self.on_all_classic(group, turn):
+                step.write(record)
+            self.drop_unused(group, member.regex, step)
+        if group.all_classic and self.on_all_classic(group, step):
             return
         group.metadata_hash = _hash(self.partitions(group.topics()))
         group.epoch += 1
-        turn.write(records.epoch_record(group))
+        step.write(records.epoch_record(group))
 
-    def leave_for_a_while(self, group: ModernGroup, member: ModernMember, turn: Turn) -> None:
+    def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
         """A static member goes and means to come again (KIP-345): what it has is kept until its session ends."""
         if member.rebalance is not None:
             member.rebalance.cancel()
         kept = dict.fromkeys(member.current.assigned, 0)
-        self.hold(group, member, Current(LEAVE_STATIC, member.current.epoch, MemberState.STABLE, kept), turn)
+        self.hold(group, member, CurrentAssignment(LEAVE_STATIC, member.current.epoch, MemberState.STABLE, kept), step)
 
-    def replace(self, group: ModernGroup, earlier: ModernMember, member_id: str, turn: Turn) -> ModernMember:
+    def replace(self, group: ConsumerGroup, earlier: ConsumerMember, member_id: str, step: Step) -> ConsumerMember:
         """A static member came again under another id: it gets what its earlier self had and shall have."""
-        member = ModernMember(member_id, earlier.instance_id)
+        member = ConsumerMember(member_id, earlier.instance_id)
         for name in ("rack_id", "client_id", "client_host", "names", "regex", "rebalance_timeout_ms"):
             setattr(member, name, getattr(earlier, name))
         member.server_assignor, member.classic = earlier.server_assignor, earlier.classic
-        member.current = Current(assigned=dict.fromkeys(earlier.current.assigned, 0))
+        member.current = CurrentAssignment(assigned=dict.fromkeys(earlier.current.assigned, 0))
         target = group.targets.get(earlier.member_id, NOTHING)
         group.remove(earlier)
         for record in records.member_tombstones(group.group_id, earlier.member_id):
-            turn.write(record)
+            step.write(record)
         group.add(member)
         group.targets[member_id] = target
-        turn.write(records.member_record(group.group_id, member))
-        turn.write(records.target_record(group.group_id, member_id, target))
-        turn.write(records.current_record(group.group_id, member))
+        step.write(records.member_record(group.group_id, member))
+        step.write(records.target_record(group.group_id, member_id, target))
+        step.write(records.current_record(group.group_id, member))
         return member
 
 

@@ -10,7 +10,7 @@ from kpybroker.machine.contract import Answer, Ticket
 from kpybroker.machine.runner import Runner
 
 
-class Parked(Reply):
+class ParkedReply(Reply):
     """Completed with the machine's answer; given up when the peer goes away."""
 
     __slots__ = ("_respond", "_runner", "_ticket")

@@ -7,7 +7,7 @@ from typing import Any
 from kpybroker.machine.contract import Moment, Outcome, Stored
 
 
-class Turn:
+class Step:
     """Collects the records and answers of one `decide`.
 
     Timers run on `now_ms`, which is steady; `wall_ms` is what records and committed offsets are stamped with.

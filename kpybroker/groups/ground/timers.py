@@ -9,17 +9,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.step import Step
 
 SWEEP_FROM = 1024
 
 
 class Timer:
-    """One deadline of one owner; `fire(turn)` is called once when it has passed."""
+    """One deadline of one owner; `fire(step)` is called once when it has passed."""
 
     __slots__ = ("at_ms", "fire", "queued_ms")
 
-    def __init__(self, fire: Callable[[Turn], None]) -> None:
+    def __init__(self, fire: Callable[[Step], None]) -> None:
         self.fire = fire
         self.at_ms: int | None = None
         self.queued_ms: int | None = None
@@ -81,12 +81,12 @@ class Timers:
                 timer.queued_ms = None
         return heap[0][0] if heap else None
 
-    def fire_due(self, turn: Turn, limit: int, limit_bytes: int) -> None:
+    def fire_due(self, step: Step, limit: int, limit_bytes: int) -> None:
         """Fire timers whose time has come, until `limit` of them or so many bytes; the rest stay due."""
         fired = 0
-        now_ms = turn.now_ms
+        now_ms = step.now_ms
         heap = self._heap
-        while heap and heap[0][0] <= now_ms and fired < limit and turn.size_bytes < limit_bytes:
+        while heap and heap[0][0] <= now_ms and fired < limit and step.size_bytes < limit_bytes:
             at_ms, _, timer = heapq.heappop(heap)
             if timer.queued_ms != at_ms:
                 continue
@@ -97,5 +97,5 @@ class Timers:
                 self._push(timer, timer.at_ms)
                 continue
             timer.at_ms = None
-            timer.fire(turn)
+            timer.fire(step)
             fired += 1

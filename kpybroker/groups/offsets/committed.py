@@ -22,7 +22,3 @@ class Committed(NamedTuple):
         if self.expire_timestamp_ms >= 0:
             return wall_ms >= self.expire_timestamp_ms
         return wall_ms - unused_since_ms >= retention_ms
-
-
-Place = tuple[str, int]
-"""(topic, partition)"""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kpybroker.errors import ErrorCode
-from kpybroker.groups.offsets.committed import Committed, Place
-from kpybroker.groups.offsets.pending import Pending, PendingOffsets
+from kpybroker.groups.offsets.committed import Committed
+from kpybroker.groups.offsets.pending import PendingOffset, PendingOffsets
+from kpybroker.topics import TopicPartition
 
 Shown = Committed | ErrorCode | None
 """What OffsetFetch tells of a place; None where nothing is committed."""
@@ -18,13 +19,13 @@ class Offsets:
     __slots__ = ("_groups", "pending")
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[Place, Committed]] = {}
+        self._groups: dict[str, dict[TopicPartition, Committed]] = {}
         self.pending = PendingOffsets()
 
     def apply(
         self,
         group_id: str,
-        place: Place,
+        place: TopicPartition,
         committed: Committed | None,
         record_offset: int = -1,
         transaction: tuple[int, int] | None = None,
@@ -32,7 +33,7 @@ class Offsets:
         """Keep an offset, or with None forget it; in a transaction once that is committed."""
         if committed is not None:
             if transaction is not None:
-                self.pending.add(transaction[0], group_id, place, Pending(record_offset, committed))
+                self.pending.add(transaction[0], group_id, place, PendingOffset(record_offset, committed))
                 return
             if self.pending:
                 self.pending.supersede(group_id, place, record_offset)
@@ -54,7 +55,7 @@ class Offsets:
             if commits:
                 self.apply(group_id, place, pending.committed, pending.record_offset)
 
-    def of(self, group_id: str) -> dict[Place, Committed]:
+    def of(self, group_id: str) -> dict[TopicPartition, Committed]:
         """All offsets of a group; not to be changed."""
         return self._groups.get(group_id, {})
 
@@ -68,7 +69,7 @@ class Offsets:
 
         With `require_stable` UNSTABLE_OFFSET_COMMIT stands for what a transaction may change (KIP-447).
         """
-        of_group: Mapping[Place, Shown] = self.of(group_id)
+        of_group: Mapping[TopicPartition, Shown] = self.of(group_id)
         if require_stable and (undecided := self.pending.of(group_id)):
             wanted = undecided if topics is not None else [place for place in undecided if place in of_group]
             of_group = {**of_group, **dict.fromkeys(wanted, ErrorCode.UNSTABLE_OFFSET_COMMIT)}

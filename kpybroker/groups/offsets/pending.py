@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kpybroker.groups.offsets.committed import Committed, Place
+from kpybroker.groups.offsets.committed import Committed
+from kpybroker.topics import TopicPartition
 
 
-class Pending(NamedTuple):
+class PendingOffset(NamedTuple):
     """One offset, and where in the log it was written."""
 
     record_offset: int
     committed: Committed
 
 
-OfProducer = dict[str, dict[Place, Pending | None]]
+OfProducer = dict[str, dict[TopicPartition, PendingOffset | None]]
 """group id -> place -> what is pending; None where a later commit stands already."""
 
 
@@ -36,12 +37,12 @@ class PendingOffsets:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def add(self, producer_id: int, group_id: str, place: Place, pending: Pending) -> None:
+    def add(self, producer_id: int, group_id: str, place: TopicPartition, pending: PendingOffset) -> None:
         """Of one producer the later commit counts."""
         self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = pending
         self._groups.setdefault(group_id, {})[producer_id] = None
 
-    def end(self, producer_id: int) -> list[tuple[str, Place, Pending]]:
+    def end(self, producer_id: int) -> list[tuple[str, TopicPartition, PendingOffset]]:
         """The transaction is decided: what it would commit, but for what stands already."""
         groups = self._open.pop(producer_id, {})
         found = []
@@ -53,16 +54,16 @@ class PendingOffsets:
             found += [(group_id, place, pending) for place, pending in places.items() if pending is not None]
         return found
 
-    def supersede(self, group_id: str, place: Place, record_offset: int) -> None:
-        """A commit written at `record_offset` stands, so earlier ones have no effect any more."""
+    def supersede(self, group_id: str, place: TopicPartition, record_offset: int) -> None:
+        """A commit that was written at `record_offset` stands: what was written before is of no effect any more."""
         for producer_id in self._groups.get(group_id, ()):
             places = self._open[producer_id][group_id]
             pending = places.get(place)
             if pending is not None and pending.record_offset < record_offset:
                 places[place] = None
 
-    def forget(self, group_id: str, place: Place) -> None:
-        """The offset was deleted: transactions that are still open no longer commit it."""
+    def forget(self, group_id: str, place: TopicPartition) -> None:
+        """The offset was deleted, whoever may still commit it."""
         for producer_id in list(self._groups.get(group_id, ())):
             groups = self._open[producer_id]
             groups[group_id].pop(place, None)
@@ -73,11 +74,11 @@ class PendingOffsets:
         if not self._groups.get(group_id, True):
             del self._groups[group_id]
 
-    def has(self, group_id: str, place: Place) -> bool:
+    def has(self, group_id: str, place: TopicPartition) -> bool:
         """The offset is not stable: some transaction may change it."""
         return any(place in self._open[producer_id][group_id] for producer_id in self._groups.get(group_id, ()))
 
-    def of(self, group_id: str) -> list[Place]:
+    def of(self, group_id: str) -> list[TopicPartition]:
         """Every place with something pending."""
         producers = self._groups.get(group_id, ())
         return list(dict.fromkeys(place for producer_id in producers for place in self._open[producer_id][group_id]))

@@ -13,8 +13,9 @@ from kpybroker.groups.ground.record_keys import (
     version_of,
     versioned,
 )
-from kpybroker.groups.offsets.committed import Committed, Place
+from kpybroker.groups.offsets.committed import Committed
 from kpybroker.machine.contract import Stored
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.stored.group import LegacyOffsetCommitValue, OffsetCommitKey, OffsetCommitValue
 
@@ -28,12 +29,12 @@ _USUAL = Struct(">hqiBq3s16s")
 leader epoch, the size of the metadata, the time, the mark of a topic id, that id."""
 _NO_METADATA, _TOPIC_ID_FOLLOWS = 1, b"\x01\x00\x10"
 
-Commit = tuple[str, Place, Committed | None]
+Commit = tuple[str, TopicPartition, Committed | None]
 """What an offset commit says of a group; rides on a record just written, so that it need not be read back from the
 bytes."""
 
 
-def commit_record(group_id: str, place: Place, committed: Committed | None) -> Stored:
+def commit_record(group_id: str, place: TopicPartition, committed: Committed | None) -> Stored:
     """One committed offset; without it, a tombstone."""
     key = build(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), KEY_VERSION)
     message = (group_id, place, committed)

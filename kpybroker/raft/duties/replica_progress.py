@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.raft.core.voter_set import NO_DIRECTORY, Endpoint, Voter
 from kpybroker.raft.driver import Driver
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.fetching import WAIT_MS
 from kpybroker.raft.duties.readiness import Current
 from kpybroker.raft.duties.voter_rpcs import LOST
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.tasks import begin
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import describe_quorum
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.applied_offsets import Followed
 from kpybroker.raft.duties.bootstrap import Founding
 from kpybroker.raft.duties.replica_progress import Standing
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, fetch, fetch_snapshot, vote
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from kpybroker.config import BrokerConfig
 from kpybroker.metadata.image import ELR_FEATURE, GROUP_FEATURE, TRANSACTION_FEATURE
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Voter, VoterSet
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC, FirstVoter, Format, encode_id, random_id
+from kpybroker.storage.dirs.formatting import FirstVoter, Format, encode_id, random_id
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc import (
     add_raft_voter,
     begin_quorum_epoch,

@@ -12,10 +12,11 @@ from kpybroker.raft.core.state import State, Tail, Timing, Voted
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.raft.log.snapshots import Snapshot, Snapshots
 from kpybroker.raft.log.voters import Voters
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC, read_bootstrap
+from kpybroker.storage.dirs.formatting import read_bootstrap
 from kpybroker.storage.files.checkpoint_files import PARTITION_METADATA, write_topic_id
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.records.snapshot import LEADER_CHANGE, Row, control_record, read_control
 from kpybroker.wire.stored import quorum as messages

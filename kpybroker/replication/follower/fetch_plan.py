@@ -14,8 +14,8 @@ from kpybroker.errors import Damage, KafkaError
 from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition, position_of
-from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc import fetch
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kpybroker.replication.follower.follower_log import FetchPosition
-from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.sessions import EPOCH_MAX, INITIAL_EPOCH
+from kpybroker.topics import TopicIdPartition
 
 NAMED_MAX = 2500
 """The most partitions that one Fetch names: the leader looks at them in one go, in some 15 ms."""

@@ -16,8 +16,8 @@ from kpybroker.metadata.whereabouts import address_for_brokers
 from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_plan import RETRY_MS, FetchPlan
 from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
-from kpybroker.replication.partition.hosting import TopicIdPartition
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc import list_offsets, offset_for_leader_epoch
 
 log = logging.getLogger(__name__)

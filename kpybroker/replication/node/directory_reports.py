@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.node.controller_channel import ControllerChannel
-from kpybroker.replication.partition.hosting import TopicIdPartition
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc.assign_replicas_to_dirs import DirectoryData, PartitionData, Request, TopicData
 
 log = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from kpybroker.storage.dirs.futures import discard_future, open_future, replace
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.storage.log.log import Log
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import split
 from kpybroker.world import Buffer, World
 
@@ -31,7 +32,6 @@ CHUNK_BYTES = 1 << 20
 TAIL_BYTES = 1 << 20
 """The most bytes that may be copied in the last step, which also replaces the replica."""
 LOOK_AGAIN_S = 0.05
-TopicPartition = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)

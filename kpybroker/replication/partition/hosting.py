@@ -13,9 +13,6 @@ from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.throttle import Throttle
 from kpybroker.storage.log.log import Log
 
-TopicIdPartition = tuple[bytes, int]
-"""A topic id and a partition's index."""
-
 
 class Hosting:
     """Partitions by topic name and by topic id, their rules, and the replication throttles (KIP-73)."""

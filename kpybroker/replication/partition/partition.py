@@ -20,6 +20,7 @@ from kpybroker.replication.partition.partition_events import PartitionEvents
 from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.storage.log.admission import NOTHING, Appended
 from kpybroker.storage.log.log import Log
+from kpybroker.topics import INTERNAL_TOPICS
 from kpybroker.wire.records.batch import split
 from kpybroker.wire.records.markers import Marker, encode_marker
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 WAITERS_LIMIT = 100_000
 """Produces that wait for the high watermark, per partition."""
 FLUSH_RETRY_S = 0.1

@@ -12,6 +12,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.replication.partition.flush_queue import FlushQueue
 from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.records.markers import Marker
 from kpybroker.wire.rpc.write_txn_markers import (
     Request,
@@ -23,7 +24,6 @@ from kpybroker.wire.rpc.write_txn_markers import (
 )
 from kpybroker.world import World
 
-OFFSETS_TOPIC = "__consumer_offsets"
 COORDINATORS_WORDS = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call, Reply
 from kpybroker.raft.duties.server_rpcs import Answering
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
 
 if TYPE_CHECKING:

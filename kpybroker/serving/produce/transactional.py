@@ -16,6 +16,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.serving.produce.append import ACKS, Verdicts
 from kpybroker.serving.produce.validation import append_later, validate_and_append, validating_all
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Verification
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, split
 from kpybroker.wire.rpc.produce import Request, Response
 
@@ -26,8 +27,6 @@ ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes."""
 ABORTABLE_SINCE = 11
 ADDS_SINCE = 12
-Place = tuple[str, int]
-"""A topic and the index of a partition."""
 
 COORDINATOR_IS_AWAY = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -79,7 +78,7 @@ def append_in_transaction(
     return _ask_first(broker, call, request, asking, verdicts)
 
 
-def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict[Place, Batch]:
+def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict[TopicPartition, Batch]:
     """The batches that can be read; the append refuses the others."""
     found = {}
     for topic in request.topic_data:
@@ -101,7 +100,7 @@ def _refuse_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts
             verdicts[name or "", data.index] = KafkaError(code)
 
 
-def _begin(broker: Broker, batches: dict[Place, Batch], verdicts: Verdicts, *, adds: bool) -> None:
+def _begin(broker: Broker, batches: dict[TopicPartition, Batch], verdicts: Verdicts, *, adds: bool) -> None:
     """Note which partitions need a verification, and refuse those where the producer is fenced."""
     for place, batch in batches.items():
         try:
@@ -120,7 +119,7 @@ def _begin(broker: Broker, batches: dict[Place, Batch], verdicts: Verdicts, *, a
 
 
 async def _ask_first(
-    broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts
+    broker: Broker, call: Call, request: Request, asking: dict[TopicPartition, Batch], verdicts: Verdicts
 ) -> Reply:
     await _ask(broker, call, request, asking, verdicts)
     if call.version >= ADDS_SINCE:
@@ -135,7 +134,9 @@ async def _ask_first(
     return await append_later(broker, call, request, verdicts, partial(validating_all, broker, call, request, {}))
 
 
-async def _ask(broker: Broker, call: Call, request: Request, asking: dict[Place, Batch], verdicts: Verdicts) -> None:
+async def _ask(
+    broker: Broker, call: Call, request: Request, asking: dict[TopicPartition, Batch], verdicts: Verdicts
+) -> None:
     if not asking:
         return
     batch = next(iter(asking.values()))
@@ -151,7 +152,7 @@ async def _ask(broker: Broker, call: Call, request: Request, asking: dict[Place,
             verdicts[place] = _error_for_producer(told[place], call.version)
 
 
-def _is_void(broker: Broker, place: Place, verdict: Verification | KafkaError) -> bool:
+def _is_void(broker: Broker, place: TopicPartition, verdict: Verification | KafkaError) -> bool:
     if not isinstance(verdict, Verification):
         return False
     try:

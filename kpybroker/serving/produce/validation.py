@@ -19,6 +19,7 @@ from kpybroker.serving.produce.append import BATCHES_MAX, Validated, Verdicts, a
 from kpybroker.storage.log.admission import check_header, opening
 from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
+from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions import records as transactions_records
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
@@ -34,8 +35,8 @@ REPLAYED_LIMIT_BYTES = 8 << 20
 REPLAYED_ON_LOOP_BYTES = 16 << 10
 """Size up to which such a batch is read on the loop; a larger or compressed one is read on a thread."""
 CHECKS: dict[str, Callable[[Stored], None]] = {
-    "__consumer_offsets": groups_checking.check_record,
-    "__transaction_state": transactions_records.check_record,
+    OFFSETS_TOPIC: groups_checking.check_record,
+    TRANSACTION_TOPIC: transactions_records.check_record,
 }
 """By topic: raises Damage if the topic's coordinator could not replay a record."""
 

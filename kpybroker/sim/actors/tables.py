@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from random import Random
 
-from kpybroker.groups.coordinator import TOPIC as OFFSETS_TOPIC
 from kpybroker.sim.actors.actor import Actor, Preparation
 from kpybroker.sim.clients.client import GROUP, TRANSACTION, Client
 from kpybroker.sim.clients.table_clients import Bookkeeper, Keeper, TableReader
 from kpybroker.sim.clients.topic_admin import create_topic, cut_small
 from kpybroker.sim.cluster.setup import Setup
-from kpybroker.transactions.coordinator import TOPIC as TRANSACTION_TOPIC
+from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 
 
 class Tables(Actor):

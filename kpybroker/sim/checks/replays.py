@@ -49,7 +49,7 @@ def held_by(broker: Broker) -> Held:
             batches[place] = dict(batches_of(partition, partition.log.written_end))
             producers[place] = _producers(partition.log.producers)
     groups = {}
-    for index, led in broker.groups.reigns.items():
+    for index, led in broker.groups.led.items():
         if led.refusal is None:
             offsets = {group: dict(led.machine.offsets.of(group)) for group in led.machine.offsets.groups()}
             groups[index] = dict(led.machine.stored), offsets

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
-from kpybroker.groups.coordinator import TOPIC as OFFSETS_TOPIC
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.sim.world.history import ON_ITS_WAY_S, WALL_BEGINS_MS, History
 from kpybroker.sim.world.loop import Owner, VirtualLoop
 from kpybroker.sim.world.network import Fabric, SimNetwork
+from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.rpc import find_coordinator, metadata
 
 REQUEST_LIMIT_S = 6.0

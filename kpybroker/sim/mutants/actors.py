@@ -7,7 +7,7 @@ from typing import Any
 
 from kpybroker.controller import configs, leadership, reassignment
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.consumer.transitions import Transitions
 from kpybroker.metadata.image import BROKER_RESOURCE
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.node.lifecycle import Lifecycle
@@ -90,7 +90,7 @@ def _twice_where_nobody_asks(admit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _never_the_last(partitions: Callable[..., dict[bytes, int]]) -> Callable[..., dict[bytes, int]]:
-    def fewer(steps: ModernSteps, names: frozenset[str]) -> dict[bytes, int]:
+    def fewer(steps: Transitions, names: frozenset[str]) -> dict[bytes, int]:
         return {topic_id: min(count, FIRST_MAX) for topic_id, count in partitions(steps, names).items()}
 
     return fewer
@@ -166,7 +166,7 @@ ACTOR_MUTANTS = (
     ),
     Mutant(
         "members are not given partitions that are made later",
-        (Patch(ModernSteps, "partitions", _never_the_last(ModernSteps.partitions)),),
+        (Patch(Transitions, "partitions", _never_the_last(Transitions.partitions)),),
         NODES,
         brokers=3,
         actors=("partitions",),

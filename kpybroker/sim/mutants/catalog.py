@@ -50,7 +50,7 @@ def _without_names(sync_with: Callable[..., Any]) -> Callable[..., Any]:
 
 def _settles_at_once(runner: Runner, end: int, answers: Any) -> None:
     for ticket, answer in answers:
-        runner._settle(ticket, answer)
+        ticket.settle(answer)
 
 
 def _flushes_whatever_happens(flush: Callable[[Log], None]) -> Callable[[Log], None]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from kpybroker.groups.consumer.group import ModernGroup
+from kpybroker.groups.consumer.group import ConsumerGroup
 from kpybroker.groups.offsets.committed import Committed
 from kpybroker.groups.offsets.offsets import Offsets, Shown
 from kpybroker.machine.contract import Moment, Outcome
@@ -28,7 +28,7 @@ def _tells_endings_at_once(hold: Callable[..., None]) -> Callable[..., None]:
         held = []
         for ticket, answer in answers:
             if isinstance(answer, list) and isinstance(runner.machine, TransactionMachine):
-                runner._settle(ticket, answer)
+                ticket.settle(answer)
             else:
                 held.append((ticket, answer))
         hold(runner, end, held)
@@ -112,7 +112,7 @@ COORDINATORS = (
     ),
     Mutant(
         "a partition is given away before it was given up",
-        (Patch(ModernGroup, "is_free", _is_free),),
+        (Patch(ConsumerGroup, "is_free", _is_free),),
         MOVES,
         brokers=3,
     ),

@@ -11,7 +11,6 @@ from kpybroker.storage.dirs.formatting import (
     FIRST_CHECKPOINT,
     META_PROPERTIES,
     METADATA_DIRECTORY,
-    METADATA_TOPIC,
     NEW_VOTER,
     Format,
     decode_id,
@@ -25,7 +24,6 @@ from kpybroker.world import World
 
 __all__ = [
     "METADATA_DIRECTORY",
-    "METADATA_TOPIC",
     "Directory",
     "Format",
     "decode_id",

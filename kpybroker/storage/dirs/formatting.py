@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kpybroker.errors import Damage
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.records.snapshot import (
     KRAFT_VERSION,
     KRAFT_VOTERS,
@@ -29,7 +30,6 @@ from kpybroker.world import World
 
 META_PROPERTIES = "meta.properties"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-METADATA_TOPIC = "__cluster_metadata"
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FIRST_CHECKPOINT = "00000000000000000000-0000000000.checkpoint"
 FILE_LIMIT_BYTES = 1 << 20

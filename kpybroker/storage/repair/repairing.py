@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kpybroker.config import LogSettings
-from kpybroker.storage.dirs.formatting import METADATA_TOPIC
 from kpybroker.storage.files.checkpoint_files import RECOVERY_POINTS, write_offsets
 from kpybroker.storage.files.epochs import FILE_NAME as EPOCHS
 from kpybroker.storage.files.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.repair.checking import Checked, Key, Marks
 from kpybroker.storage.repair.examining import ENDLESS, examine
+from kpybroker.topics import METADATA_TOPIC
 from kpybroker.world import World
 
 CHUNK_BYTES = 8 << 20

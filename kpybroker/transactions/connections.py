@@ -15,7 +15,7 @@ LOST = (OSError, MalformedFrame, TimeoutError)
 DIAL_TIMEOUT_S = 1.0
 
 
-class Neighbours:
+class BrokerConnections:
     """Asks other brokers. `address`: where a broker listens for its like, None where that is not known."""
 
     def __init__(self, network: Network, client_id: str, address: Callable[[int], tuple[str, int] | None]) -> None:

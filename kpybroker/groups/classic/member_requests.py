@@ -5,37 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic.group import ClassicGroup, State
+from kpybroker.groups.classic.group import ClassicGroup, GroupState
 from kpybroker.groups.classic.rebalance import Rebalance, given_assignment, park_sync, refused_sync
 from kpybroker.groups.ground.commands import Heartbeat, Leave
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.step import Step
 from kpybroker.wire.rpc import leave_group, sync_group
 
 
-class Membership:
+class MemberRequests:
     """What members do between joining and leaving, upon the transitions of `Rebalance`."""
 
     def __init__(self, rebalance: Rebalance) -> None:
         self._rebalance = rebalance
 
-    def sync(self, group: ClassicGroup, request: sync_group.Request, ticket: Any, turn: Turn) -> None:
+    def sync(self, group: ClassicGroup, request: sync_group.Request, ticket: Any, step: Step) -> None:
         """Answer or park one SyncGroup; the leader's answers all that wait."""
         code = _sync_refusal(group, request)
         if code is not None:
-            turn.answer(ticket, refused_sync(code))
+            step.answer(ticket, refused_sync(code))
             return
         member = group.members[request.member_id]
         self._rebalance.synced(group, member)
-        if group.state is State.STABLE:
-            self._rebalance.renew_session(group, member, turn.now_ms)
-            turn.answer(ticket, given_assignment(group, member))
+        if group.state is GroupState.STABLE:
+            self._rebalance.renew_session(group, member, step.now_ms)
+            step.answer(ticket, given_assignment(group, member))
             return
-        park_sync(member, ticket, turn)
+        park_sync(member, ticket, step)
         if group.leader == request.member_id:
             assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
-            self._rebalance.assign(group, assignments, turn)
+            self._rebalance.assign(group, assignments, step)
 
-    def heartbeat(self, group: ClassicGroup, command: Heartbeat, turn: Turn) -> ErrorCode:
+    def heartbeat(self, group: ClassicGroup, command: Heartbeat, step: Step) -> ErrorCode:
         """Keep the member's session."""
         try:
             group.validate(command.member_id, command.instance_id)
@@ -43,19 +43,19 @@ class Membership:
             return refusal.code
         if command.generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        self._rebalance.renew_session(group, group.members[command.member_id], turn.now_ms)
-        if group.state is State.PREPARING_REBALANCE:
+        self._rebalance.renew_session(group, group.members[command.member_id], step.now_ms)
+        if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def leave(self, group: ClassicGroup, command: Leave, turn: Turn) -> list[ErrorCode]:
+    def leave(self, group: ClassicGroup, command: Leave, step: Step) -> list[ErrorCode]:
         """Remove members, by their id or, for static ones, by instance id alone."""
-        codes = [self._leave(group, identity, turn) for identity in command.members]
+        codes = [self._leave(group, identity, step) for identity in command.members]
         if ErrorCode.NONE in codes:
-            self._rebalance.after_removal(group, turn)
+            self._rebalance.after_removal(group, step)
         return codes
 
-    def _leave(self, group: ClassicGroup, identity: leave_group.MemberIdentity, turn: Turn) -> ErrorCode:
+    def _leave(self, group: ClassicGroup, identity: leave_group.MemberIdentity, step: Step) -> ErrorCode:
         member_id = identity.member_id
         instance_id = identity.group_instance_id
         timer = group.pending_join.pop(member_id, None)
@@ -68,7 +68,7 @@ class Membership:
             group.validate(member_id, instance_id)
         except KafkaError as refusal:
             return refusal.code
-        self._rebalance.remove_member(group, group.members[member_id], turn)
+        self._rebalance.remove_member(group, group.members[member_id], step)
         return ErrorCode.NONE
 
 
@@ -81,7 +81,7 @@ def _sync_refusal(group: ClassicGroup, request: sync_group.Request) -> ErrorCode
         return ErrorCode.ILLEGAL_GENERATION
     if _differ(request.protocol_type, group.protocol_type) or _differ(request.protocol_name, group.protocol):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if group.state is State.PREPARING_REBALANCE:
+    if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return None
 

@@ -10,12 +10,12 @@ from copy import copy
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.consumer import records
-from kpybroker.groups.consumer.assignors import Place
-from kpybroker.groups.consumer.group import JOIN, LEAVE, LEAVE_STATIC, ModernGroup, ModernMember
+from kpybroker.groups.consumer.group import JOIN, LEAVE, LEAVE_STATIC, ConsumerGroup, ConsumerMember
 from kpybroker.groups.consumer.subscription_regex import compiled
-from kpybroker.groups.consumer.transitions import ModernSteps
+from kpybroker.groups.consumer.transitions import Transitions
 from kpybroker.groups.ground.commands import ConsumerHeartbeat
-from kpybroker.groups.ground.step import Turn, record_bytes
+from kpybroker.groups.ground.step import Step, record_bytes
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.rpc.consumer_group_heartbeat import Assignment, Request, Response, TopicPartitions
 
 RECORDS_BESIDE, RECORD_BESIDE_BYTES = 4, 64
@@ -23,8 +23,8 @@ RECORDS_BESIDE, RECORD_BESIDE_BYTES = 4, 64
 that of such a value while little is assigned."""
 
 
-class ModernHeartbeat:
-    """Answers heartbeats upon the transitions of `ModernSteps`.
+class Heartbeats:
+    """Answers heartbeats upon the transitions of `Transitions`.
 
     - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
     - find_or_make: the group of one that joins, made or migrated from the classic protocol where need be.
@@ -32,27 +32,27 @@ class ModernHeartbeat:
 
     def __init__(
         self,
-        steps: ModernSteps,
-        find: Callable[[str], ModernGroup],
-        find_or_make: Callable[[str, Turn], ModernGroup],
+        steps: Transitions,
+        find: Callable[[str], ConsumerGroup],
+        find_or_make: Callable[[str, Step], ConsumerGroup],
     ) -> None:
         self._steps = steps
         self._find = find
         self._find_or_make = find_or_make
 
-    def beat(self, command: ConsumerHeartbeat, turn: Turn) -> Response:
+    def beat(self, command: ConsumerHeartbeat, step: Step) -> Response:
         """Raises KafkaError with the code and the words of the refusal."""
         request = command.request
         self._check(request)
         if request.member_epoch == JOIN:
-            group = self._group_to_join(command, turn)
+            group = self._group_to_join(command, step)
         else:
             group = self._find(request.group_id)
         if request.member_epoch < JOIN:
-            return self._leave(group, request, turn)
-        return self._stay(group, command, turn)
+            return self._leave(group, request, step)
+        return self._stay(group, command, step)
 
-    def _group_to_join(self, command: ConsumerHeartbeat, turn: Turn) -> ModernGroup:
+    def _group_to_join(self, command: ConsumerHeartbeat, step: Step) -> ConsumerGroup:
         """None is made or migrated for a member that is refused; in one that is, other faults count first."""
         request = command.request
         try:
@@ -60,8 +60,8 @@ class ModernHeartbeat:
         except KafkaError:
             if request.subscribed_topic_regex:
                 compiled(request.subscribed_topic_regex)
-            self._check_size(ModernMember(request.member_id, request.instance_id), command)
-        return self._find_or_make(request.group_id, turn)
+            self._check_size(ConsumerMember(request.member_id, request.instance_id), command)
+        return self._find_or_make(request.group_id, step)
 
     # -- what is wrong with a request whatever the group ----------------------------------------------------------
 
@@ -77,7 +77,7 @@ class ModernHeartbeat:
                 f"Supported assignors: {', '.join(supported)}.",
             )
 
-    def _check_size(self, member: ModernMember, command: ConsumerHeartbeat) -> None:
+    def _check_size(self, member: ConsumerMember, command: ConsumerHeartbeat) -> None:
         """Raises UNKNOWN_SERVER_ERROR, as Kafka does, for what makes a member too large for a batch of the log."""
         request = command.request
         names = request.subscribed_topic_names
@@ -100,7 +100,7 @@ class ModernHeartbeat:
 
     # -- members --------------------------------------------------------------------------------------------------
 
-    def _stay(self, group: ModernGroup, command: ConsumerHeartbeat, turn: Turn) -> Response:
+    def _stay(self, group: ConsumerGroup, command: ConsumerHeartbeat, step: Step) -> Response:
         request = command.request
         owned = _places(request)
         known = self._known(group, request, owned)
@@ -108,19 +108,19 @@ class ModernHeartbeat:
             self._check_room(group)
         if request.subscribed_topic_regex:
             compiled(request.subscribed_topic_regex)
-        self._check_size(known or ModernMember(request.member_id, request.instance_id), command)
+        self._check_size(known or ConsumerMember(request.member_id, request.instance_id), command)
         if known is None:
-            member = ModernMember(request.member_id, request.instance_id)
+            member = ConsumerMember(request.member_id, request.instance_id)
         elif known.member_id != request.member_id:
-            member = self._steps.replace(group, known, request.member_id, turn)
+            member = self._steps.replace(group, known, request.member_id, step)
         else:
             member = known
         had = frozenset(member.current.assigned)
-        changed = self._update(group, member, command, turn)
-        self._steps.refresh(group, turn, changed=changed)
-        self._steps.retarget(group, turn)
-        self._steps.reconcile(group, member, owned, turn)
-        self._steps.begin_session(group, member, turn.now_ms)
+        changed = self._update(group, member, command, step)
+        self._steps.refresh(group, step, changed=changed)
+        self._steps.retarget(group, step)
+        self._steps.reconcile(group, member, owned, step)
+        self._steps.begin_session(group, member, step.now_ms)
         response = Response(
             member_id=member.member_id,
             member_epoch=member.current.epoch,
@@ -130,7 +130,9 @@ class ModernHeartbeat:
             response.assignment = _assignment(member)
         return response
 
-    def _known(self, group: ModernGroup, request: Request, owned: frozenset[Place] | None) -> ModernMember | None:
+    def _known(
+        self, group: ConsumerGroup, request: Request, owned: frozenset[TopicIdPartition] | None
+    ) -> ConsumerMember | None:
         """The member, or the earlier self of a static one; None for a new one. Raises what Kafka refuses it with."""
         member_id, instance_id = request.member_id, request.instance_id
         if request.member_epoch == JOIN:
@@ -153,7 +155,7 @@ class ModernHeartbeat:
         _check_epoch(member, request.member_epoch, owned)
         return member
 
-    def _check_room(self, group: ModernGroup) -> None:
+    def _check_room(self, group: ConsumerGroup) -> None:
         limit = self._steps.settings.consumer_max_size
         if len(group.members) >= limit:
             raise KafkaError(
@@ -161,7 +163,7 @@ class ModernHeartbeat:
                 f"The consumer group has reached its maximum capacity of {limit} members.",
             )
 
-    def _update(self, group: ModernGroup, member: ModernMember, command: ConsumerHeartbeat, turn: Turn) -> bool:
+    def _update(self, group: ConsumerGroup, member: ConsumerMember, command: ConsumerHeartbeat, step: Step) -> bool:
         """Take over what the member says; True if what it subscribes to has changed."""
         request = command.request
         before, regex_before, names_before = member.said(), member.regex, set(member.names)
@@ -172,30 +174,30 @@ class ModernHeartbeat:
             group.add(member)
         elif member.said() == before:
             return False
-        turn.write(records.member_record(group.group_id, member))
+        step.write(records.member_record(group.group_id, member))
         changed = set(member.names) != names_before
         if member.regex != regex_before:
             changed = changed or bool(regex_before) or member.regex in group.resolved
             if member.regex and member.regex not in group.resolved:
-                self._steps.resolve(group, turn.now_ms)
-            self._steps.drop_unused(group, regex_before, turn)
+                self._steps.resolve(group, step.now_ms)
+            self._steps.drop_unused(group, regex_before, step)
         return changed
 
     # -- leaving --------------------------------------------------------------------------------------------------
 
-    def _leave(self, group: ModernGroup, request: Request, turn: Turn) -> Response:
+    def _leave(self, group: ConsumerGroup, request: Request, step: Step) -> Response:
         if request.instance_id is None:
             member = group.member(request.member_id)
         else:
             member = group.check_instance(request.member_id, request.instance_id)
         if request.member_epoch == LEAVE:
-            self._steps.remove(group, [member], turn)
+            self._steps.remove(group, [member], step)
         else:
-            self._steps.leave_for_a_while(group, member, turn)
+            self._steps.leave_for_a_while(group, member, step)
         return Response(member_id=request.member_id, member_epoch=request.member_epoch)
 
 
-def _take_over(member: ModernMember, command: ConsumerHeartbeat) -> None:
+def _take_over(member: ConsumerMember, command: ConsumerHeartbeat) -> None:
     """What a member says of itself; null is what it has said before."""
     request = command.request
     if request.rack_id is not None:
@@ -235,7 +237,7 @@ def _malformed(request: Request) -> str | None:
     return None
 
 
-def _check_epoch(member: ModernMember, epoch: int, owned: frozenset[Place] | None) -> None:
+def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPartition] | None) -> None:
     """A member may lag by the one answer that it has not heard, if what it has is a part of what it shall have."""
     current = member.current
     if epoch == current.epoch:
@@ -256,7 +258,7 @@ def _is_full(request: Request) -> bool:
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 
 
-def _places(request: Request) -> frozenset[Place] | None:
+def _places(request: Request) -> frozenset[TopicIdPartition] | None:
     if request.topic_partitions is None:
         return None
     return frozenset(
@@ -264,7 +266,7 @@ def _places(request: Request) -> frozenset[Place] | None:
     )
 
 
-def _assignment(member: ModernMember) -> Assignment:
+def _assignment(member: ConsumerMember) -> Assignment:
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, partitions=partitions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kpybroker.groups.consumer.group import ModernMember
+from kpybroker.groups.consumer.group import ConsumerMember
 from kpybroker.groups.consumer.records import member_record, read_group
 from kpybroker.machine.contract import Stored
 from kpybroker.wire.stored.consumer_group import ClassicMemberMetadata, ClassicProtocol
@@ -15,8 +15,8 @@ NO_TAG, NULL = b"\x00", b"\x01\x00\x01\x00"
 CLASSIC = b"\x01\x00\x11\x01\x00\x00\xaf\xc8\x02\x06range\x03\x00\x03\x00\x00"
 
 
-def member(classic: ClassicMemberMetadata | None) -> ModernMember:
-    made = ModernMember("a-modern-member-1", "a-modern-member-1")
+def member(classic: ClassicMemberMetadata | None) -> ConsumerMember:
+    made = ConsumerMember("a-modern-member-1", "a-modern-member-1")
     made.client_id, made.client_host = "oracle", "/127.0.0.1"
     made.names, made.rebalance_timeout_ms, made.classic = ("a-grown",), 600_000, classic
     return made
@@ -37,5 +37,5 @@ def test_a_record_without_the_field_is_of_a_member_of_the_consumer_protocol() ->
     assert replayed(SAID + NO_TAG).classic is None
 
 
-def replayed(value: bytes) -> ModernMember:
+def replayed(value: bytes) -> ConsumerMember:
     return read_group("a-modern", {KEY: value}).members["a-modern-member-1"]

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.classic.group import ClassicGroup, Member, Protocols, State, named_once
+from kpybroker.groups.classic.group import ClassicGroup, ClassicMember, GroupState, Protocols, named_once
 from kpybroker.groups.classic.rebalance import Rebalance, current_generation, refused_join, refused_sync
 from kpybroker.groups.ground.commands import Join
 from kpybroker.groups.ground.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
-from kpybroker.groups.ground.step import Turn
+from kpybroker.groups.ground.step import Step
 from kpybroker.groups.ground.timers import Timer
 from kpybroker.wire.rpc import join_group
 
@@ -23,7 +23,7 @@ MEMBER_ID_PREFIX_CHARS = 1000
 """Of a client or instance id: records have no place for a member id above 32,767 bytes."""
 
 
-class Joining:
+class JoinRequests:
     """JoinGroup upon the transitions of `Rebalance`."""
 
     def __init__(self, rebalance: Rebalance) -> None:
@@ -43,33 +43,33 @@ class Joining:
             return ErrorCode.INVALID_REQUEST  # could never be part of a group record
         return None
 
-    def join(self, group: ClassicGroup, command: Join, ticket: Any, turn: Turn) -> None:
+    def join(self, group: ClassicGroup, command: Join, ticket: Any, step: Step) -> None:
         """Answer or park one JoinGroup."""
         request = command.request
         member_id = request.member_id
         if not self._has_room(group, member_id):
             if member_id in group.members:
-                self._rebalance.remove_member(group, group.members[member_id], turn)
-                self._rebalance.after_removal(group, turn)
-            turn.answer(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+                self._rebalance.remove_member(group, group.members[member_id], step)
+                self._rebalance.after_removal(group, step)
+            step.answer(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             return
         protocols = named_once((each.name, each.metadata) for each in request.protocols)
         if not group.supports(request.protocol_type, protocols):
-            turn.answer(ticket, refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+            step.answer(ticket, refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
         elif member_id:
-            self._known(group, command, protocols, ticket, turn)
+            self._known(group, command, protocols, ticket, step)
         elif request.group_instance_id is not None:
-            self._static(group, command, protocols, ticket, turn)
+            self._static(group, command, protocols, ticket, step)
         elif command.knows_member_id_first:
-            self._hand_out_id(group, command, ticket, turn)
+            self._hand_out_id(group, command, ticket, step)
         else:
-            self._add(group, command, self.new_member_id(command), protocols, ticket, turn)
+            self._add(group, command, self.new_member_id(command), protocols, ticket, step)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         limit = self._settings.group_max_size
-        if group.state is State.EMPTY:
+        if group.state is GroupState.EMPTY:
             return True
-        if group.state is State.PREPARING_REBALANCE:
+        if group.state is GroupState.PREPARING_REBALANCE:
             member = group.members.get(member_id)
             return group.waiting < limit or (member is not None and member.join_ticket is not None)
         return len(group.members) < limit or member_id in group.members
@@ -79,36 +79,36 @@ class Joining:
         whose = command.request.group_instance_id or command.client_id
         return f"{whose[:MEMBER_ID_PREFIX_CHARS]}-{self._rebalance.new_id()}"
 
-    def _hand_out_id(self, group: ClassicGroup, command: Join, ticket: Any, turn: Turn) -> None:
+    def _hand_out_id(self, group: ClassicGroup, command: Join, ticket: Any, step: Step) -> None:
         if len(group.pending_join) >= self._settings.max_pending_members:
-            turn.answer(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+            step.answer(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             return
         member_id = self.new_member_id(command)
 
-        def forget(late: Turn) -> None:
+        def forget(late: Step) -> None:
             if group.pending_join.pop(member_id, None) is not None:
                 self._rebalance.maybe_complete_join(group, late)
 
         timer = group.pending_join[member_id] = Timer(forget)
-        self._rebalance.timers.set(timer, turn.now_ms + command.request.session_timeout_ms)
-        turn.answer(ticket, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
-        self._rebalance.pause(group, turn)
+        self._rebalance.timers.set(timer, step.now_ms + command.request.session_timeout_ms)
+        step.answer(ticket, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        self._rebalance.pause(group, step)
 
     def _add(
-        self, group: ClassicGroup, command: Join, member_id: str, protocols: Protocols, ticket: Any, turn: Turn
+        self, group: ClassicGroup, command: Join, member_id: str, protocols: Protocols, ticket: Any, step: Step
     ) -> None:
         request = command.request
-        member = Member(member_id, request.group_instance_id, command.client_id, command.client_host)
+        member = ClassicMember(member_id, request.group_instance_id, command.client_id, command.client_host)
         member.protocols = protocols
         _set_timeouts(member, request)
         member.join_ticket = ticket
         group.member_added = True
         group.add(member, request.protocol_type)
-        self._rebalance.renew_session(group, member, turn.now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance.prepare_or_complete(group, turn)
+        self._rebalance.renew_session(group, member, step.now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance.prepare_or_complete(group, step)
 
     def _update(
-        self, group: ClassicGroup, member: Member, command: Join, protocols: Protocols, ticket: Any, turn: Turn
+        self, group: ClassicGroup, member: ClassicMember, command: Join, protocols: Protocols, ticket: Any, step: Step
     ) -> None:
         """A member joins again with what it says now."""
         request = command.request
@@ -116,67 +116,67 @@ class Joining:
         _set_timeouts(member, request)
         # An earlier JoinGroup of the same member is one its client gave up: let it come again if it did not.
         superseded = group.park_join(member, ticket)
-        turn.answer(superseded, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        self._rebalance.prepare_or_complete(group, turn)
+        step.answer(superseded, refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self._rebalance.prepare_or_complete(group, step)
 
     # -- members that say who they are ----------------------------------------------------------------------------
 
-    def _known(self, group: ClassicGroup, command: Join, protocols: Protocols, ticket: Any, turn: Turn) -> None:
+    def _known(self, group: ClassicGroup, command: Join, protocols: Protocols, ticket: Any, step: Step) -> None:
         request = command.request
         timer = group.pending_join.pop(request.member_id, None)
         if timer is not None:
             timer.cancel()
-            self._add(group, command, request.member_id, protocols, ticket, turn)
+            self._add(group, command, request.member_id, protocols, ticket, step)
             return
         try:
             group.validate(request.member_id, request.group_instance_id)
         except KafkaError as refusal:
-            turn.answer(ticket, refused_join(refusal.code, request.member_id))
+            step.answer(ticket, refused_join(refusal.code, request.member_id))
             return
         member = group.members[request.member_id]
         unchanged = member.protocols == protocols
-        completing = group.state is State.COMPLETING_REBALANCE
-        if unchanged and (completing or (group.state is State.STABLE and group.leader != member.member_id)):
-            turn.answer(ticket, current_generation(group, member))
+        completing = group.state is GroupState.COMPLETING_REBALANCE
+        if unchanged and (completing or (group.state is GroupState.STABLE and group.leader != member.member_id)):
+            step.answer(ticket, current_generation(group, member))
         else:
-            self._update(group, member, command, protocols, ticket, turn)
+            self._update(group, member, command, protocols, ticket, step)
 
     # -- static members that come again ---------------------------------------------------------------------------
 
-    def _static(self, group: ClassicGroup, command: Join, protocols: Protocols, ticket: Any, turn: Turn) -> None:
+    def _static(self, group: ClassicGroup, command: Join, protocols: Protocols, ticket: Any, step: Step) -> None:
         request = command.request
         member_id = self.new_member_id(command)
         assert request.group_instance_id is not None
         earlier_id = group.instances.get(request.group_instance_id)
         if earlier_id is None:
-            self._add(group, command, member_id, protocols, ticket, turn)
+            self._add(group, command, member_id, protocols, ticket, step)
             return
         member = group.members[earlier_id]
         led_by = group.leader
-        turn.answer(group.take_join(member), refused_join(ErrorCode.FENCED_INSTANCE_ID, earlier_id))
-        turn.answer(member.sync_ticket, refused_sync(ErrorCode.FENCED_INSTANCE_ID))
+        step.answer(group.take_join(member), refused_join(ErrorCode.FENCED_INSTANCE_ID, earlier_id))
+        step.answer(member.sync_ticket, refused_sync(ErrorCode.FENCED_INSTANCE_ID))
         member.sync_ticket = None
         group.replace(member, member_id)
         group.set_protocols(member, protocols)
         _set_timeouts(member, request)
         member.client_id, member.client_host = command.client_id, command.client_host
-        if group.state is not State.STABLE or group.select_protocol() != group.protocol:
+        if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol:
             group.park_join(member, ticket)
-            self._rebalance.renew_session(group, member, turn.now_ms)
-            self._rebalance.prepare_or_complete(group, turn)
+            self._rebalance.renew_session(group, member, step.now_ms)
+            self._rebalance.prepare_or_complete(group, step)
             return
-        self._rebalance.renew_session(group, member, turn.now_ms)
-        if not self._rebalance.keep(group, turn):
-            turn.answer(ticket, refused_join(ErrorCode.UNKNOWN_SERVER_ERROR, member_id))
+        self._rebalance.renew_session(group, member, step.now_ms)
+        if not self._rebalance.keep(group, step):
+            step.answer(ticket, refused_join(ErrorCode.UNKNOWN_SERVER_ERROR, member_id))
         elif command.may_skip_assignment:
             leads = group.leader == member_id
-            turn.answer(ticket, current_generation(group, member, skip_assignment=leads))
+            step.answer(ticket, current_generation(group, member, skip_assignment=leads))
         else:
             # Told that its earlier self leads, it does not assign: the assignment it had stays.
-            turn.answer(ticket, current_generation(group, member, leader=led_by))
+            step.answer(ticket, current_generation(group, member, leader=led_by))
 
 
-def _set_timeouts(member: Member, request: join_group.Request) -> None:
+def _set_timeouts(member: ClassicMember, request: join_group.Request) -> None:
     member.session_timeout_ms = request.session_timeout_ms
     # v0 has one timeout for both.
     member.rebalance_timeout_ms = (

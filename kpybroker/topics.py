@@ -1,0 +1,15 @@
+"""Names of Kafka's internal topics, and of partitions."""
+
+from __future__ import annotations
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
+METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, SHARE_STATE_TOPIC})
+"""The logs of coordinators. The partition of a group or a transactional id follows from its hash and their number."""
+
+TopicPartition = tuple[str, int]
+"""Topic and partition index."""
+TopicIdPartition = tuple[bytes, int]
+"""Topic id and partition index."""
