@@ -143,11 +143,11 @@ class Broker:
         Raises ConfigError: nobody leads, or the node cannot go on.
         """
         if not self.quorum.is_active:
-            self.quorum.current.then(self._follow_metadata)
+            self.quorum.when_current(self._follow_metadata)
         self.quorum.run()
-        self.failed.add_done_callback(lambda failed: self.quorum.current.refuse(failed.result()))
+        self.failed.add_done_callback(lambda failed: self.quorum.never_current(failed.result()))
         if "broker" in self.config.process_roles:
-            await self.quorum.current.wait(self.config.initial_broker_registration_timeout_ms)
+            await self.quorum.until_current(self.config.initial_broker_registration_timeout_ms)
 
     def _follow_metadata(self) -> None:
         """Take over the metadata whole, and then every change. Not before it is current: what an older Image does not
@@ -271,7 +271,7 @@ class Broker:
                 self._apply_topic_settings(name)
         self._settle_in()
         self.flush_queue.flush()
-        self.quorum.answering.followed.look_again()
+        self.quorum.nodes_changed()
         self.replicas.moves.wake()
         if self.lifecycle is not None:
             self.lifecycle.wake()
@@ -322,7 +322,7 @@ class Broker:
 
     def _applied(self, node_id: int) -> int:
         """The last metadata offset that a node has applied, as far as this one knows."""
-        return self.image.offset if node_id == self.node_id else self.quorum.answering.followed.applied(node_id)
+        return self.image.offset if node_id == self.node_id else self.quorum.applied_by(node_id)
 
     # ---- what handlers ask
 

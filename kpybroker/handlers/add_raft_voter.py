@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Raises NOT_LEADER_OR_FOLLOWER, UNSUPPORTED_VERSION, DUPLICATE_VOTER, INVALID_REQUEST, REQUEST_TIMED_OUT."""
-    return await broker.quorum.changes.add(request)
+    return await broker.quorum.add_voter(request)

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Follow the sender, or tell it who leads."""
-    return broker.quorum.answering.epoch_begun(request)
+    return broker.quorum.begin_epoch(request)

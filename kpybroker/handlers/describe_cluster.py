@@ -50,11 +50,10 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 def _controllers(broker: Broker, listener: str) -> list[DescribeClusterBroker]:
     """The voters of the quorum, any of which may become the active controller (KIP-919)."""
-    quorum = broker.quorum
     return [
-        DescribeClusterBroker(broker_id=voter.node_id, host=host, port=port)
-        for voter in quorum.voters.set.voters
-        for name, host, port in quorum.answering.standing.endpoints(voter)
+        DescribeClusterBroker(broker_id=node_id, host=host, port=port)
+        for node_id, endpoints in broker.quorum.voter_endpoints()
+        for name, host, port in endpoints
         if name == listener
     ]
 

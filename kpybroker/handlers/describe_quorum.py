@@ -17,7 +17,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Raises NOT_LEADER_OR_FOLLOWER if this node does not lead."""
     asked = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
     if asked == [(METADATA_TOPIC, 0)]:
-        return broker.quorum.answering.standing.describe()
+        return broker.quorum.describe()
     return Response(topics=[_unknown(topic) for topic in request.topics])
 
 

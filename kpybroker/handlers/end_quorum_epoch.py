@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Become a candidate, after a delay by the leader's list of preferred successors."""
-    return broker.quorum.answering.epoch_ended(request)
+    return broker.quorum.end_epoch(request)

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """At most controller.quorum.fetch.snapshot.max.bytes, from the requested position on."""
-    return await broker.quorum.answering.snapshot_piece(request)
+    return await broker.quorum.fetch_snapshot(request)

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Raises NOT_LEADER_OR_FOLLOWER, UNSUPPORTED_VERSION, VOTER_NOT_FOUND, INVALID_REQUEST, REQUEST_TIMED_OUT."""
-    return await broker.quorum.changes.remove(request)
+    return await broker.quorum.remove_voter(request)

@@ -30,14 +30,13 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         )
         for each in request.feature_updates
     )
-    changes = broker.quorum.changes
     of_the_quorum = [update for update in updates if update.name == OF_THE_QUORUM]
     for update in of_the_quorum:
-        changes.check_upgrade(update.level, is_upgrade=update.upgrade_type == UpgradeType.UPGRADE)
+        broker.quorum.check_kraft_version(update.level, is_upgrade=update.upgrade_type == UpgradeType.UPGRADE)
     await broker.controller.ask(UpdateFeatures(updates, request.validate_only), request.timeout_ms)
     if not request.validate_only:
         for update in of_the_quorum:
-            await changes.upgrade(update.level)
+            await broker.quorum.set_kraft_version(update.level)
     return Response(error_message=None, results=_results(request))
 
 

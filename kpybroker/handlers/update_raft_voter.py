@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Every response names the leader."""
-    return broker.quorum.changes.update(request)
+    return broker.quorum.update_voter(request)

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
     """The vote is on disk before it is sent."""
-    return broker.quorum.answering.vote_asked(request)
+    return broker.quorum.answer_vote(request)

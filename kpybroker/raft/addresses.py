@@ -1,4 +1,4 @@
-"""Where the nodes of the quorum listen: settings, then what the nodes tell of one another; and who answers there."""
+"""The addresses of the quorum's controllers, from settings and from other nodes, and which of them answer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Address(NamedTuple):
     port: int
 
 
-class Active(NamedTuple):
-    """The active controller, and where it listens for other nodes (its controller listener)."""
+class ControllerNode(NamedTuple):
+    """The active controller, and its controller listener."""
 
     node_id: int
     host: str
@@ -40,9 +40,9 @@ class Addresses:
         """The address of a node; None if it is not known."""
         return self._known.get(node_id)
 
-    def learn(self, told: Iterable[tuple[int, str, int]]) -> None:
-        """Take in what a response said of leaders: node id, host, port."""
-        for node_id, host, port in told:
+    def learn(self, addresses: Iterable[tuple[int, str, int]]) -> None:
+        """Learn addresses: node id, host, port."""
+        for node_id, host, port in addresses:
             if node_id >= 0 and host and port and (node_id in self._known or len(self._known) < KNOWN_MAX):
                 address = Address(host, port)
                 if self._known.get(node_id) != address:
@@ -50,14 +50,14 @@ class Addresses:
                     self._known[node_id] = address
 
     def learn_voters(self, voters: Iterable[Voter]) -> None:
-        """Take in where the log says that the voters listen."""
+        """Learn the voters' addresses from the log."""
         for voter in voters:
             found = voter.listens(self._names)
             if found is not None:
                 self.learn([(voter.node_id, *found)])
 
     def anybody(self) -> Address | None:
-        """One of those who may know the leader, each in its turn."""
+        """The address of a node that may know the leader: the next one at each call."""
         candidates = self.everybody()
         if not candidates:
             return None
@@ -65,21 +65,21 @@ class Addresses:
         return candidates[self._next % len(candidates)]
 
     def everybody(self) -> list[Address]:
-        """All that are known, from settings or from nodes."""
+        """All known addresses, from settings and from nodes."""
         return [*self._known.values(), *self._bootstrap]
 
     def answered(self, address: Address) -> None:
-        """Somebody answers there, be it with a refusal."""
+        """A node answered at this address, perhaps with an error."""
         self._silent.discard(address)
 
     def unanswered(self, address: Address) -> None:
-        """The last question to this address got no answer."""
+        """A request to this address was not answered."""
         self._silent.add(address)
 
     def all_may_answer(self) -> None:
-        """Try all addresses again: which of them answered before there was a leader says nothing now."""
+        """There is a leader again: failures from before say nothing about now."""
         self._silent.clear()
 
     def is_silent(self, address: Address) -> bool:
-        """The last question to this address got no answer."""
+        """The last request to this address was not answered."""
         return address in self._silent

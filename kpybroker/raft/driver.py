@@ -1,7 +1,7 @@
-"""Drives Raft's function: a node's state, its metadata log, and the one way from an event to what follows of it.
+"""Carries Raft's function out: holds a node's state and its metadata log, and steps from event to event.
 
-`step` lets the function decide, persists what it says, and hands the rest to the duties of the node: what they are told
-is in `Duties`. They stand above the driver, and the quorum, which builds them, above both.
+`step` lets the function decide, persists the vote, applies commits, and then calls the subscribers of each event. The
+duties of a node stand above the driver and subscribe to it; `Quorum` builds them and says in which order.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
@@ -22,7 +22,7 @@ from kpybroker.raft.core.core import step
 from kpybroker.raft.election_timer import SHORT_RETRY_MS, ElectionTimer
 from kpybroker.raft.log.identity import Identity, listener_of
 from kpybroker.raft.log.metadata_log import MetadataLog
-from kpybroker.raft.log.new_voter import Newcomer
+from kpybroker.raft.log.new_voter import NewVoter
 from kpybroker.raft.log.quorum_state import write_quorum_state
 from kpybroker.raft.log.voters import Voters
 from kpybroker.storage.dirs.directory import Directory
@@ -35,37 +35,21 @@ log = logging.getLogger(__name__)
 chronicle = logging.getLogger(CHRONICLE)
 
 
-class Duties(NamedTuple):
-    """What a driver asks of a node's duties, and tells them."""
-
-    keeps_from: Callable[[raft.Event, list[raft.Effect]], bool]
-    """Whether a step must not be taken, since its disk does not answer."""
-    carry_out: Callable[[list[raft.Effect]], bool]
-    """Do what the function wants done, in its order; whether a vote was granted."""
-    role_changed: Callable[[raft.State], None]
-    """The role, the epoch, the leader or the vote is another one than in this state before."""
-    voters_changed: Callable[[], None]
-    """The log says something else of who votes, and the function knows."""
-    appended: Callable[[], None]
-    """There is something new to fetch."""
-    applied: Callable[[], None]
-    """More has committed and is in the Image."""
+Question = raft.AskVote | raft.AskBegin | raft.AskEnd
 
 
 class Driver:
-    """The state of one node of the quorum. `duties` are given before the first step."""
-
-    duties: Duties
+    """The state of one node of the quorum. The lists are events: their callbacks are called in the order given."""
 
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
         self.config = config
         self.path = f"{directory.path}/{METADATA_DIRECTORY}"
         self.timer = ElectionTimer(lambda: self.take(raft.Tick()))
-        self._stops = False
-        """From now on only what is written already may still commit."""
+        self._is_stopping = False
+        """From now on only what is already written may still commit."""
         self._has_ended = False
-        self._steps = 0  # those under way: what one does may ask for another
+        self._depth = 0  # of nested steps: a subscriber may cause another event
         self._voters_have_changed = self._cannot_lead = False
         self.voters = Voters(config, directory.directory_id, lambda: self.state.high_watermark)
         self.metadata = MetadataLog(world, config, self.path, self.voters)
@@ -74,27 +58,39 @@ class Driver:
         self.identity = Identity(directory.cluster_id, directory.node_id, directory.directory_id, listener_of(config))
         if self.identity.listener is not None:
             self.addresses.learn([(directory.node_id, *self.identity.listener[1:])])
-        self.newcomer = Newcomer(world, directory.path)
+        self.new_voter = NewVoter(world, directory.path)
         self.state = raft.State(directory.node_id, ())
-
-    def serve(self, duties: Duties) -> None:
-        """Ask and tell these, from the first step on."""
-        self.duties = duties
+        self.vetoes: list[Callable[[raft.Event, list[raft.Effect]], bool]] = []
+        """Asked before a step: True means that the step must not be taken now."""
+        self.elected: list[Callable[[raft.Lead], None]] = []
+        """This node leads a new epoch and has to write its first records."""
+        self.questions: list[Callable[[Question], None]] = []
+        """A request to another voter is due."""
+        self.role_changed: list[Callable[[raft.State], None]] = []
+        """The role, epoch, leader or vote differs from that of the given earlier state."""
+        self.voters_changed: list[Callable[[], None]] = []
+        """The log names other voters, and the state has them."""
+        self.committed: list[Callable[[int], None]] = []
+        """The high watermark has risen to this offset; the Image does not have the records yet."""
+        self.applied: list[Callable[[], None]] = []
+        """More committed records are in the Image."""
+        self.news: list[Callable[[], None]] = []
+        """There is something new to fetch: records, or a higher high watermark."""
 
     def begin(self, state: raft.State) -> None:
-        """Go on from what the disk says."""
+        """Start from the state that was read from disk."""
         self.state = state
 
     def stop(self) -> None:
-        """Take no further step but for what is written already."""
-        self._stops = True
+        """Take no more steps, except for syncs of what is already written."""
+        self._is_stopping = True
         self.timer.cancel()
 
     def end(self) -> None:
-        """Take no step any more."""
+        """Take no more steps at all."""
         self._has_ended = True
 
-    # ---- what it knows
+    # ---- state
 
     @property
     def epoch(self) -> int:
@@ -102,79 +98,79 @@ class Driver:
 
     @property
     def leader_id(self) -> int:
-        """The leader of this epoch, as far as this node knows; -1 if there is none."""
+        """The leader of this epoch, as far as this node knows; -1 for none."""
         return self.state.leader_id
 
     @property
     def is_leader(self) -> bool:
-        """This node leads: it appends, and others fetch from it."""
+        """This node leads: it appends, and other nodes fetch from it."""
         return self.state.is_leader
 
     @property
     def log(self) -> Log:
-        """The log itself."""
+        """The metadata log."""
         return self.metadata.log
 
     @property
     def image(self) -> Image:
-        """Of what has committed."""
+        """The metadata of all committed records."""
         return self.metadata.image
 
     @property
-    def committed(self) -> int:
-        """All records below have committed, and are in the Image."""
-        return self.metadata.applied
-
-    @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version; control records say it, so it is not in the Image."""
+        """The level of the feature kraft.version. It is in control records, so the Image does not have it."""
         return self.voters.kraft_version
 
     def fail(self, why: str) -> None:
-        """This node cannot go on."""
+        """Report that this node cannot go on."""
         self.metadata.fail(why)
 
-    def append_control(self, rows: list[Row]) -> int:
-        """Append control records of this leader's; where the log ends with them. Raises Damage."""
-        self.metadata.append(rows, [], self.epoch, control=True)
-        self.duties.appended()
+    def append(self, rows: list[Row], records: Sequence[Any], *, control: bool = False) -> int:
+        """Append one batch as the leader; returns the end of the log. `records`: the messages of data records.
+
+        Raises Damage; KafkaError: nothing was appended.
+        """
+        self.metadata.append(rows, records, self.epoch, control=control)
+        self._publish(self.news)
         return self.log.end
 
     # ---- steps
 
     def take(self, event: raft.Event) -> None:
-        """Step on an event without a caller: damage is logged, not raised."""
+        """Step on an event without a caller: damage and refusals are logged, not raised."""
         try:
             self.step(event)
         except Damage as damage:
             log.error("the quorum goes on without this node: %s", damage)
         except KafkaError as refusal:
-            log.warning("not now: %s", refusal)
+            log.warning("a step of the quorum was put off: %s", refusal)
 
     def step(self, event: raft.Event) -> bool:
-        """Let the function decide, and do what it says; whether a vote was granted. Raises Damage, the end.
+        """Let the function decide and carry its effects out; returns whether a vote was granted.
 
-        KAFKA_STORAGE_ERROR where no descriptor is left for what must be on disk: all is as it was before the event.
+        Raises Damage: this node's part in the quorum is over. KAFKA_STORAGE_ERROR: file descriptors are short, and
+        nothing has changed.
         """
-        if self._has_ended or (self._stops and type(event) is not raft.Synced):
+        if self._has_ended or (self._is_stopping and type(event) is not raft.Synced):
             return False
         before = self.state
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         after, effects = step(before._replace(tail=self.metadata.tail), event, now_ms, self._world.random)
-        if self.duties.keeps_from(event, effects):
+        if any(forbids(event, effects) for forbids in self.vetoes):
             return False
         self._persist(effects, now_ms)
         self.state, sound = after, False
-        self._steps += 1
+        self._depth += 1
         try:
-            granted = self.duties.carry_out(effects)
+            granted = self._carry_out(effects)
             if (before.role, before.voted) != (self.state.role, self.state.voted):
-                self.duties.role_changed(before)
+                for callback in self.role_changed:
+                    callback(before)
             sound = True
         except OSError as error:
             raise Damage(str(error)) from error
         finally:
-            self._steps -= 1
+            self._depth -= 1
             if not sound:
                 self._end(sys.exception())
         self._arm()
@@ -198,31 +194,58 @@ class Driver:
             self._end(damage)
             raise damage from error
 
+    def _carry_out(self, effects: list[raft.Effect]) -> bool:
+        """Everything but Persist, in the given order; returns whether a vote was granted."""
+        granted = False
+        for effect in effects:
+            match effect:
+                case raft.Lead():
+                    for begin in self.elected:
+                        begin(effect)
+                case raft.Commit():
+                    for committed in self.committed:
+                        committed(effect.end)
+                    self.metadata.commit(effect.end)
+                    self._publish(self.news)
+                case raft.CaughtUp():
+                    self.new_voter.caught_up()
+                case raft.AnswerVote():
+                    granted = effect.granted
+                case raft.AskVote() | raft.AskBegin() | raft.AskEnd():
+                    for ask in self.questions:
+                        ask(effect)
+        return granted
+
     def _end(self, why: BaseException | None) -> None:
-        """What comes later would rest on what is not on disk, or was not done."""
+        """A later step would rest on a state that is not on disk or was not carried out."""
         self._has_ended = True
         self.fail(f"the metadata quorum ends here: {why!r}")
 
     def cannot_lead(self) -> None:
-        """What a leader begins with cannot be written: another one may, at once or when the step under way is done."""
-        self._cannot_lead = bool(self._steps)
+        """This leader cannot write its first records: resign, after the current step if there is one."""
+        self._cannot_lead = bool(self._depth)
         if not self._cannot_lead:
             self.take(raft.Resign())
 
     def _voters_changed(self) -> None:
-        """The log says something else of who votes: that holds at once, or when the step is done that did it."""
-        self._voters_have_changed = bool(self._steps)
+        """The log names other voters: tell the function, after the current step if there is one."""
+        self._voters_have_changed = bool(self._depth)
         if not self._voters_have_changed:
             self.addresses.learn_voters(self.voters.set.voters)
             chronicle.info("the voters of the quorum are %s", self.voters.set)
             self.take(self.voters.change)
-            self.duties.voters_changed()
+            self._publish(self.voters_changed)
 
     def _arm(self, not_before_ms: int = 0) -> None:
         """Set the timer for the next Tick."""
         wake_ms = self.state.wake_ms
-        if wake_ms is not None and not self._stops:
+        if wake_ms is not None and not self._is_stopping:
             self.timer.set(max(wake_ms, not_before_ms))
 
     def _applied(self) -> None:
-        self.duties.applied()
+        self._publish(self.applied)
+
+    @staticmethod
+    def _publish(event: list[Callable[[], None]]) -> None:
+        for callback in event:
+            callback()

@@ -1,39 +1,53 @@
-"""A node of the metadata quorum as the rest of the broker sees it, and the duties it is made of.
+"""The metadata quorum as the rest of the broker sees it: a facade that builds the driver and its duties.
 
-A record is committed when a majority of voters has it on disk. The Image is moved forward by what has committed, and
-told to whoever asked (`on_image`) before any answer of the controller leaves (`on_committed`). What the function wants
-done is done in its order: persisted, then sent, then answered.
+A record is committed when a majority of the voters has it on disk. Committed records move the Image forward; `on_image`
+is called before `on_committed`, so that no response of the controller leaves before the Image has what it promises.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Stored
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.metadata.image import Image
-from kpybroker.raft.addresses import Active
+from kpybroker.raft.addresses import ControllerNode
 from kpybroker.raft.core import state as raft
-from kpybroker.raft.driver import Driver, Duties
-from kpybroker.raft.duties.bootstrap import Founding
-from kpybroker.raft.duties.fetching import Fetching
-from kpybroker.raft.duties.leader_duties import Office
+from kpybroker.raft.core.voter_set import Endpoint, VoterSet
+from kpybroker.raft.driver import Driver
+from kpybroker.raft.duties.applied_offsets import AppliedOffsets
+from kpybroker.raft.duties.bootstrap import BootstrapCheck
+from kpybroker.raft.duties.election_rpcs import ElectionRpcs
+from kpybroker.raft.duties.fetch_rpcs import FetchRpcs
+from kpybroker.raft.duties.fetching import MetadataFetcher
+from kpybroker.raft.duties.leader_duties import LeaderDuties
 from kpybroker.raft.duties.metadata_disk import MetadataDisk
-from kpybroker.raft.duties.readiness import Current
-from kpybroker.raft.duties.self_registration import Joining
-from kpybroker.raft.duties.server_rpcs import Answering
-from kpybroker.raft.duties.voter_changes import Changes
-from kpybroker.raft.duties.voter_rpcs import Asking
+from kpybroker.raft.duties.readiness import Readiness
+from kpybroker.raft.duties.replica_progress import ReplicaProgress
+from kpybroker.raft.duties.self_registration import SelfRegistration
+from kpybroker.raft.duties.voter_changes import VoterSetChanges
+from kpybroker.raft.duties.voter_rpcs import VoterRpcs
 from kpybroker.raft.log.loading import first_state, way_out
 from kpybroker.raft.log.metadata_log import pieces
 from kpybroker.raft.log.quorum_state import read_quorum_state
+from kpybroker.raft.log.voters import LoggedVoters
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.snapshot import Row
+from kpybroker.wire.rpc import (
+    add_raft_voter,
+    begin_quorum_epoch,
+    describe_quorum,
+    end_quorum_epoch,
+    fetch_snapshot,
+    remove_raft_voter,
+    update_raft_voter,
+    vote,
+)
 from kpybroker.wire.stored.metadata import frame_record
 from kpybroker.world import World
 
@@ -41,115 +55,109 @@ log = logging.getLogger(__name__)
 chronicle = logging.getLogger(CHRONICLE)
 
 FAREWELL_S = 0.5
-"""How long a leader that stops waits for the others to hear of it."""
+"""How long a leader that stops waits for the voters to learn of it."""
 
 
 class Quorum:
-    """The metadata log of this node, a StateLog for the controller. `start`, `run`, then use, then `close`."""
+    """This node's part in the quorum, and a StateLog for the controller. `start`, `run`, then use, then `close`."""
 
     def __init__(self, world: World, config: BrokerConfig, directory: Directory) -> None:
         self._world = world
-        self.config = config
+        self._config = config
         self.driver = driver = Driver(world, config, directory)
-        self.path, self.voters, self.metadata = driver.path, driver.voters, driver.metadata
-        self.addresses, self.identity, self.newcomer = driver.addresses, driver.identity, driver.newcomer
         self._on_committed: list[Callable[[], None]] = []
-        timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
-        self._asking = Asking(
-            world.network, self.addresses, self.identity, self.voters, timeout_ms, driver.take, driver.fail
-        )
-        self.current = Current(driver, lambda: self._asking.why_in_vain)
-        self.founding = Founding(world, driver)
-        self.answering = Answering(world, driver, self.founding)
-        self._office = Office(world, driver, directory.path)
-        self.changes = Changes(world, driver, self.answering)
-        self._fetching = Fetching(world, driver, self.current)
-        self._joining = Joining(world, driver, self.current)
+        self._on_leadership: list[Callable[[], None]] = []
+        self._was_active = False
+        self._voter_rpcs = VoterRpcs(world.network, driver)
+        self._readiness = Readiness(driver, self._voter_rpcs)
+        self._bootstrap = BootstrapCheck(world, driver)
+        self._elections = ElectionRpcs(driver, self._bootstrap)
+        self._progress = ReplicaProgress(world, driver)
+        self._applied_offsets = AppliedOffsets()
+        self.fetches = FetchRpcs(driver, self._progress, self._applied_offsets)
+        self._leader = LeaderDuties(world, driver, directory.path)
+        self._changes = VoterSetChanges(world, driver, self._progress)
+        self._fetcher = MetadataFetcher(world, driver, self._readiness)
+        self._registration = SelfRegistration(world, driver, self._readiness)
         self._disk = MetadataDisk(world, driver)
-        driver.serve(
-            Duties(
-                self._disk.keeps_from,
-                self._carry_out,
-                self._role_changed,
-                self._look_again,
-                self.answering.wake_soon,
-                self._applied,
-            )
-        )
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Which duty hears of which event, in this order."""
+        driver = self.driver
+        driver.vetoes.append(self._disk.forbids)
+        driver.elected.append(self._leader.elected)
+        driver.questions.append(self._voter_rpcs.ask)
+        driver.voters_changed.extend((self._fetcher.look_again, self._registration.look_again))
+        driver.committed.append(self._changes.committed)
+        driver.news.append(self.fetches.wake_soon)
+        driver.applied.extend((self._leader.applied, self._applied, self._readiness.look_again))
+        driver.role_changed.extend((self._leader.role_changed, self.fetches.role_changed, self._changes.role_changed))
+        driver.role_changed.append(self._role_changed)
 
     # ---- start and stop
 
     async def start(self) -> None:
-        """Open the log. A sole voter replays it, leads, and in a new directory writes its first records; then all is
-        committed. Where there are others, `run` goes on from here: what has committed is for them to say.
+        """Open the log. A sole voter replays it, leads, and commits what it has, and the first records of a new log.
 
+        Any other node replays nothing but the snapshot, and learns after `run` what has committed.
         Raises ConfigError: the log cannot be read, is of a newer version, or names other voters.
         """
+        driver = self.driver
         try:
-            await self.metadata.open()
-            voted, static = read_quorum_state(self._world, self.path)
-            self.voters.check(self.path)
-            self.voters.check_static(static, self.path)
-            self.addresses.learn_voters(self.voters.set.voters)
-            self.driver.begin(
-                first_state(self.config, self.voters, voted, self.image, self.log, is_new=self.newcomer.is_new)
-            )
-            if self.voters.are_alone:
-                self.driver.step(raft.Start())
+            await driver.metadata.open()
+            voted, static = read_quorum_state(self._world, driver.path)
+            driver.voters.check(driver.path)
+            driver.voters.check_static(static, driver.path)
+            driver.addresses.learn_voters(self.voters.voters)
+            is_new = driver.new_voter.is_new
+            driver.begin(first_state(self._config, driver.voters, voted, self.image, self.log, is_new=is_new))
+            if driver.voters.are_alone:
+                driver.step(raft.Start())
                 await self.settle()
         except (Damage, OSError, KafkaError) as reason:
             raise ConfigError(
-                f"the metadata log in {self.path} cannot be used: {reason}; {way_out(reason)}"
+                f"the metadata log in {driver.path} cannot be used: {reason}; {way_out(reason)}"
             ) from reason
 
     def run(self) -> None:
-        """Take part in the quorum: others can reach this node from now on. A sole voter leads already."""
+        """Take part in the quorum. Other nodes can reach this one from now on."""
         self._disk.start()
-        self._fetching.start()
-        self._joining.start()
+        self._fetcher.start()
+        self._registration.start()
         if not self.state.is_leader:
             self.driver.take(raft.Start())
 
-    @property
-    def why_in_vain(self) -> str | None:
-        """Why no leader can be elected, by the answers and the silence of the voters; None if one may be."""
-        return self._asking.why_in_vain
-
-    @property
-    def lacks_majority(self) -> bool:
-        """Whether this node looks for a leader, and too few voters answer to elect one."""
-        return (self.state.asks_for_votes or self._fetching.looks_for_a_leader) and self._asking.lacks_majority
-
     async def settle(self) -> None:
-        """Wait until all appended records are on disk; for a sole voter they have committed then. Raises Damage."""
-        await self.metadata.settle()
+        """Until everything appended is on disk; for a sole voter it has committed then. Raises Damage."""
+        await self.driver.metadata.settle()
 
     async def resign(self) -> None:
-        """Let others lead, where this node does and there are any; it goes on answering."""
+        """Hand the leadership over, if this node leads and there are other voters. It goes on answering."""
         if self.state.is_leader and self.state.others:
             self.driver.take(raft.Resign())
             try:
                 async with asyncio.timeout(FAREWELL_S):
-                    await self._asking.finish()
+                    await self._voter_rpcs.finish()
             except TimeoutError:
-                log.info("not every voter has heard that this node stops")
+                log.info("this node stops before every voter has learnt of it")
 
     async def close(self) -> None:
-        """Sync what is written and close the files; a log that is damaged is only closed."""
+        """Sync what is written, and close the files. A damaged log is only closed."""
         self.driver.stop()
         self._disk.stop()
-        await self.founding.close()
-        await self._joining.close()
-        await self._fetching.close()
-        await self._asking.close()
-        await self.metadata.close()
+        await self._bootstrap.close()
+        await self._registration.close()
+        await self._fetcher.close()
+        await self._voter_rpcs.close()
+        await self.driver.metadata.close()
         self.driver.end()
 
-    # ---- who leads
+    # ---- leader and voters
 
     @property
     def state(self) -> raft.State:
-        """Of Raft's function on this node."""
+        """The state of Raft's function on this node."""
         return self.driver.state
 
     @property
@@ -158,88 +166,182 @@ class Quorum:
 
     @property
     def leader_id(self) -> int:
-        """The leader of this epoch, as far as this node knows; -1 if there is none."""
+        """The leader of this epoch, as far as this node knows; -1 for none."""
         return self.state.leader_id
 
     @property
     def is_leader(self) -> bool:
-        """This node leads: it appends, and others fetch from it. The controller waits for `is_active`."""
+        """This node leads: it appends, and other nodes fetch from it. The controller waits for `is_active`."""
         return self.state.is_leader
 
     @property
     def is_active(self) -> bool:
-        """This node leads, and its Image has everything from before its epoch: its controller decides now."""
-        return self._office.is_active
+        """This node leads, and its Image has every record from before its epoch: its controller decides now."""
+        return self._leader.is_active
 
     @property
-    def active_controller(self) -> Active | None:
-        """The active controller and its address; None while there is no leader, or its address is not known.
+    def active_controller(self) -> ControllerNode | None:
+        """The node that requests to the controller go to; None if there is no leader, or its address is not known.
 
-        This node itself may be the one: ask `broker.controller` then, which refuses with NOT_CONTROLLER until active.
+        It may be this node: use `broker.controller` then, which refuses with NOT_CONTROLLER until it is active.
         """
-        address = self.addresses.of(self.leader_id)
-        return None if address is None else Active(self.leader_id, *address)
+        address = self.driver.addresses.of(self.leader_id)
+        return None if address is None else ControllerNode(self.leader_id, *address)
 
     @property
-    def is_current(self) -> bool:
-        """The Image has what the leader of this epoch had committed: all that was before its epoch, at least."""
-        return self.current.is_current
+    def no_leader_reason(self) -> str | None:
+        """Why no leader can be elected, as far as this node can tell; None if it cannot."""
+        return self._voter_rpcs.no_leader_reason
+
+    @property
+    def lacks_majority(self) -> bool:
+        """This node looks for a leader, and too many voters are silent for one to be elected."""
+        return (self.state.asks_for_votes or self._fetcher.looks_for_a_leader) and self._voter_rpcs.lacks_majority
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voters in the log, committed or not; empty for an observer that knows none."""
+        return self.driver.voters.set
+
+    @property
+    def voter_history(self) -> tuple[LoggedVoters, ...]:
+        """The voters at each offset that a truncation may still go back to, the latest last."""
+        return self.driver.voters.history
+
+    def voter_endpoints(self) -> list[tuple[int, list[Endpoint]]]:
+        """The listeners of each voter, by node id."""
+        return [(voter.node_id, self._progress.endpoints(voter)) for voter in self.voters.voters]
 
     def on_leadership(self, callback: Callable[[], None]) -> None:
         """Call after every change of `leader_id`, `epoch` or `is_active`; never from inside a step of a Machine."""
-        self._office.then(callback)
+        self._on_leadership.append(callback)
+
+    # ---- requests of other nodes and of clients
+
+    def answer_vote(self, request: vote.Request) -> vote.Response:
+        """Grant or refuse a vote. A granted vote is on disk when this returns. Raises KafkaError."""
+        return self._elections.answer_vote(request)
+
+    def begin_epoch(self, request: begin_quorum_epoch.Request) -> begin_quorum_epoch.Response:
+        """Follow the leader that sent this, unless this node knows better. Raises KafkaError."""
+        return self._elections.begin_epoch(request)
+
+    def end_epoch(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
+        """Hold an election: the leader that sent this has resigned. Raises KafkaError."""
+        return self._elections.end_epoch(request)
+
+    async def fetch_snapshot(self, request: fetch_snapshot.Request) -> fetch_snapshot.Response:
+        """A piece of a snapshot. Raises KafkaError."""
+        return await self.fetches.fetch_snapshot(request)
+
+    def describe(self) -> describe_quorum.Response:
+        """The leader, and the progress of all replicas. Raises NOT_LEADER_OR_FOLLOWER."""
+        return self._progress.describe()
+
+    async def add_voter(self, request: add_raft_voter.Request) -> add_raft_voter.Response:
+        """Make a voter of an observer that has caught up. Raises KafkaError."""
+        return await self._changes.add(request)
+
+    async def remove_voter(self, request: remove_raft_voter.Request) -> remove_raft_voter.Response:
+        """Make an observer of a voter. Raises KafkaError."""
+        return await self._changes.remove(request)
+
+    def update_voter(self, request: update_raft_voter.Request) -> update_raft_voter.Response:
+        """Note a voter's address and supported versions. The response has the error, if any."""
+        return self._changes.update(request)
+
+    def check_kraft_version(self, level: int, *, is_upgrade: bool) -> None:
+        """Raises INVALID_UPDATE_VERSION if the quorum cannot have this kraft.version; NOT_CONTROLLER."""
+        self._changes.check_upgrade(level, is_upgrade=is_upgrade)
+
+    async def set_kraft_version(self, level: int) -> None:
+        """Finalize a level of kraft.version. Raises INVALID_UPDATE_VERSION, NOT_CONTROLLER, REQUEST_TIMED_OUT."""
+        await self._changes.upgrade(level)
+
+    # ---- what this node and others have applied
+
+    @property
+    def is_current(self) -> bool:
+        """The Image has what the leader of this epoch had committed: at least every record from before the epoch."""
+        return self._readiness.is_current
+
+    def when_current(self, callback: Callable[[], None]) -> None:
+        """Call once: now, or as soon as the Image is current."""
+        self._readiness.when_current(callback)
+
+    async def until_current(self, timeout_ms: int) -> None:
+        """Raises ConfigError: no leader was found in time, or this node cannot go on."""
+        await self._readiness.wait(timeout_ms)
+
+    def never_current(self, reason: str) -> None:
+        """End `until_current` with this reason."""
+        self._readiness.refuse(reason)
+
+    def applied_by(self, node_id: int) -> int:
+        """The last offset that another node has applied, as far as it told this leader; -1 for none."""
+        return self._applied_offsets.applied(node_id)
+
+    async def until_applied(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
+        """Until all of `nodes()` have applied every record below `end`, or the time is over."""
+        await self._applied_offsets.wait(nodes, end, timeout_ms)
+
+    def nodes_changed(self) -> None:
+        """The result of a `nodes()` of `until_applied` may have changed."""
+        self._applied_offsets.look_again()
 
     # ---- StateLog
 
     @property
     def log(self) -> Log:
-        """The log itself."""
-        return self.metadata.log
+        """The metadata log."""
+        return self.driver.log
 
     @property
     def image(self) -> Image:
-        """Of what has committed."""
-        return self.metadata.image
+        """The metadata of all committed records."""
+        return self.driver.image
 
     @property
     def kraft_version(self) -> int:
-        """The level of the feature kraft.version; control records say it, so it is not in the Image."""
-        return self.voters.kraft_version
+        """The level of the feature kraft.version. It is in control records, so the Image does not have it."""
+        return self.driver.kraft_version
 
     @property
     def end(self) -> int:
-        """The offset that the next record gets; a broker's epoch is made of it."""
+        """The offset of the next record; broker epochs are taken from it."""
         return self.log.end
 
     @property
     def committed(self) -> int:
-        """All records below have committed, and are in the Image."""
-        return self.metadata.applied
+        """Every record below this offset has committed and is in the Image."""
+        return self.driver.metadata.applied
 
     @property
     def is_writing_snapshot(self) -> bool:
-        return self.metadata.is_writing_snapshot
+        return self.driver.metadata.is_writing_snapshot
 
     def on_committed(self, callback: Callable[[], None]) -> None:
+        """Call whenever more has committed; after `on_image`."""
         self._on_committed.append(callback)
 
     def on_image(self, callback: Callable[[Image, Image], None]) -> None:
-        """Tell of every committed change: (the Image before, the Image after)."""
-        self.metadata.tell_images(callback)
+        """Call for every committed change, with the Image before and the Image after."""
+        self.driver.metadata.on_image(callback)
 
     def on_damage(self, callback: Callable[[str], None]) -> None:
-        """Tell when the metadata log can no longer be written: this node cannot go on."""
-        self.metadata.tell_damage(callback)
+        """Call when the metadata log can no longer be written: this node cannot go on."""
+        self.driver.metadata.on_damage(callback)
 
     def fail(self, why: str) -> None:
-        """This node cannot go on."""
-        self.metadata.fail(why)
+        """Report that this node cannot go on."""
+        self.driver.fail(why)
 
     def append(self, records: Sequence[Stored]) -> int:
-        """Append as one batch; it commits when a majority has it. Raises KafkaError, and then nothing was appended.
+        """Append records as one batch, or a metadata transaction as several; returns the end of the log.
 
-        NOT_CONTROLLER; INVALID_REQUEST for what no record can hold; POLICY_VIOLATION for more than fits into a batch:
-        what is decided at once is written at once, a metadata transaction in several batches. Raises Damage: the end.
+        They commit when a majority has them. Raises KafkaError, and nothing was appended: NOT_CONTROLLER;
+        INVALID_REQUEST for a value that no record can hold; POLICY_VIOLATION for a batch that is too large. Raises
+        Damage: this node's part in the quorum is over.
         """
         if not self.state.is_leader or self.log.offline is not None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -251,57 +353,36 @@ class Quorum:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
         for piece in pieces(records):
             rows: list[Row] = [(None, record.value) for record in piece]
-            self.metadata.append(rows, [record.message for record in piece], self.epoch, control=False)
-        self.answering.wake_soon()
+            self.driver.append(rows, [record.message for record in piece])
         return self.log.end
 
     async def replay(self) -> AsyncIterator[list[Stored]]:
-        """The records that make the committed Image, as a snapshot has them: no offsets, no frames."""
+        """The records of the committed Image, as a snapshot has them, without offsets and frames."""
         yield [Stored(None, None, message=record) for record in self.image.records()]
 
-    # ---- what the driver asks and tells
-
-    def _carry_out(self, effects: list[raft.Effect]) -> bool:
-        granted = False
-        for effect in effects:
-            match effect:
-                case raft.Lead():
-                    self._office.begin(effect)
-                case raft.Commit():
-                    self.changes.committed(effect.end)
-                    self.metadata.commit(effect.end)
-                    self.answering.wake_soon()
-                case raft.CaughtUp():
-                    self.newcomer.caught_up()
-                case raft.AnswerVote():
-                    granted = effect.granted
-                case raft.AskVote() | raft.AskBegin() | raft.AskEnd():
-                    self._asking.ask(effect)
-        return granted
-
-    def _look_again(self) -> None:
-        """Others vote: that may change whom this node fetches from, and what it tells the leader of itself."""
-        self._fetching.turn()
-        self._joining.look()
+    # ---- events of the driver
 
     def _role_changed(self, before: raft.State) -> None:
+        """After the duties of a leader: wake the tasks and fetches that wait, then tell the rest of the broker."""
+        self._fetcher.look_again()
+        self._registration.look_again()
         state = self.state
-        if before.is_leader:
-            self._office.leave()
-            self.answering.reign_ended()
-            self.changes.reign_ended()
-        self._look_again()
-        if (before.epoch, before.leader_id) != (state.epoch, state.leader_id) or before.is_leader:
-            log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
-            if state.leader_id != raft.NOBODY:
-                chronicle.info("node %d is the controller, epoch %d of the quorum", state.leader_id, state.epoch)
-            self.answering.wake_soon()
-            self._office.tell()
+        if (before.epoch, before.leader_id) == (state.epoch, state.leader_id) and not before.is_leader:
+            return
+        log.info("epoch %d of the quorum: leader %d, this node %s", state.epoch, state.leader_id, state.role.value)
+        if state.leader_id != raft.NOBODY:
+            chronicle.info("node %d is the controller, epoch %d of the quorum", state.leader_id, state.epoch)
+        self.fetches.wake_soon()
+        self._tell_leadership()
 
     def _applied(self) -> None:
-        """More has committed, and followers of the Image have been told: answers may leave now."""
-        self._office.take()
+        """The Image has more committed records, and was published: responses may leave now."""
         for callback in self._on_committed:
             callback()
-        self._office.look()
-        self.current.look()
+        if self.is_active != self._was_active:
+            self._tell_leadership()
+
+    def _tell_leadership(self) -> None:
+        self._was_active = self.is_active
+        for callback in self._on_leadership:
+            callback()

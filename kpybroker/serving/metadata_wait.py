@@ -26,4 +26,4 @@ async def served_everywhere(broker: Broker, ends_s: float) -> None:
         return [node_id for node_id in broker.image.live_brokers() if node_id != broker.node_id]
 
     patience_ms = min(max(int((ends_s - loop.time()) * 1000), 0), PATIENCE_MS)
-    await broker.quorum.answering.followed.by(others, broker.quorum.committed, patience_ms)
+    await broker.quorum.until_applied(others, broker.quorum.committed, patience_ms)

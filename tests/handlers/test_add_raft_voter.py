@@ -34,7 +34,7 @@ def test_static_voters_are_not_added_to(tmp_path: Path) -> None:
         listener = rpc.Listener(name="CONTROLLER", host="127.0.0.1", port=1)
         request = rpc.Request(voter_id=9, cluster_id=leader.cluster_id, listeners=[listener])
         with pytest.raises(KafkaError) as refusal:
-            await leader.quorum.changes.add(request)
+            await leader.quorum.add_voter(request)
         assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
 
     run_cluster(tmp_path, play)

@@ -38,7 +38,7 @@ def test_there_is_one_leader_of_an_epoch_and_none_of_one_gone_by(tmp_path: Path)
 def test_who_is_not_believed_is_not_asked_where_it_listens(tmp_path: Path) -> None:
     async def play(voter: Voter) -> None:
         await voter.begin(4, leader=2, listens=(("CONTROLLER", "10.0.0.2", 9093),))
-        addresses = voter.node.broker.quorum.addresses
+        addresses = voter.node.broker.quorum.driver.addresses
         assert addresses.of(2) == ("10.0.0.2", 9093)
         for epoch, leader in ((3, 2), (4, 3), (9, 7)):
             told = await voter.begin(epoch, leader=leader, listens=(("CONTROLLER", "evil", 1),))

@@ -12,13 +12,13 @@ def test_a_voter_tells_where_it_listens(tmp_path: Path) -> None:
         await quorum.start(1)
         lone = quorum.nodes[1].broker.quorum
         end = lone.end
-        same = lone.identity.updated(lone.epoch)
-        assert lone.changes.update(same).error_code == 0
+        same = lone.driver.identity.updated(lone.epoch)
+        assert lone.update_voter(same).error_code == 0
         assert lone.end == end
-        moved = lone.identity._replace(listener=("CONTROLLER", "127.0.0.1", 1)).updated(lone.epoch)
-        told = lone.changes.update(moved)
+        moved = lone.driver.identity._replace(listener=("CONTROLLER", "127.0.0.1", 1)).updated(lone.epoch)
+        told = lone.update_voter(moved)
         assert (told.error_code, told.current_leader.leader_id) == (0, 1)
-        assert lone.voters.set.voters[0].endpoints == (("CONTROLLER", "127.0.0.1", 1),)
+        assert lone.voters.voters[0].endpoints == (("CONTROLLER", "127.0.0.1", 1),)
         assert lone.end > end
 
     run_quorum(tmp_path, play)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from kpybroker.raft.duties.applied_offsets import NODES_MAX, Followed
+from kpybroker.raft.duties.applied_offsets import NODES_MAX, AppliedOffsets
 
 LONG_MS = 60_000
 
@@ -15,15 +15,17 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 20))
 
 
-async def waiting(followed: Followed, nodes: list[int], end: int, timeout_ms: int = LONG_MS) -> asyncio.Task[None]:
-    task = asyncio.get_running_loop().create_task(followed.by(lambda: nodes, end, timeout_ms))
+async def waiting(
+    followed: AppliedOffsets, nodes: list[int], end: int, timeout_ms: int = LONG_MS
+) -> asyncio.Task[None]:
+    task = asyncio.get_running_loop().create_task(followed.wait(lambda: nodes, end, timeout_ms))
     await asyncio.sleep(0)
     return task
 
 
 def test_all_must_have_applied_it() -> None:
     async def scenario() -> None:
-        followed = Followed()
+        followed = AppliedOffsets()
         followed.note(2, 10)
         task = await waiting(followed, [2, 3], 10)
         followed.note(3, 9)
@@ -32,14 +34,14 @@ def test_all_must_have_applied_it() -> None:
         followed.note(3, 10)
         await task
         assert (followed.applied(2), followed.applied(3), followed.applied(4)) == (9, 9, -1)
-        await followed.by(lambda: [2, 3], 10, LONG_MS)
+        await followed.wait(lambda: [2, 3], 10, LONG_MS)
 
     run(scenario())
 
 
 def test_who_is_not_live_any_more_is_not_waited_for() -> None:
     async def scenario() -> None:
-        followed, nodes = Followed(), [2, 3]
+        followed, nodes = AppliedOffsets(), [2, 3]
         followed.note(2, 5)
         task = await waiting(followed, nodes, 5)
         nodes.remove(3)
@@ -51,7 +53,7 @@ def test_who_is_not_live_any_more_is_not_waited_for() -> None:
 
 def test_the_end_of_a_reign_or_of_the_time_ends_the_wait() -> None:
     async def scenario() -> None:
-        followed = Followed()
+        followed = AppliedOffsets()
         followed.note(2, 5)
         first = await waiting(followed, [3], 5)
         followed.forget_all()
@@ -63,7 +65,7 @@ def test_the_end_of_a_reign_or_of_the_time_ends_the_wait() -> None:
 
 
 def test_those_who_fetch_are_known_whoever_else_claims_to() -> None:
-    followed = Followed()
+    followed = AppliedOffsets()
     for stranger in range(3 * NODES_MAX):
         followed.note(2, 10)
         followed.note(1000 + stranger, 5)

@@ -419,7 +419,7 @@ def test_a_log_that_is_cut_back_to_its_snapshot_knows_the_epoch_of_that(tmp_path
     row = (None, metadata.frame_record(metadata.TopicRecord(name="t", topic_id=b"t" * 16)))
 
     async def play(quorum: Quorum) -> None:
-        log = quorum.metadata
+        log = quorum.driver.metadata
         log.install(Snapshot(33, 1, [], []))
         assert log.tail == Tail(1, 33)
         log.append_fetched(split(encode_batch([row], base_offset=33, timestamp_ms=1, leader_epoch=1)))

@@ -104,7 +104,7 @@ def test_what_cannot_be_written_did_not_happen(tmp_path: Path, number: int) -> N
             at += 1
         disk_of(quorum).fail(range(0))
         assert at > 1, "there was something to write"
-        assert read_quorum_state(quorum._world, quorum.path)[0] == quorum.state.voted
+        assert read_quorum_state(quorum._world, quorum.driver.path)[0] == quorum.state.voted
 
     voter(tmp_path / "data")(play)
     assert damage == []
@@ -145,7 +145,7 @@ def test_an_election_without_descriptors_is_lost_and_the_next_one_is_won(tmp_pat
             if not quorum.is_leader:
                 elect(quorum)
             assert quorum.is_leader
-            assert read_quorum_state(quorum._world, quorum.path)[0] == quorum.state.voted
+            assert read_quorum_state(quorum._world, quorum.driver.path)[0] == quorum.state.voted
             if opened <= at:
                 return
         pytest.fail("every election met the shortage")
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_back_now_is_read_back_later(tmp_path: Path) -> None
     damage: list[str] = []
 
     async def fill(quorum: Quorum) -> None:
-        quorum.metadata.append_fetched(split(encode_batch([row], timestamp_ms=1, leader_epoch=1)))
+        quorum.driver.metadata.append_fetched(split(encode_batch([row], timestamp_ms=1, leader_epoch=1)))
 
     async def play(quorum: Quorum) -> None:
         quorum.on_damage(damage.append)
@@ -186,7 +186,7 @@ def test_what_cannot_be_read_back_now_is_read_back_later(tmp_path: Path) -> None
         quorum.log.segments.active.drop_files()
         disk_of(quorum).fail(range(3))
         quorum.driver.step(raft.Followed(2, quorum.epoch, end))
-        while quorum.metadata.is_reading:
+        while quorum.driver.metadata.is_reading:
             await asyncio.sleep(0)
         assert set(quorum.image.topics) == {"a"}
 

@@ -23,7 +23,7 @@ class ControllerPointer:
     def __init__(self) -> None:
         self.is_leader = False
         self.active_controller: At | None = None
-        self.why_in_vain: str | None = None
+        self.no_leader_reason: str | None = None
         self.lacks_majority = False
         self._callbacks: list[Callable[[], None]] = []
 

@@ -59,7 +59,7 @@ def test_without_a_majority_of_voters_a_request_fails_before_its_time_out(
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 50)
 
     async def scene(first: Node, _: Node, pointer: ControllerPointer, channel: ControllerChannel) -> None:
-        pointer.why_in_vain, pointer.lacks_majority = "2 of 3 controllers are out of reach: 2, 3", True
+        pointer.no_leader_reason, pointer.lacks_majority = "2 of 3 controllers are out of reach: 2, 3", True
         with pytest.raises(KafkaError, match=r"nobody leads the quorum, 2 of 3 controllers are out of reach: 2, 3$"):
             await channel.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS), 3_600_000)
         monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 3_600_000)

@@ -171,4 +171,4 @@ def test_a_voter_abstains_while_its_disk_hangs() -> None:
 
 def voted_on_disk(cluster: VirtualCluster, node_id: int) -> int:
     broker = cluster.broker(node_id)
-    return read_quorum_state(broker.world, broker.quorum.path)[0].voted_id
+    return read_quorum_state(broker.world, broker.quorum.driver.path)[0].voted_id

@@ -13,7 +13,7 @@ from kpybroker.broker import Broker
 from kpybroker.client.peer import Peer
 from kpybroker.controller import commands
 from kpybroker.errors import ConfigError
-from kpybroker.raft.duties.fetching import Fetching
+from kpybroker.raft.duties.fetching import MetadataFetcher
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
 from kpybroker.storage.dirs.formatting import NEW_VOTER
 from kpybroker.wire.records.batch import encode_batch, split
@@ -95,7 +95,7 @@ def test_a_broker_that_does_not_vote_follows(tmp_path: Path) -> None:
         await create(cluster, leader, "a")
         await everywhere(cluster, "a")
         assert cluster.nodes[7].broker.quorum.leader_id == leader
-        told = cluster.nodes[leader].broker.quorum.answering.standing.describe()
+        told = cluster.nodes[leader].broker.quorum.describe()
         row = told.topics[0].partitions[0]
         assert [voter.replica_id for voter in row.current_voters] == [1, 2, 3]
         assert [observer.replica_id for observer in row.observers] == [7]
@@ -178,13 +178,13 @@ def test_all_may_stop_and_come_back(tmp_path: Path) -> None:
 def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left(tmp_path: Path, monkeypatch: Any) -> None:
     """In the very moment in which the connection is ready it is not wanted any more."""
     negotiate = Peer.negotiate
-    hung_up: list[Fetching] = []
+    hung_up: list[MetadataFetcher] = []
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()
         follower = next(node for node_id, node in cluster.nodes.items() if node_id != leader)
-        fetching = follower.broker.quorum._fetching
+        fetching = follower.broker.quorum._fetcher
 
         async def negotiate_and_hang_up(peer: Peer) -> None:
             await negotiate(peer)

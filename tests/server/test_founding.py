@@ -33,7 +33,7 @@ def test_no_second_cluster_is_founded_beside_the_first(tmp_path: Path) -> None:
         assert not list(quorum.root.glob("1/*")), "nothing was formatted"
         quorum.own[1] = {"kpybroker.initial.controllers": "none"}
         await quorum.start(1)
-        former = quorum.nodes[2].broker.quorum.voters.set.get(1)
+        former = quorum.nodes[2].broker.quorum.voters.get(1)
         assert former is not None
         assert (await quorum.remove(1, former.directory_id)).error_code == 0
         await quorum.until_caught_up(1)
@@ -52,7 +52,7 @@ def test_a_second_cluster_that_was_founded_ends_when_the_first_is_back(tmp_path:
             await quorum.stop(node_id)
         await quorum.start(1)
         mistaken = quorum.nodes[1]
-        assert mistaken.broker.quorum.voters.are_alone
+        assert mistaken.broker.quorum.voters.ids == (1,)
         await quorum.start(2, 3)
         why = await asyncio.wait_for(mistaken.failed, PATIENCE_S)
         assert "in one of the same id" in why

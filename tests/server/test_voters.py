@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.errors import ConfigError, ErrorCode
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.raft.duties import readiness
 from kpybroker.replication.node import controller_channel
 from kpybroker.storage.dirs.formatting import decode_id, encode_id
@@ -96,7 +96,7 @@ def test_a_voter_that_listens_elsewhere_says_so(tmp_path: Path) -> None:
             await quorum.start(node_id)
 
             def knows(node_id: int = node_id) -> bool:
-                told = [node.broker.quorum.voters.set.get(node_id) for node in quorum.nodes.values()]
+                told = [node.broker.quorum.voters.get(node_id) for node in quorum.nodes.values()]
                 return all(voter and voter.endpoints[0][2] == quorum.ports[node_id] for voter in told)
 
             await quorum.until(knows, "all know the new address")
@@ -111,15 +111,15 @@ def test_a_voter_with_a_new_disk_joins_by_itself(tmp_path: Path) -> None:
 
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
-        was = quorum.nodes[3].broker.quorum.identity.directory_id
+        was = quorum.nodes[3].broker.quorum.driver.identity.directory_id
         await quorum.stop(3)
         shutil.rmtree(tmp_path / "3")
         quorum.own[3] = {"controller.quorum.auto.join.enable": "true"}
         await quorum.start(3)
         await quorum.voting(1, 2, 3)
-        voter = quorum.nodes[1].broker.quorum.voters.set.get(3)
+        voter = quorum.nodes[1].broker.quorum.voters.get(3)
         assert voter is not None
-        assert voter.directory_id == quorum.nodes[3].broker.quorum.identity.directory_id != was
+        assert voter.directory_id == quorum.nodes[3].broker.quorum.driver.identity.directory_id != was
         assert (await quorum.remove(3, was)).error_code == ErrorCode.VOTER_NOT_FOUND
 
     run_quorum(tmp_path, play)
@@ -130,7 +130,7 @@ def test_a_second_node_of_a_voters_id_does_not_take_its_place(tmp_path: Path) ->
 
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
-        voters = quorum.nodes[1].broker.quorum.voters.set
+        voters = quorum.nodes[1].broker.quorum.voters
         follower = next(node_id for node_id, node in quorum.nodes.items() if not node.broker.quorum.is_leader)
         quorum.own[4] = {
             "node.id": str(follower),
@@ -143,7 +143,7 @@ def test_a_second_node_of_a_voters_id_does_not_take_its_place(tmp_path: Path) ->
         assert "another node of that id" in await asyncio.wait_for(twin.failed, PATIENCE_S)
         await quorum.stop(4)
         await quorum.voting(1, 2, 3)
-        assert quorum.nodes[1].broker.quorum.voters.set == voters
+        assert quorum.nodes[1].broker.quorum.voters == voters
 
     run_quorum(tmp_path, play)
 
@@ -158,7 +158,7 @@ def test_three_that_know_each_other_from_the_start(tmp_path: Path) -> None:
         await quorum.start(1, 2, 3)
         await quorum.voting(1, 2, 3)
         for node_id, text in ids.items():
-            assert quorum.nodes[node_id].broker.quorum.identity.directory_id == decode_id(text)
+            assert quorum.nodes[node_id].broker.quorum.driver.identity.directory_id == decode_id(text)
         assert (await quorum.remove(3)).error_code == 0
         await quorum.voting(1, 2)
 
@@ -172,8 +172,16 @@ def test_static_voters_become_ones_that_can_change(tmp_path: Path) -> None:
         await cluster.start(1, 2, 3)
         leader = cluster.nodes[await cluster.leader()].broker.quorum
         wanted = update_features.FeatureUpdateKey(feature="kraft.version", max_version_level=1)
-        await cluster.until(lambda: len(leader.changes._told) == 2, "the others have told the leader of themselves")
-        controller = cluster.nodes[leader.identity.node_id]
+
+        def can_upgrade() -> bool:
+            try:
+                leader.check_kraft_version(1, is_upgrade=True)
+            except KafkaError:
+                return False
+            return True
+
+        await cluster.until(can_upgrade, "the voters have described themselves to the leader")
+        controller = cluster.nodes[leader.leader_id]
         request = update_features.Request(feature_updates=[wanted], timeout_ms=5000)
         told = await controller.broker.channel.ask("UpdateFeatures", request, 5000)
         assert told.error_code == 0, told.error_message
@@ -227,7 +235,7 @@ def test_a_minority_of_voters_says_whom_it_lacks(
     """While it waits, and when it gives up."""
 
     async def play(cluster: Cluster) -> None:
-        monkeypatch.setattr(readiness, "SAID_AFTER_MS", 1000)
+        monkeypatch.setattr(readiness, "WARN_AFTER_MS", 1000)
         cluster.settings["initial.broker.registration.timeout.ms"] = "1500"
         lacks = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in (2, 3))
         lacks = f"2 of 3 controllers are out of reach: {lacks}"
@@ -260,14 +268,14 @@ def test_a_broker_that_does_not_vote_says_which_controllers_are_out_of_reach(
         await cluster.until(lambda: broker.broker.quorum.lacks_majority, "the broker misses a majority")
         shown = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in gone)
         why = f"{len(gone)} of 3 controllers are out of reach: {shown}"
-        await cluster.until(lambda: broker.broker.quorum.why_in_vain == why, "the broker has asked all of them")
+        await cluster.until(lambda: broker.broker.quorum.no_leader_reason == why, "the broker has asked all of them")
         client = await dialled(broker)
         told = await client.ask("CreateTopics", create_topics.Request(topics=[create_topics.CreatableTopic(name="t")]))
         assert told.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         assert told.topics[0].error_message.endswith(f": nobody leads the quorum, {why}")
         await cluster.start(*gone)
         await cluster.leader()
-        await cluster.until(lambda: broker.broker.quorum.why_in_vain is None, "all may answer again")
+        await cluster.until(lambda: broker.broker.quorum.no_leader_reason is None, "all may answer again")
         client.close()
 
     run_cluster(tmp_path, play)
@@ -290,7 +298,7 @@ def test_a_second_node_of_a_static_voters_id_is_told_so(
     """Soon, and when it gives up; the cluster serves on."""
 
     async def play(cluster: Cluster) -> None:
-        monkeypatch.setattr(readiness, "SAID_AFTER_MS", 2000)
+        monkeypatch.setattr(readiness, "WARN_AFTER_MS", 2000)
         cluster.settings["broker.session.timeout.ms"] = "60000"  # it lives, however busy the machine
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()

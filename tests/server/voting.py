@@ -58,7 +58,7 @@ class Quorum(Cluster):
 
     async def add(self, node_id: int, version: int | None = None, **facts: Any) -> Any:
         """The answer to an AddRaftVoter of a node that runs."""
-        me = self.nodes[node_id].broker.quorum.identity
+        me = self.nodes[node_id].broker.quorum.driver.identity
         assert me.listener is not None
         name, host, port = me.listener
         listener = add_raft_voter.Listener(name=name, host=host, port=port)
@@ -68,17 +68,24 @@ class Quorum(Cluster):
 
     async def remove(self, node_id: int, directory_id: bytes | None = None) -> Any:
         """The answer to a RemoveRaftVoter."""
-        directory = directory_id or self.nodes[node_id].broker.quorum.identity.directory_id
+        directory = directory_id or self.nodes[node_id].broker.quorum.driver.identity.directory_id
         request = remove_raft_voter.Request(cluster_id=CLUSTER_ID, voter_id=node_id, voter_directory_id=directory)
         return await self.ask("RemoveRaftVoter", request)
 
     async def until_caught_up(self, node_id: int) -> None:
-        """Until the leader has seen the node have all there is."""
-        me = self.nodes[node_id].broker.quorum.identity
+        """Until the leader has seen a fetch of the node from the end of its log."""
+        me = self.nodes[node_id].broker.quorum.driver.identity
         leader = self.nodes[await self.leader()].broker.quorum
-        await self.until(
-            lambda: leader.answering.standing.is_caught_up(me.node_id, me.directory_id), "it has caught up"
-        )
+
+        def has_caught_up() -> bool:
+            row = leader.describe().topics[0].partitions[0]
+            return any(
+                (each.replica_id, each.replica_directory_id) == (me.node_id, me.directory_id)
+                and each.last_caught_up_timestamp >= 0
+                for each in [*row.current_voters, *row.observers]
+            )
+
+        await self.until(has_caught_up, "it has caught up")
 
     async def of_three(self) -> None:
         """Nodes 1 to 3 vote."""

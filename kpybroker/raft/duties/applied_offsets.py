@@ -1,7 +1,7 @@
-"""How far the other nodes have applied the metadata, as their fetches say (KIP-1166), and who waits for them.
+"""How far the other nodes have applied the metadata, by their fetches (KIP-1166), and the requests that wait for them.
 
-What the controller has decided is there for a client when every live broker has applied it, which Kafka leaves to
-chance: the client asks another broker than the one that answered, and is told that there is no such topic.
+A request that creates a topic waits until every live broker has applied it. Kafka does not wait: there, a client that
+asks another broker next may be told that the topic does not exist.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 NODES_MAX = 1000
-"""Who has not fetched for longest is forgotten for another."""
+"""Beyond this, the node that fetched least recently is forgotten."""
 WAITERS_MAX = 10_000
-"""More are not made to wait."""
+"""Beyond this, requests do not wait."""
 
 
-class Followed:
-    """Kept by the leader of the quorum; empty on every other node."""
+class AppliedOffsets:
+    """The leader's view of what the other nodes have applied; empty on every other node."""
 
     def __init__(self) -> None:
         self._applied: dict[int, int] = {}
-        """Node id -> everything below this offset is committed and applied there; who fetched last is last."""
+        """Node id -> the offset below which it has applied every record; the most recent fetch last."""
         self._waiting: dict[asyncio.Future[None], tuple[int, Callable[[], Iterable[int]]]] = {}
 
     def applied(self, node_id: int) -> int:
-        """The last offset that a node has said it applied; -1 where it has said nothing in this epoch."""
+        """The last offset that a node has applied, as far as it reported in this epoch; -1 for none."""
         return self._applied.get(node_id, 0) - 1
 
     def note(self, node_id: int, end: int) -> None:
-        """A node has applied all below `end`."""
+        """A node has applied every record below `end`."""
         before = self._applied.pop(node_id, None)
         if before is None and len(self._applied) >= NODES_MAX:
             del self._applied[next(iter(self._applied))]
@@ -38,14 +38,14 @@ class Followed:
             self._settle()
 
     def forget_all(self) -> None:
-        """This node no longer leads: end every wait."""
+        """This node no longer leads: nothing waits any longer."""
         self._applied.clear()
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def by(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
-        """Until all these nodes have applied what is below `end`, or the time is over. `nodes` may change meanwhile."""
+    async def wait(self, nodes: Callable[[], Iterable[int]], end: int, timeout_ms: int) -> None:
+        """Until all of `nodes()` have applied every record below `end`, or the time is over."""
         if self._reached(nodes, end) or len(self._waiting) >= WAITERS_MAX:
             return
         loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class Followed:
             del self._waiting[waiting]
 
     def look_again(self) -> None:
-        """The nodes that count may be others now."""
+        """The result of `nodes()` may have changed."""
         self._settle()
 
     def _reached(self, nodes: Callable[[], Iterable[int]], end: int) -> bool:

@@ -1,9 +1,10 @@
-"""A controller that founds a cluster of its own (kpybroker.initial.controllers=standalone): is there one already?
+"""A controller that may form a new cluster alone (kpybroker.initial.controllers=standalone) looks for an existing one.
 
-Nothing on an empty directory tells a first start from one after its disk was lost, and a second cluster of the same id
-would take writes that are lost. So the controllers of controller.quorum.bootstrap.servers are asked before it is
-formatted. Where all of them were down then, they look for this node later, by the directory that it had: they are asked
-again, and a node that is mistaken stops.
+An empty directory looks the same on a first start and after its disk was lost. A second cluster with the same id would
+take writes that are lost later. So, before it formats its directory, the node asks the controllers of
+controller.quorum.bootstrap.servers whether they have a cluster. If all of them are down, it forms one. When they are
+back, they send their requests to this node with the id of its lost directory: it then asks them again, and stops if
+they belong to a cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CONTROLLERS = 2
 
 
 def way_out(cluster_id: str) -> str:
-    """What to do with a node that would found a second cluster. `cluster_id` is that of the first one."""
+    """What to do with a node that would form a second cluster. `cluster_id` is that of the first one."""
     return (
         f"if this node's directory was lost, set kpybroker.initial.controllers=none and kpybroker.cluster.id="
         f"{cluster_id}, and start it on an empty directory: it follows the others, and votes once it is added; if you "
@@ -42,26 +43,27 @@ def way_out(cluster_id: str) -> str:
     )
 
 
-class Told(NamedTuple):
-    """What another controller says of its quorum."""
+class FoundCluster(NamedTuple):
+    """The quorum that another controller belongs to."""
 
     where: str
+    """Host and port of that controller."""
     leader_id: int
     epoch: int
     cluster_id: str | None
-    """None where it does not say."""
+    """None if it did not say."""
 
 
-class Founding:
-    """The doubts of a node that is its cluster's only voter."""
+class BootstrapCheck:
+    """Asks the other controllers again, for a node that is the only voter of its cluster."""
 
     def __init__(self, world: World, driver: Driver) -> None:
         self._world = world
         self._driver = driver
         self._task: asyncio.Task[None] | None = None
 
-    def doubt(self) -> None:
-        """Somebody takes this node for a voter with another directory."""
+    def check_again(self) -> None:
+        """Another node has sent a request for a voter with this id and another directory."""
         driver = self._driver
         is_idle = self._task is None or self._task.done()
         if is_idle and driver.voters.are_alone and driver.config.controller_quorum_bootstrap_servers:
@@ -75,40 +77,40 @@ class Founding:
 
     async def _ask_again(self) -> None:
         me = self._driver.identity
-        for told in await ask_others(self._world, self._driver.config, me.cluster_id):
-            if told.leader_id not in (NOBODY, me.node_id):
+        for found in await ask_others(self._world, self._driver.config, me.cluster_id):
+            if found.leader_id not in (NOBODY, me.node_id):
                 self._driver.fail(
-                    f"this node is alone in cluster {me.cluster_id}, and the controller at {told.where} is in one of "
-                    f"the same id that node {told.leader_id} leads in epoch {told.epoch}; "
+                    f"this node is alone in cluster {me.cluster_id}, and the controller at {found.where} is in one of "
+                    f"the same id that node {found.leader_id} leads in epoch {found.epoch}; "
                     f"{way_out(me.cluster_id)}"
                 )
 
 
 async def checked_format(world: World, config: BrokerConfig) -> Format:
-    """With what an empty directory is formatted. Raises ConfigError: it would found a cluster, and there is one."""
+    """How to format an empty directory. Raises ConfigError if it would form a cluster where there is one."""
     wanted = wanted_format(config)
     servers = config.controller_quorum_bootstrap_servers
     if wanted.voter is None or not servers or world.disk.exists(f"{config.metadata_log_dir}/{META_PROPERTIES}"):
         return wanted
-    for told in await ask_others(world, config, None):
-        if told.epoch > 0:
-            leads = "" if told.leader_id == NOBODY else f", which node {told.leader_id} leads"
+    for found in await ask_others(world, config, None):
+        if found.epoch > 0:
+            leads = "" if found.leader_id == NOBODY else f", which node {found.leader_id} leads"
             raise ConfigError(
-                f"{config.metadata_log_dir} is empty, and node {config.node_id} would found a cluster, but the "
-                f"controller at {told.where} has one already (epoch {told.epoch}{leads}); "
-                f"{way_out(told.cluster_id or 'ID')}"
+                f"{config.metadata_log_dir} is empty, and node {config.node_id} would form a cluster, but the "
+                f"controller at {found.where} has one already (epoch {found.epoch}{leads}); "
+                f"{way_out(found.cluster_id or 'ID')}"
             )
-    log.info("node %d founds a new cluster: no controller of %s knows of one", config.node_id, _listed(config))
+    log.info("node %d forms a new cluster: no controller of %s knows of one", config.node_id, _listed(config))
     return wanted
 
 
-async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None) -> list[Told]:
-    """What those say who answer, of this cluster or of any."""
+async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None) -> list[FoundCluster]:
+    """The quorums of the bootstrap servers that answer. `cluster_id`: ask about this cluster only; None for any."""
     me = Identity("", config.node_id, NO_DIRECTORY, None)
     request = me.fetch(0, Tail(), log_start=0, high_watermark=0, wait_ms=0, max_bytes=1)
     request.cluster_id = cluster_id
 
-    async def ask(host: str, port: int) -> Told | None:
+    async def ask(host: str, port: int) -> FoundCluster | None:
         peer = None
         try:
             async with asyncio.timeout(config.controller_quorum_request_timeout_ms / 1000):
@@ -123,7 +125,7 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
                 peer.close()
         rows = [row for topic in answer.responses for row in topic.partitions if row.current_leader is not None]
         leaders = [
-            Told(
+            FoundCluster(
                 f"{host}:{port}",
                 row.current_leader.leader_id,
                 row.current_leader.leader_epoch,
@@ -133,8 +135,8 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
         ]
         return leaders[0] if leaders else None
 
-    found = await asyncio.gather(*(ask(*server) for server in config.controller_quorum_bootstrap_servers))
-    return [told for told in found if told is not None]
+    answers = await asyncio.gather(*(ask(*server) for server in config.controller_quorum_bootstrap_servers))
+    return [answer for answer in answers if answer is not None]
 
 
 def _listed(config: BrokerConfig) -> str:

@@ -1,7 +1,7 @@
-"""The follower's side of replication: fetch from the leader, append, sync, fetch again (KIP-595); snapshots (KIP-630).
+"""The follower's side of replication (KIP-595): fetch from the leader, append, sync, fetch again. Snapshots: KIP-630.
 
-A Fetch from an offset says that all before it is on this node's disk, so none leaves before that is so. One request is
-under way at a time, on a connection of its own; a new leader ends the connection to the old one.
+A Fetch from an offset means that every record before it is on this node's disk, so none is sent before that is true.
+There is one request at a time, on a connection of its own; a change of leader closes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.divergence import Diverges
 from kpybroker.raft.core.state import Role, Tail
 from kpybroker.raft.driver import Driver
-from kpybroker.raft.duties.readiness import Current
+from kpybroker.raft.duties.readiness import Readiness
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.tasks import begin
 from kpybroker.wire.records.batch import Batch, split
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_MS = 500
-"""How long a leader may keep a fetch that finds nothing (Kafka's value)."""
+"""How long a leader may hold a fetch without news (Kafka's value)."""
 TWIN_TIMEOUTS = 3
-"""What this node was before it lost its directory may have led: the others forget that after some fetch timeouts."""
+"""After so many fetch timeouts the others have forgotten that this node led before it lost its directory."""
 REFUSALS = 2
-"""So many closed ports in a row mean that the leader's process has ended."""
+"""So many refused connections in a row mean that the leader's process has ended."""
 
 
-class Source(NamedTuple):
-    """The node to fetch from, and the epoch; node id -1 for any node that may know the leader."""
+class FetchSource(NamedTuple):
+    """The node to fetch from, and the epoch. Node id -1: a node that may know who the leader is."""
 
     node_id: int
     epoch: int
     address: Address
 
 
-class Fetching:
-    """One task that runs while the node follows, or looks for a leader."""
+class MetadataFetcher:
+    """A task that fetches while the node is a follower, or an observer that looks for the leader."""
 
-    def __init__(self, world: World, driver: Driver, current: Current) -> None:
+    def __init__(self, world: World, driver: Driver, readiness: Readiness) -> None:
         self._world = world
         self._driver = driver
-        self._current = current
+        self._readiness = readiness
         self._config = driver.config
-        self._patience_s = self._config.controller_quorum_request_timeout_ms / 1000
+        self._timeout_s = self._config.controller_quorum_request_timeout_ms / 1000
         self._peer: Peer | None = None
-        self._source: Source | None = None
+        self._source: FetchSource | None = None
         self._refusals = 0
         self._twin_since_ms: int | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; `turn` says when there is something to do."""
+        """Start the task."""
         self._task = begin(self._run(), "fetching metadata", self._driver.fail)
 
     async def close(self) -> None:
@@ -71,8 +71,8 @@ class Fetching:
             await asyncio.gather(self._task, return_exceptions=True)
         self._hang_up()
 
-    def turn(self) -> None:
-        """Role, epoch or leader have changed: do not wait for an answer that does not matter any more."""
+    def look_again(self) -> None:
+        """The role, leader, epoch or voters have changed: drop a fetch that no longer matters."""
         self._changed.set()
         if self._source is not None and not self._matters(self._source):
             self._hang_up()
@@ -82,7 +82,7 @@ class Fetching:
             self._peer.close()
         self._peer = self._source = None
 
-    def _matters(self, source: Source) -> bool:
+    def _matters(self, source: FetchSource) -> bool:
         state = self._driver.state
         if source.node_id == raft.NOBODY:
             return self.looks_for_a_leader
@@ -90,25 +90,25 @@ class Fetching:
 
     @property
     def looks_for_a_leader(self) -> bool:
-        """An observer may ask any node for the leader; a voter waits for BeginQuorumEpoch, or becomes a candidate."""
+        """An observer asks any node; a voter waits for BeginQuorumEpoch, or for its own election."""
         state = self._driver.state
         return state.role in (Role.UNATTACHED, Role.RESIGNED) and not state.may_stand
 
-    def _next_source(self) -> Source | None:
-        """The leader; an observer without one asks anybody. None where there is nothing to fetch."""
+    def _next_source(self) -> FetchSource | None:
+        """The leader, or for an observer without one any known node; None if there is nobody to fetch from."""
         if self._source is not None:
             return self._source
         state = self._driver.state
         if state.role is Role.FOLLOWER:
             address = self._driver.addresses.of(state.leader_id)
-            return None if address is None else Source(state.leader_id, state.epoch, address)
+            return None if address is None else FetchSource(state.leader_id, state.epoch, address)
         if not self.looks_for_a_leader:
             return None
         anybody = self._driver.addresses.anybody()
-        return None if anybody is None else Source(raft.NOBODY, state.epoch, anybody)
+        return None if anybody is None else FetchSource(raft.NOBODY, state.epoch, anybody)
 
     async def _run(self) -> None:
-        """Until cancelled, or the node cannot go on."""
+        """Fetch until cancelled, or until this node cannot go on."""
         while True:
             self._changed.clear()
             source = self._next_source()
@@ -129,38 +129,38 @@ class Fetching:
                 self._driver.fail(str(reason))
                 return
 
-    def _count_refusals(self, source: Source, is_refusal: bool) -> None:
+    def _count_refusals(self, source: FetchSource, is_refusal: bool) -> None:
         self._refusals = self._refusals + 1 if is_refusal else 0
         if self._refusals >= REFUSALS:
             self._refusals = 0
             self._driver.step(raft.LeaderGone(source.node_id, source.epoch))
 
-    async def _fetch_once(self, source: Source) -> None:
-        """One Fetch and what comes of it. Raises one of LOST, Damage."""
+    async def _fetch_once(self, source: FetchSource) -> None:
+        """Send one Fetch and handle its response. Raises one of LOST, Damage."""
         driver = self._driver
         await driver.metadata.synced()
         if not self._matters(source):
-            self._hang_up()  # dialled while the leader changed, it would be the next source for ever
+            self._hang_up()  # the leader changed during the dial: this connection would stay the source for ever
             return
-        async with asyncio.timeout(self._patience_s):
+        async with asyncio.timeout(self._timeout_s):
             peer = await self._connect(source)
             if not driver.metadata.is_safe:
-                return  # appended to while it was dialled: a fetch claims what is on disk
+                return  # appended to during the dial: a fetch must not claim what is not on disk
             request = driver.identity.fetch(
-                driver.state.epoch,
+                driver.epoch,
                 driver.metadata.tail,
                 log_start=driver.log.start,
                 high_watermark=driver.state.high_watermark,
                 wait_ms=WAIT_MS,
                 max_bytes=self._config.controller_quorum_fetch_max_bytes,
             )
-            told = await peer.ask("Fetch", request)
+            response = await peer.ask("Fetch", request)
         driver.addresses.answered(source.address)
-        driver.addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
-        self._look_for_a_misfit(source, told)
-        if told.error_code:
-            raise _refusal(told.error_code)
-        row = next((row for topic in told.responses for row in topic.partitions), None)
+        driver.addresses.learn((node.node_id, node.host, node.port) for node in response.node_endpoints)
+        self._check_membership(source, response)
+        if response.error_code:
+            raise _refusal(response.error_code)
+        row = next((row for topic in response.responses for row in topic.partitions), None)
         if row is None:
             raise MalformedFrame("a Fetch was answered without its partition")
         if row.current_leader is not None:
@@ -171,28 +171,28 @@ class Fetching:
             driver.addresses.all_may_answer()
             await self._take(source, row)
 
-    def _look_for_a_misfit(self, source: Source, told: Any) -> None:
-        """Say so where this node will never belong to those it asks, instead of asking for ever."""
+    def _check_membership(self, source: FetchSource, response: Any) -> None:
+        """Refuse to start if this node can never follow this quorum: another cluster's, or a twin leads it."""
         driver = self._driver
-        if told.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self._current.refuse(
+        if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._readiness.refuse(
                 f"the controllers at {source.address.host}:{source.address.port} are of another cluster, and this node "
                 f"is of {driver.identity.cluster_id}; correct the addresses of the controllers, or choose an empty "
                 "directory (log.dirs) and set kpybroker.cluster.id"
             )
-        leaders = [row.current_leader.leader_id for topic in told.responses for row in topic.partitions]
+        leaders = [row.current_leader.leader_id for topic in response.responses for row in topic.partitions]
         if source.node_id != raft.NOBODY or driver.identity.node_id not in leaders:
             self._twin_since_ms = None
             return
         now_ms = self._world.steady_ms()
         since_ms = self._twin_since_ms = now_ms if self._twin_since_ms is None else self._twin_since_ms
         if now_ms - since_ms > TWIN_TIMEOUTS * self._config.controller_quorum_fetch_timeout_ms:
-            self._current.refuse(
+            self._readiness.refuse(
                 f"node {driver.identity.node_id} leads the metadata quorum, and this is another node of that id; give "
                 "every node a node.id of its own"
             )
 
-    async def _connect(self, source: Source) -> Peer:
+    async def _connect(self, source: FetchSource) -> Peer:
         if self._peer is None or not self._peer.is_open:
             self._hang_up()
             client_id = self._driver.identity.client_id
@@ -203,8 +203,8 @@ class Fetching:
                 raise ConnectionError("the leader has changed")
         return self._peer
 
-    async def _take(self, source: Source, row: Any) -> None:
-        """What the leader of this epoch has answered."""
+    async def _take(self, source: FetchSource, row: Any) -> None:
+        """Handle the row of a Fetch that the leader of this epoch answered."""
         driver = self._driver
         agreed = 0
         if row.diverging_epoch is not None and row.diverging_epoch.end_offset >= 0:
@@ -216,27 +216,27 @@ class Fetching:
                 driver.metadata.append_fetched(_sound(split(row.records), driver.log.end))
             agreed = row.high_watermark
         driver.step(raft.Followed(source.node_id, source.epoch, agreed))
-        self._current.told(source.epoch, agreed)
+        self._readiness.leader_committed(source.epoch, agreed)
 
-    async def _fetch_snapshot(self, source: Source, snapshot: Tail) -> None:
-        log.info("the leader's log begins too late; fetching its snapshot of offset %d", snapshot.end)
+    async def _fetch_snapshot(self, source: FetchSource, snapshot: Tail) -> None:
+        log.info("the leader's log starts after this one ends; fetching its snapshot of offset %d", snapshot.end)
         received = await self._driver.metadata.snapshots.receive(snapshot, self._pieces(source, snapshot))
         if self._matters(source):
             self._driver.metadata.install(received)
 
-    async def _pieces(self, source: Source, snapshot: Tail) -> AsyncIterator[bytes]:
-        """The snapshot's bytes in order; each piece shows that the leader lives."""
+    async def _pieces(self, source: FetchSource, snapshot: Tail) -> AsyncIterator[bytes]:
+        """The snapshot's bytes, in order. Each piece counts as a sign of life of the leader."""
         driver, position, size = self._driver, 0, 1
         while position < size:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 peer = await self._connect(source)
                 request = driver.identity.fetch_snapshot(
                     source.epoch, snapshot, position, self._config.controller_quorum_fetch_snapshot_max_bytes
                 )
-                told = await peer.ask("FetchSnapshot", request)
-            piece = next((piece for topic in told.topics for piece in topic.partitions), None)
-            if told.error_code or piece is None or piece.error_code:
-                raise _refusal(told.error_code or (piece.error_code if piece is not None else -1))
+                response = await peer.ask("FetchSnapshot", request)
+            piece = next((piece for topic in response.topics for piece in topic.partitions), None)
+            if response.error_code or piece is None or piece.error_code:
+                raise _refusal(response.error_code or (piece.error_code if piece is not None else -1))
             found = bytes(piece.unaligned_records or b"")
             if piece.position != position or not found:
                 raise MalformedFrame(f"a snapshot's piece of {len(found)} bytes from {piece.position}, not {position}")
@@ -256,9 +256,11 @@ def _refusal(code: int) -> KafkaError:
 
 
 def _sound(batches: list[Batch], end: int) -> list[Batch]:
-    """Batches that follow on a log's end, whole. Raises MalformedFrame."""
+    """The batches, if they are intact and continue a log that ends at `end`. Raises MalformedFrame."""
     for batch in batches:
         if batch.base_offset != end or not batch.crc_ok():
-            raise MalformedFrame(f"a batch from offset {batch.base_offset} where {end} is next, or damaged on its way")
+            raise MalformedFrame(
+                f"a batch from offset {batch.base_offset} where {end} is next, or one with a wrong CRC"
+            )
         end = batch.next_offset
     return batches

@@ -1,4 +1,4 @@
-"""The disk below the metadata log: what a node of the quorum leaves to others while it does not answer."""
+"""Watches the disk of the metadata log: a node whose disk hangs leaves the quorum to the others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class MetadataDisk:
-    """A leader resigns when its disk has been silent for as long as voters bear with a leader that is: the fetch
-    timeout. Until the disk answers, whatever would have to be on it first is taken for lost on its way here: a vote, a
-    new epoch. That would hold the whole node, and another one asks, or tells, again."""
+    """A disk hangs when it has not answered for controller.quorum.fetch.timeout.ms; a leader resigns then.
+
+    While it hangs, the node treats every request that needs a write (a vote, a new epoch) as lost on the network: the
+    write would block the whole node, and the sender will ask again.
+    """
 
     def __init__(self, world: World, driver: Driver) -> None:
         self._driver = driver
@@ -29,11 +31,11 @@ class MetadataDisk:
         self._watch.start()
 
     def stop(self) -> None:
-        """Watch it no more."""
+        """Stop watching."""
         self._watch.stop()
 
-    def keeps_from(self, event: raft.Event, effects: Sequence[raft.Effect]) -> bool:
-        """This step would write, and cannot. Time goes on all the same."""
+    def forbids(self, event: raft.Event, effects: Sequence[raft.Effect]) -> bool:
+        """This step would write to a disk that hangs. Ticks are never forbidden: timeouts must still fire."""
         return (
             bool(self._watch.hung)
             and type(event) is not raft.Tick
@@ -41,5 +43,5 @@ class MetadataDisk:
         )
 
     def _changed(self) -> None:
-        if self._watch.hung and self._driver.state.is_leader and self._driver.state.others:
+        if self._watch.hung and self._driver.is_leader and self._driver.state.others:
             self._driver.step(raft.Resign())

@@ -1,5 +1,7 @@
-"""How far each replica of the metadata log is, as its fetches have told the leader: for DescribeQuorum (KIP-836), and
-for who may become a voter (KIP-853)."""
+"""How far each replica of the metadata log has got, by its fetches from this leader.
+
+DescribeQuorum shows it (KIP-836), and AddRaftVoter requires that the new voter has caught up (KIP-853).
+"""
 
 from __future__ import annotations
 
@@ -15,60 +17,60 @@ if TYPE_CHECKING:
     from kpybroker.world import World
 
 REPLICAS_MAX = 1000
-"""Who has not fetched for longest is forgotten for another."""
+"""Beyond this, the replica that fetched least recently is forgotten."""
 CAUGHT_UP_MS = 3_600_000
 NEVER_MS = -1
 OBSERVER_SESSION_MS = 300_000
-"""A replica that has not fetched for so long is not shown any more (Kafka's value)."""
+"""An observer that has not fetched for this long is no longer shown (Kafka's value)."""
 
 
 class Progress(NamedTuple):
-    """How far a replica is; -1 for a time that never was."""
+    """One replica's progress. A time of -1 means never."""
 
     end: int
     fetched_ms: int
-    """By the steady clock."""
+    """When it last fetched, by the steady clock."""
     caught_up_ms: int
     leader_end: int
-    """Where the leader's log ended then."""
+    """The end of the leader's log at that time."""
 
 
-class Standing:
-    """Kept by the leader, in its reign; empty on every other node."""
+class ReplicaProgress:
+    """The leader's view of the replicas in its epoch; empty on every other node."""
 
     def __init__(self, world: World, driver: Driver) -> None:
         self._world = world
         self._driver = driver
         self._replicas: dict[tuple[int, bytes], Progress] = {}
-        """By node and directory; who fetched last is last."""
+        """By node id and directory id, the most recent fetch last."""
 
     def fetched(self, key: tuple[int, bytes], offset: int) -> None:
-        """A replica, by node and directory, has all before an offset, and its log agrees with this one."""
+        """A replica (node id, directory id) has every record before `offset`, and its log agrees with the leader's."""
         now_ms, end = self._world.steady_ms(), self._driver.log.end
         before = self._replicas.pop(key, None)
         caught_up_ms = NEVER_MS
         if offset >= end:
             caught_up_ms = now_ms
         elif before is not None:
-            had_all = offset >= before.leader_end  # of what there was when it fetched before
+            had_all = offset >= before.leader_end  # of the records that existed at its last fetch
             caught_up_ms = max(before.caught_up_ms, before.fetched_ms if had_all else NEVER_MS)
         if before is None and len(self._replicas) >= REPLICAS_MAX:
             del self._replicas[next(iter(self._replicas))]
         self._replicas[key] = Progress(offset, now_ms, caught_up_ms, end)
 
     def is_caught_up(self, node_id: int, directory_id: bytes) -> bool:
-        """A replica had all there was within the last hour (Kafka's measure for who may become a voter)."""
+        """The replica had the whole log at some time within the last hour (Kafka's condition for a new voter)."""
         progress = self._replicas.get((node_id, directory_id))
         if progress is None or progress.caught_up_ms == NEVER_MS:
             return False
         return self._world.steady_ms() - progress.caught_up_ms < CAUGHT_UP_MS
 
     def forget_all(self) -> None:
-        """What was known of replicas was known by a leader."""
+        """This node no longer leads."""
         self._replicas.clear()
 
     def describe(self) -> describe_quorum.Response:
-        """Who leads, and how far everybody is; only the leader knows. Raises NOT_LEADER_OR_FOLLOWER."""
+        """The response to DescribeQuorum. Raises NOT_LEADER_OR_FOLLOWER."""
         driver, now_ms = self._driver, self._world.steady_ms()
         if not driver.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -88,7 +90,7 @@ class Standing:
         return describe_quorum.Response(error_message=None, topics=[topic], nodes=self._nodes())
 
     def _voter_keys(self) -> list[tuple[int, bytes]]:
-        """Ids and directories of the voters; without the log's word for it, those that they fetch with."""
+        """Ids and directories of the voters. At kraft.version 0 the directories are those that they fetch with."""
         voters = self._driver.voters
         if voters.kraft_version:
             return [voter.key for voter in voters.set.voters]
@@ -104,7 +106,7 @@ class Standing:
             progress = Progress(driver.log.end, now_ms, now_ms, driver.log.end)
         if progress is not None:
             shown.log_end_offset = progress.end
-            ahead_ms = self._world.wall_ms() - now_ms  # clients are told wall time
+            ahead_ms = self._world.wall_ms() - now_ms  # the response has wall-clock times
             shown.last_fetch_timestamp = progress.fetched_ms + ahead_ms
             if progress.caught_up_ms != NEVER_MS:
                 shown.last_caught_up_timestamp = progress.caught_up_ms + ahead_ms
@@ -122,7 +124,7 @@ class Standing:
         ]
 
     def endpoints(self, voter: Voter) -> list[Endpoint]:
-        """Where a voter listens, as the log says it; for kraft.version 0, as this node knows it."""
+        """The listeners of a voter, from the log; at kraft.version 0, the address that this node knows."""
         if self._driver.kraft_version:
             return list(voter.endpoints)
         address = self._driver.addresses.of(voter.node_id)

@@ -1,8 +1,9 @@
-"""What a node of the quorum tells its leader of itself (KIP-853): where it listens now, or that it wants to vote.
+"""What a node tells the leader about itself (KIP-853): its address, or that it wants to become a voter.
 
-A voter whose log has another address for it says so (UpdateRaftVoter). A controller with
-`controller.quorum.auto.join.enable` that is no voter asks to become one (AddRaftVoter), and has what it was on another
-directory removed first, unless that runs: then there are two nodes of one id, which would replace each other for ever.
+A voter whose address differs from the log's sends UpdateRaftVoter. A controller with
+`controller.quorum.auto.join.enable` that is not a voter sends AddRaftVoter. If the log has a voter with its id and
+another directory, it has that one removed first, unless a node with that directory is running: two running nodes with
+one id would replace each other for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kpybroker.raft.core.state import Role
 from kpybroker.raft.core.voter_set import Voter
 from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.fetching import WAIT_MS
-from kpybroker.raft.duties.readiness import Current
+from kpybroker.raft.duties.readiness import Readiness
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.tasks import begin
 from kpybroker.topics import METADATA_TOPIC
@@ -28,94 +29,96 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S = 3 * WAIT_MS / 1000
-"""In so long a voter that lives has fetched again."""
+"""A running voter fetches again within this time."""
 SLACK_MS = 100
-"""A voter that stopped before LOOK_S has not fetched for at least so much less: clocks count in whole ms."""
+"""Tolerance for clocks that count whole milliseconds, when a voter's idle time is compared with LOOK_S."""
 
 
 def fetches(idle_ms: int | None) -> bool | None:
-    """Whether a voter runs that had not fetched for `idle_ms` (None: never) LOOK_S after the first look at it.
+    """Whether a voter is running, by how long it has not fetched (None: never), LOOK_S after the first look at it.
 
-    None where that does not tell: it may be slow.
+    None if that does not tell: the voter may be slow.
     """
     if idle_ms is None or idle_ms >= 1000 * LOOK_S - SLACK_MS:
         return False
     return True if idle_ms <= 2 * WAIT_MS else None
 
 
-class Joining:
-    """One task that runs while the node does; it asks while what it wants is not so."""
+class SelfRegistration:
+    """A task that sends this node's requests until the log says what the node wants it to say."""
 
-    def __init__(self, world: World, driver: Driver, current: Current) -> None:
+    def __init__(self, world: World, driver: Driver, readiness: Readiness) -> None:
         self._world = world
         self._driver = driver
-        self._current = current
+        self._readiness = readiness
         self._period_s = driver.config.controller_quorum_fetch_timeout_ms / 1000
-        self._patience_s = driver.config.controller_quorum_request_timeout_ms / 1000
+        self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._changed = asyncio.Event()
-        self._told_in = (-1, -1)
-        """The epoch and leader to which this voter has last sent its addresses, at kraft.version 0."""
+        self._updated_in = (-1, -1)
+        """Epoch and leader that took this voter's UpdateRaftVoter, at kraft.version 0."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; `look` says when there may be something to tell."""
-        self._task = begin(self._run(), "telling the leader of the quorum of this node", self._driver.fail)
+        """Start the task."""
+        self._task = begin(self._run(), "registering this node with the leader of the quorum", self._driver.fail)
 
     async def close(self) -> None:
-        """Tell nothing more."""
+        """Stop the task."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def look(self) -> None:
-        """Leader, epoch or voters are others now."""
+    def look_again(self) -> None:
+        """The role, leader, epoch or voters have changed."""
         self._changed.set()
 
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            question = self._question()
-            if question is None:
+            request = self._next_request()
+            if request is None:
                 await self._changed.wait()
                 continue
             try:
-                await self._tell(*question)
+                await self._send(*request)
             except LOST as reason:
-                log.debug("%s was not answered: %s", question[0], reason)
+                log.debug("%s was not answered: %s", request[0], reason)
             await asyncio.sleep(self._period_s)
 
-    def _question(self) -> tuple[str, Any] | None:
-        """What the leader should know and does not."""
+    def _next_request(self) -> tuple[str, Any] | None:
+        """The name and the body of the request that is due; None if there is none."""
         driver = self._driver
         state, me = driver.state, driver.identity.voter
         if state.role is not Role.FOLLOWER or not me.endpoints or driver.addresses.of(state.leader_id) is None:
             return None
         if not driver.kraft_version:
-            knows = self._told_in == (state.epoch, state.leader_id) or not state.is_voter
+            knows = self._updated_in == (state.epoch, state.leader_id) or not state.is_voter
             return None if knows else ("UpdateRaftVoter", driver.identity.updated(state.epoch))
         if state.is_voter:
             return None if me in driver.voters.set.voters else ("UpdateRaftVoter", driver.identity.updated(state.epoch))
-        if not driver.config.controller_quorum_auto_join_enable or not self._current.is_current:
+        if not driver.config.controller_quorum_auto_join_enable or not self._readiness.is_current:
             return None
         former = driver.voters.set.get(me.node_id)
         if former is not None:
             return "RemoveRaftVoter", driver.identity.removed(former)
         return "AddRaftVoter", driver.identity.added(driver.config.controller_quorum_request_timeout_ms)
 
-    async def _tell(self, name: str, request: Any) -> None:
-        """Tell it, and see whether it was taken. Raises one of LOST."""
+    async def _send(self, name: str, request: Any) -> None:
+        """Send a request, and log a refusal. Raises one of LOST."""
         driver = self._driver
         epoch, leader_id = driver.epoch, driver.leader_id
         if name == "RemoveRaftVoter" and not await self._is_gone(request.voter_id, request.voter_directory_id):
             return
-        told = await self._ask(name, request)
-        if told.error_code:
-            log.info("the leader of the quorum, %d, answers %s with error code %d", leader_id, name, told.error_code)
+        response = await self._ask(name, request)
+        if response.error_code:
+            log.info(
+                "the leader of the quorum, %d, answers %s with error code %d", leader_id, name, response.error_code
+            )
         elif name == "UpdateRaftVoter":
-            self._told_in = epoch, leader_id
+            self._updated_in = epoch, leader_id
 
     async def _is_gone(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether no node has fetched under that voter's id for LOOK_S, as the leader sees it. Raises one of LOST."""
+        """Whether that voter is not running. Fails this node if it is. Raises one of LOST."""
         driver = self._driver
         epoch = driver.epoch
         await asyncio.sleep(LOOK_S)
@@ -128,27 +131,28 @@ class Joining:
         return does_fetch is False and driver.epoch == epoch
 
     async def _idle_ms(self, node_id: int, directory_id: bytes) -> int | None:
-        """For how long a voter has not fetched, None where it never has. Raises one of LOST.
+        """For how long a voter has not fetched; None if it never has. Raises one of LOST.
 
-        Both times are of one answer, in which the leader itself has fetched now: its clock may be set between two.
+        Both times come from one response, in which the leader shows itself as fetching now: between two responses its
+        clock may be set.
         """
         topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
-        told = await self._ask("DescribeQuorum", describe_quorum.Request(topics=[topic]))
-        voters = [voter for rows in told.topics for row in rows.partitions for voter in row.current_voters]
+        response = await self._ask("DescribeQuorum", describe_quorum.Request(topics=[topic]))
+        voters = [voter for rows in response.topics for row in rows.partitions for voter in row.current_voters]
         times = {(each.replica_id, each.replica_directory_id): each.last_fetch_timestamp for each in voters}
         fetched_ms = times.get((node_id, directory_id), -1)
         now_ms = max(times.values(), default=-1)
         return now_ms - fetched_ms if fetched_ms >= 0 else None
 
     async def _ask(self, name: str, request: Any) -> Any:
-        """The leader's answer. Raises one of LOST."""
+        """The leader's response. Raises one of LOST."""
         driver = self._driver
         address = driver.addresses.of(driver.leader_id)
         if address is None:
-            raise ConnectionError("nobody leads, or nobody says where")
+            raise ConnectionError("there is no leader, or its address is not known")
         peer = None
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 peer = await Peer.meet(self._world.network, *address, client_id=driver.identity.client_id)
                 return await peer.ask(name, request)
         finally:

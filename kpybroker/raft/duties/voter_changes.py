@@ -1,7 +1,7 @@
-"""Voters that change: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter, and kraft.version itself (KIP-853).
+"""Changes of the voters on the leader: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter, and kraft.version (KIP-853).
 
-The leader's side. One change at a time, each a record in the log that holds as soon as it is there: a leader makes one
-only when the last one has committed, and something of its own epoch has. Refusals are Kafka's, in its order.
+Each change is one record in the log, which takes effect as soon as it is appended. The leader makes one change at a
+time: only when the last one, and a record of its own epoch, have committed. Errors and their order are Kafka's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.client.peer import Peer
 from kpybroker.config.quorum import VOTERS_MAX
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.raft.core import state as raft
 from kpybroker.raft.core.voter_set import KRAFT_VERSIONS, NO_DIRECTORY, Endpoint, Voter, VoterSet
 from kpybroker.raft.driver import Driver
-from kpybroker.raft.duties.server_rpcs import Answering
+from kpybroker.raft.duties.replica_progress import ReplicaProgress
+from kpybroker.raft.duties.request_checks import check_cluster, check_leader
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.raft.log.voters import voter_rows
 from kpybroker.wire.rpc import add_raft_voter, api_versions, remove_raft_voter, update_raft_voter
@@ -28,24 +30,24 @@ log = logging.getLogger(__name__)
 KRAFT = "kraft.version"
 
 
-class Changes:
-    """What the leader does about voters. `committed` and `reign_ended` tell it how its change fares."""
+class VoterSetChanges:
+    """Makes the changes of voters that clients and nodes ask for."""
 
-    def __init__(self, world: World, driver: Driver, answering: Answering) -> None:
+    def __init__(self, world: World, driver: Driver, progress: ReplicaProgress) -> None:
         self._world = world
         self._driver = driver
-        self._answering = answering
+        self._progress = progress
         self._timeout_s = driver.config.controller_quorum_request_timeout_ms / 1000
         self._is_busy = False
         self._waiting: tuple[int, asyncio.Future[None]] | None = None
-        """The end offset of the change under way, and the future of the request that waits for it."""
-        self._told: dict[int, Voter] = {}
-        """kraft.version 0: what the voters have said of themselves in this epoch."""
+        """The end of the change under way, and the future of the request that waits for its commit."""
+        self._described: dict[int, Voter] = {}
+        """At kraft.version 0: the voters as their UpdateRaftVoter requests of this epoch described them."""
 
     # ---- requests
 
     async def add(self, request: add_raft_voter.Request) -> add_raft_voter.Response:
-        """Make an observer that has caught up a voter. Raises KafkaError."""
+        """Make a voter of an observer that has caught up. Raises KafkaError."""
         self._check_asked(request)
         endpoints = _endpoints(request)
         voter = Voter(request.voter_id, request.voter_directory_id, endpoints)
@@ -57,16 +59,16 @@ class Changes:
         self._check_ready("adding")
         voters = self._driver.voters.set
         if voters.get(voter.node_id) is not None:
-            raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"{voter.node_id} is one of the voters already: {voters}")
+            raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"{voter.node_id} is already one of the voters: {voters}")
         if len(voters.voters) >= VOTERS_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{VOTERS_MAX} voters are the most there can be")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a quorum has at most {VOTERS_MAX} voters")
         epoch, self._is_busy = self._driver.epoch, True
         try:
-            # a handler's first step is in no task, and a timeout wants one
+            # a handler's first step runs outside a task, and asyncio.timeout needs one
             asked = self._versions_of(voter, where)
             versions = await asyncio.get_running_loop().create_task(asked)
             self._check_still(epoch)
-            if not self._answering.standing.is_caught_up(*voter.key):
+            if not self._progress.is_caught_up(*voter.key):
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{voter} lags behind, or has not fetched from this leader: it must run as an observer first",
@@ -79,7 +81,7 @@ class Changes:
         return add_raft_voter.Response(error_message=None)
 
     async def remove(self, request: remove_raft_voter.Request) -> remove_raft_voter.Response:
-        """Make a voter an observer; this leader, too, which then hands over. Raises KafkaError."""
+        """Make an observer of a voter. If it is this leader, it resigns after the commit. Raises KafkaError."""
         self._check_asked(request)
         if request.voter_id < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no voter")
@@ -96,7 +98,7 @@ class Changes:
         return remove_raft_voter.Response(error_message=None)
 
     def update(self, request: update_raft_voter.Request) -> update_raft_voter.Response:
-        """Take in where a voter listens now and what it knows. Refusals are in the answer; so is who leads."""
+        """Note a voter's address and supported versions. The response names the leader, also when it is an error."""
         error = ErrorCode.NONE
         try:
             self._update(request)
@@ -123,7 +125,7 @@ class Changes:
         if not driver.kraft_version:
             if voter.node_id not in driver.voters.ids:
                 raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
-            self._told[voter.node_id] = voter
+            self._described[voter.node_id] = voter
             return
         self._check_ready("updating")
         if not driver.voters.counts(*voter.key):
@@ -132,7 +134,7 @@ class Changes:
             self._append(driver.voters.set.with_voter(voter))
 
     def check_upgrade(self, level: int, *, is_upgrade: bool) -> None:
-        """Raises INVALID_UPDATE_VERSION: the quorum cannot have this kraft.version. NOT_CONTROLLER."""
+        """Raises INVALID_UPDATE_VERSION if the quorum cannot have this kraft.version; NOT_CONTROLLER."""
         driver = self._driver
         low, high = KRAFT_VERSIONS
         if not driver.is_leader:
@@ -140,27 +142,29 @@ class Changes:
         if not low <= level <= high:
             raise _no_such_level(level, f"the controllers support versions {low} to {high}.")
         if level < driver.kraft_version:
-            raise _no_such_level(level, "the quorum cannot go back, since its log names the voters.")
+            raise _no_such_level(level, "the quorum cannot be downgraded, since its log names the voters.")
         if level > driver.kraft_version:
             if not is_upgrade:
                 raise _no_such_level(level, "a higher version cannot be a downgrade.")
             self._voters_at(level)
 
     def _voters_at(self, level: int) -> VoterSet:
-        """The voters, with the addresses that they sent. Raises INVALID_UPDATE_VERSION."""
-        self._told[self._driver.identity.node_id] = self._driver.identity.voter
-        voters = VoterSet.of(self._told.get(node_id, Voter(node_id)) for node_id in self._driver.voters.ids)
+        """The voters as they described themselves. Raises INVALID_UPDATE_VERSION if one did not or lacks it."""
+        self._described[self._driver.identity.node_id] = self._driver.identity.voter
+        voters = VoterSet.of(self._described.get(node_id, Voter(node_id)) for node_id in self._driver.voters.ids)
         silent = [voter.node_id for voter in voters.voters if voter.directory_id == NO_DIRECTORY]
         if silent:
-            raise _no_such_level(level, f"voters {silent} have not said yet which versions they know.")
+            raise _no_such_level(level, f"voters {silent} have not yet said which versions they support.")
         unable = [voter.node_id for voter in voters.voters if not voter.versions[0] <= level <= voter.versions[1]]
         if unable:
-            raise _no_such_level(level, f"voters {unable} do not know it.")
+            raise _no_such_level(level, f"voters {unable} do not support it.")
         return voters
 
     async def upgrade(self, level: int) -> None:
-        """Finalize a level of kraft.version: from 1 on the log names the voters. Raises what `check_upgrade` does, and
-        REQUEST_TIMED_OUT."""
+        """Finalize a level of kraft.version: from 1 on the log names the voters.
+
+        Raises the errors of `check_upgrade`, and REQUEST_TIMED_OUT.
+        """
         driver = self._driver
         self.check_upgrade(level, is_upgrade=True)
         if level == driver.kraft_version:
@@ -173,28 +177,28 @@ class Changes:
         finally:
             self._is_busy = False
 
-    # ---- what all of them check
+    # ---- checks
 
     @property
     def _names(self) -> tuple[str, ...]:
         return self._driver.config.controller_listener_names[:1]
 
     def _check_asked(self, request: Any, epoch: int | None = None) -> None:
-        self._answering.check_cluster(request)
-        error = self._answering.check_leader(self._driver.epoch if epoch is None else epoch)
+        check_cluster(self._driver, request)
+        error = check_leader(self._driver, self._driver.epoch if epoch is None else epoch)
         if error:
             raise KafkaError(error, "this node does not lead the metadata quorum in that epoch")
 
     def _check_still(self, epoch: int) -> None:
         if not self._driver.is_leader or self._driver.epoch != epoch:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node leads the metadata quorum meanwhile")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the metadata quorum")
 
     def _check_ready(self, what: str) -> None:
         driver = self._driver
         if self._is_busy:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "a change of the voters is under way already")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is under way")
         if driver.state.high_watermark <= driver.state.epoch_start:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not committed anything in its epoch yet")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not yet committed a record of its epoch")
         if not driver.kraft_version:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -207,12 +211,12 @@ class Changes:
             )
 
     async def _versions_of(self, voter: Voter, where: tuple[str, int]) -> tuple[int, int]:
-        """The kraft.versions that a new voter knows: it is asked, and so must be there. Raises KafkaError."""
+        """Ask a new voter for the versions of kraft.version that it supports. Raises KafkaError."""
         level, peer = self._driver.kraft_version, None
         try:
             async with asyncio.timeout(self._timeout_s):
                 peer = await Peer.dial(self._world.network, *where, client_id=self._driver.identity.client_id)
-                told = await peer.ask("ApiVersions", _who_asks(), version=4)
+                told = await peer.ask("ApiVersions", _api_versions_request(), version=4)
         except LOST as reason:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter} does not answer at {where}: {reason}") from None
         finally:
@@ -220,20 +224,20 @@ class Changes:
                 peer.close()
         known = {row.name: (row.min_version, row.max_version) for row in told.supported_features}.get(KRAFT)
         if told.error_code or known is None or not known[0] <= level <= known[1]:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{voter} does not know {KRAFT} {level}, it says {known}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{voter} does not support {KRAFT} {level}, only {known}")
         return known
 
     # ---- the change
 
     def _append(self, voters: VoterSet, kraft_version: int | None = None) -> int:
-        """Where the log ends with the new voters: from now on they count."""
+        """Append the new voters, which count from now on; returns the end of the log."""
         driver = self._driver
         rows = voter_rows(driver.kraft_version if kraft_version is None else kraft_version, voters)
-        log.info("voters of the metadata quorum from offset %d on: %s", driver.end, voters)
-        return driver.append_control(rows if kraft_version is not None else rows[1:])
+        log.info("voters of the metadata quorum from offset %d on: %s", driver.log.end, voters)
+        return driver.append(rows if kraft_version is not None else rows[1:], [], control=True)
 
     async def _until_committed(self, end: int) -> None:
-        """Raises REQUEST_TIMED_OUT: it may still commit. NOT_LEADER_OR_FOLLOWER: the next leader decides."""
+        """Raises REQUEST_TIMED_OUT: the change may still commit. NOT_LEADER_OR_FOLLOWER: the next leader decides."""
         if self._driver.state.high_watermark >= end:
             return
         loop = asyncio.get_running_loop()
@@ -248,20 +252,21 @@ class Changes:
             self._waiting = None
 
     def committed(self, end: int) -> None:
-        """All below `end` has committed."""
+        """The high watermark has risen to `end`."""
         if self._waiting is not None and self._waiting[0] <= end and not self._waiting[1].done():
             self._waiting[1].set_result(None)
 
-    def reign_ended(self) -> None:
-        """This node leads no more."""
-        self._told.clear()
+    def role_changed(self, before: raft.State) -> None:
+        """A former leader makes no changes: the next leader decides about the one under way."""
+        if not before.is_leader:
+            return
+        self._described.clear()
         if self._waiting is not None and not self._waiting[1].done():
             why = "another node leads the metadata quorum, and decides about the change"
             self._waiting[1].set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
 
 
-def _who_asks() -> Any:
-
+def _api_versions_request() -> Any:
     return api_versions.Request(client_software_name="kpybroker", client_software_version="1")
 
 

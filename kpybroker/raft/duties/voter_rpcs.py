@@ -1,22 +1,20 @@
-"""The requests of a node to the voters: Vote, BeginQuorumEpoch, EndQuorumEpoch, over one connection for each voter.
+"""The election requests that this node sends to voters: Vote, BeginQuorumEpoch, EndQuorumEpoch (KIP-595, KIP-996).
 
-A request that is not answered in time is dropped: `raft.core` asks again while it matters. A later request to the
-same voter replaces an earlier one.
+Each voter has a connection of its own. A request that is not answered in time is dropped: `raft.core` asks again as
+long as it matters. A later request to the same voter replaces an earlier one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import KafkaError, MalformedFrame
-from kpybroker.raft.addresses import Address, Addresses
+from kpybroker.raft.addresses import Address
 from kpybroker.raft.core import state as raft
-from kpybroker.raft.log.identity import Identity
-from kpybroker.raft.log.voters import Voters
+from kpybroker.raft.driver import Driver, Question
 from kpybroker.tasks import begin
 from kpybroker.wire.api import by_name
 from kpybroker.world import Network
@@ -24,56 +22,44 @@ from kpybroker.world import Network
 log = logging.getLogger(__name__)
 
 LOST = (OSError, MalformedFrame, KafkaError, TimeoutError)
-"""What may become of a question on its way: no connection, a reply that is none, a refusal, silence."""
+"""How a request to another node can fail: no connection, a malformed response, a refusal, silence."""
 
-Question = raft.AskVote | raft.AskBegin | raft.AskEnd
 VOTE = by_name["Vote"]
 PRE_VOTE_VERSION = 2
 
 
-class Asking:
-    """Carries questions to other voters, and their answers to `step`."""
+class VoterRpcs:
+    """Sends the requests of the driver, and steps on the answers."""
 
-    def __init__(
-        self,
-        network: Network,
-        addresses: Addresses,
-        identity: Identity,
-        voters: Voters,
-        timeout_ms: int,
-        step: Callable[[raft.Event], Any],
-        fail: Callable[[str], None],
-    ) -> None:
+    def __init__(self, network: Network, driver: Driver) -> None:
         self._network = network
-        self._addresses = addresses
-        self._identity = identity
-        self._voters = voters
+        self._driver = driver
+        config = driver.config
+        timeout_ms = min(config.controller_quorum_request_timeout_ms, config.controller_quorum_election_timeout_ms)
         self._timeout_s = timeout_ms / 1000
-        self._step = step
-        self._fail = fail
         self._peers: dict[int, Peer] = {}
         self._under_way: dict[int, tuple[Question, asyncio.Task[None]]] = {}
         self._twin_known_to: int | None = None
-        """A voter who said last that the leader has this node's id, while this node asks for votes."""
+        """The last voter that named this node as the leader while this node asked for votes."""
 
     def ask(self, question: Question) -> None:
-        """Send a question, unless the same one waits for its answer."""
+        """Send a request, unless the same one is waiting for its response."""
         earlier = self._under_way.get(question.to)
         if earlier is not None:
             if earlier[0] == question:
                 return
             earlier[1].cancel()
-        task = begin(self._carry(question), "asking a voter", self._fail)
+        task = begin(self._carry(question), "asking a voter", self._driver.fail)
         self._under_way[question.to] = question, task
 
     @property
-    def why_in_vain(self) -> str | None:
-        """Why no leader can be elected, by the answers so far."""
-        me = self._identity.node_id
+    def no_leader_reason(self) -> str | None:
+        """Why no leader can be elected, as far as this node can tell; None if it cannot."""
+        me = self._driver.identity.node_id
         if self._twin_known_to is not None:
             return f"voter {self._twin_known_to} says that node {me} leads: is another node running with this node.id?"
         everybody = self._everybody
-        silent = [shown for shown, address in everybody.items() if address and self._addresses.is_silent(address)]
+        silent = [shown for shown, address in everybody.items() if address and self._is_silent(address)]
         if not silent:
             return None
         of_all = f"{len(silent)} of {len(everybody)} controllers"
@@ -81,27 +67,31 @@ class Asking:
 
     @property
     def lacks_majority(self) -> bool:
-        """Whether too few voters answered the last request to elect a leader."""
+        """Too many voters left the last request unanswered for a leader to be elected."""
         everybody = self._everybody
-        silent = sum(address is not None and self._addresses.is_silent(address) for address in everybody.values())
+        silent = sum(address is not None and self._is_silent(address) for address in everybody.values())
         return 2 * (len(everybody) - silent) <= len(everybody)
+
+    def _is_silent(self, address: Address) -> bool:
+        return self._driver.addresses.is_silent(address)
 
     @property
     def _everybody(self) -> dict[str, Address | None]:
-        """The voters, shown for people; while the log has not said who votes, the addresses that may know them."""
-        if not self._voters.ids:
-            own = self._identity.listener
-            others = [each for each in self._addresses.everybody() if own is None or each != own[1:]]
+        """The voters by the name to show; before the log names voters, the addresses where a leader may be known."""
+        driver = self._driver
+        if not driver.voters.ids:
+            own = driver.identity.listener
+            others = [each for each in driver.addresses.everybody() if own is None or each != own[1:]]
             return {f"{address.host}:{address.port}": address for address in others}
-        known = {voter: self._addresses.of(voter) for voter in self._voters.ids}
+        known = {voter: driver.addresses.of(voter) for voter in driver.voters.ids}
         return {f"{voter} at {at.host}:{at.port}" if at else f"{voter}": at for voter, at in known.items()}
 
     async def finish(self) -> None:
-        """Until what is under way is answered or given up."""
+        """Until every request under way is answered or dropped."""
         await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
 
     async def close(self) -> None:
-        """Give up what is under way, and close the connections."""
+        """Drop every request under way, and close the connections."""
         tasks = [task for _, task in self._under_way.values()]
         for task in tasks:
             task.cancel()
@@ -111,16 +101,16 @@ class Asking:
 
     async def _carry(self, question: Question) -> None:
         event: raft.Event | None = None
-        address = self._addresses.of(question.to)
+        address = self._driver.addresses.of(question.to)
         try:
             if address is not None:
                 async with asyncio.timeout(self._timeout_s):
                     event = await self._exchange(question, address)
-                self._addresses.answered(address)
+                self._driver.addresses.answered(address)
         except LOST as reason:
             log.debug("%s was not answered: %s", question, reason)
             assert address is not None
-            self._addresses.unanswered(address)
+            self._driver.addresses.unanswered(address)
             peer = self._peers.pop(question.to, None)
             if peer is not None:
                 peer.close()
@@ -128,43 +118,40 @@ class Asking:
             if self._under_way.get(question.to, (None,))[0] is question:
                 del self._under_way[question.to]
         if event is not None:
-            self._step(event)
+            self._driver.take(event)
 
     async def _exchange(self, question: Question, address: Address) -> raft.Event | None:
+        me, voters = self._driver.identity, self._driver.voters.set
         peer = self._peers.get(question.to)
         if peer is None or not peer.is_open:
-            peer = await Peer.dial(self._network, *address, client_id=self._identity.client_id)
+            peer = await Peer.dial(self._network, *address, client_id=me.client_id)
             self._peers[question.to] = peer
             await peer.negotiate()
         match question:
             case raft.AskVote():
                 return await self._vote(peer, question)
             case raft.AskBegin():
-                told = await peer.ask("BeginQuorumEpoch", self._identity.begin(question, self._voters.set))
+                response = await peer.ask("BeginQuorumEpoch", me.begin(question, voters))
             case raft.AskEnd():
-                told = await peer.ask("EndQuorumEpoch", self._identity.end(question, self._voters.set))
-        self._addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
-        answer = _partition(told)
-        return None if answer is None else raft.LeaderTold(answer.leader_epoch, answer.leader_id)
+                response = await peer.ask("EndQuorumEpoch", me.end(question, voters))
+        row = self._row_of(response)
+        return None if row is None else raft.LeaderTold(row.leader_epoch, row.leader_id)
 
     async def _vote(self, peer: Peer, question: raft.AskVote) -> raft.Event | None:
-        """A voter before KIP-996 knows no pre-vote: it is taken to agree, as Kafka does."""
+        """A voter that does not know pre-votes (before KIP-996) counts as granting one, as in Kafka."""
         if question.is_pre_vote and peer.best_version(VOTE) < PRE_VOTE_VERSION:
             return raft.VoteTold(question.to, question.epoch, raft.NOBODY, True, True)
-        told = await peer.ask("Vote", self._identity.vote(question, self._voters.set))
-        self._addresses.learn((node.node_id, node.host, node.port) for node in told.node_endpoints)
-        answer = _partition(told)
-        if answer is None:
+        me = self._driver.identity
+        row = self._row_of(await peer.ask("Vote", me.vote(question, self._driver.voters.set)))
+        if row is None:
             return None
-        self._twin_known_to = question.to if answer.leader_id == self._identity.node_id else None
-        return raft.VoteTold(
-            question.to, answer.leader_epoch, answer.leader_id, answer.vote_granted, question.is_pre_vote
-        )
+        self._twin_known_to = question.to if row.leader_id == me.node_id else None
+        return raft.VoteTold(question.to, row.leader_epoch, row.leader_id, row.vote_granted, question.is_pre_vote)
 
-
-def _partition(told: Any) -> Any:
-    """The answer about the one partition; None where the request as a whole was refused."""
-    if told.error_code:
-        log.warning("a voter refuses this node with error code %d", told.error_code)
-        return None
-    return next((partition for topic in told.topics for partition in topic.partitions), None)
+    def _row_of(self, response: Any) -> Any:
+        """The response's row; None if the voter refused the whole request. Learns the leader's address from it."""
+        self._driver.addresses.learn((node.node_id, node.host, node.port) for node in response.node_endpoints)
+        if response.error_code:
+            log.warning("a voter refused a request of this node with error code %d", response.error_code)
+            return None
+        return next((row for topic in response.topics for row in topic.partitions), None)

@@ -152,7 +152,7 @@ def check_level(image: Image, path: str) -> None:
         )
 
 
-def records_to_begin_with(world: World, directory: str, image: Image, min_isr: str) -> list[Any]:
+def first_records(world: World, directory: str, image: Image, min_isr: str) -> list[Any]:
     """What a leader writes before anybody else may: the end of half a transaction, or a new cluster's features.
 
     With eligible leader replicas min.insync.replicas decides elections, so the whole cluster goes by one (KIP-966).

@@ -18,7 +18,7 @@ from kpybroker.metadata.image import Image
 from kpybroker.raft.core.divergence import Diverges, truncation
 from kpybroker.raft.core.state import Tail
 from kpybroker.raft.log.loading import begin_at, check_level, control_of, learn_voters, open_log, replay_log
-from kpybroker.raft.log.replay import Pending, Replay, pending_of
+from kpybroker.raft.log.replay import PendingBatch, Replay, pending_of
 from kpybroker.raft.log.snapshots import Snapshot, Snapshots
 from kpybroker.raft.log.voters import Voters
 from kpybroker.storage.log.log import Log
@@ -49,30 +49,26 @@ class MetadataLog:
         self._snapshotting: asyncio.Task[None] | None = None
         self.snapshots = Snapshots(world, config, path)
         self.log: Log
-        self.on_image: Callable[[Image, Image], None] = _nobody_asks
-        self.on_applied: Callable[[], None] = lambda: None
-        """Called when more has been applied."""
-        self.on_synced: Callable[[int], None] = lambda end: None
-        """Called when everything below an offset is on disk."""
-        self.on_voters: Callable[[], None] = lambda: None
-        """Called when the log says something else of who votes."""
-        self.on_damage: Callable[[str], None] = log.critical
+        self._on_image: Callable[[Image, Image], None] = _nobody_asks
+        self._on_applied: Callable[[], None] = lambda: None
+        self._on_synced: Callable[[int], None] = lambda end: None
+        self._on_voters: Callable[[], None] = lambda: None
+        self._on_damage: Callable[[str], None] = log.critical
         self._replay = Replay(self._image_changed, self._applied, self.fail)
 
     def listen(
         self, on_applied: Callable[[], None], on_synced: Callable[[int], None], on_voters: Callable[[], None]
     ) -> None:
-        """Call back: more has been applied; everything below an offset is on disk; the log says something else of who
-        votes."""
-        self.on_applied, self.on_synced, self.on_voters = on_applied, on_synced, on_voters
+        """Call when the Image has more records; when all below an offset is on disk; when the log's voters change."""
+        self._on_applied, self._on_synced, self._on_voters = on_applied, on_synced, on_voters
 
-    def tell_images(self, callback: Callable[[Image, Image], None]) -> None:
-        """Tell of every committed change: (the Image before, the Image after)."""
-        self.on_image = callback
+    def on_image(self, callback: Callable[[Image, Image], None]) -> None:
+        """Call for every committed change, with the Image before and the Image after."""
+        self._on_image = callback
 
-    def tell_damage(self, callback: Callable[[str], None]) -> None:
-        """Tell when the log can no longer be written or applied."""
-        self.on_damage = callback
+    def on_damage(self, callback: Callable[[str], None]) -> None:
+        """Call when the log can no longer be written or applied."""
+        self._on_damage = callback
 
     @property
     def image(self) -> Image:
@@ -154,7 +150,7 @@ class MetadataLog:
 
     def fail(self, why: str) -> None:
         """The log can no longer be written or read: this node cannot go on."""
-        self.on_damage(why)
+        self._on_damage(why)
 
     # ---- changes
 
@@ -178,7 +174,7 @@ class MetadataLog:
                 raise  # nothing was appended
             self.fail(str(reason))
             raise Damage(str(reason)) from reason
-        self._replay.appended(Pending(base, self.log.end, epoch, list(records)))
+        self._replay.appended(PendingBatch(base, self.log.end, epoch, list(records)))
         if control:
             self._learn([read_row(*row) for row in rows], self.log.end)
         self.snapshots.appended(0 if control else len(batch), now_ms)
@@ -200,7 +196,7 @@ class MetadataLog:
         except KafkaError as refusal:  # its file was open when it was appended to
             raise self.log.fail(refusal) from refusal
 
-    def _appended_fetched(self, batches: list[Batch], pending: list[Pending]) -> None:
+    def _appended_fetched(self, batches: list[Batch], pending: list[PendingBatch]) -> None:
         """Those of them that the log has."""
         batches = [batch for batch in batches if batch.next_offset <= self.log.end]
         for batch, row in zip(batches, pending, strict=False):
@@ -213,7 +209,7 @@ class MetadataLog:
 
     def _learn(self, control: list[tuple[int, Any]], end: int) -> None:
         if self._voters.learn(control, end):
-            self.on_voters()
+            self._on_voters()
 
     def truncate(self, told: Diverges) -> None:
         """Forget what the leader never had. Raises Damage: it lacks what has committed, or the disk fails."""
@@ -229,7 +225,7 @@ class MetadataLog:
             self.log.epochs.assign(self.image.epoch, self.log.end)
         self._replay.cut(self.log.end)
         if self._voters.cut(self.log.end):
-            self.on_voters()
+            self._on_voters()
 
     def install(self, snapshot: Snapshot) -> None:
         """Let a snapshot take the place of the log. Raises Damage; KafkaError: not now."""
@@ -245,7 +241,7 @@ class MetadataLog:
         except OSError as error:
             raise self.log.fail(error) from error
         self._replay.restart(image)
-        self.on_voters()
+        self._on_voters()
 
     def commit(self, end: int) -> None:
         """The high watermark is at `end`."""
@@ -255,10 +251,10 @@ class MetadataLog:
     # ---- what follows from them
 
     def _image_changed(self, before: Image, after: Image) -> None:
-        self.on_image(before, after)
+        self._on_image(before, after)
 
     def _applied(self) -> None:
-        self.on_applied()
+        self._on_applied()
         if self._snapshotting is None and self.snapshots.is_due() and not self.image.in_transaction:
             self._snapshotting = begin(self._snapshot(), "writing a metadata snapshot", self.fail)
 
@@ -277,7 +273,7 @@ class MetadataLog:
         try:
             while self.log.synced_end < self.log.written_end:
                 await self.log.sync()
-                self.on_synced(self.log.synced_end)
+                self._on_synced(self.log.synced_end)
         except Damage as damage:
             self.fail(str(damage))
         finally:

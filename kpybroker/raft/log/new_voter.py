@@ -1,9 +1,10 @@
-"""A voter on an empty directory: is it one of a new cluster, or one that has lost what it had?
+"""A voter on an empty directory may belong to a new cluster, or may have lost its disk.
 
-With voters that the settings name (kraft.version 0) it is a voter by its id either way, and nothing tells the others.
-So it votes for who has an empty log, too: a majority of those forms a new cluster, and an old one is never led by its
-help. That ends when it has what its former self can have promised (`raft.state.CaughtUp`). A file keeps it over
-restarts. Kafka leaves it to the operator, who formats the directory.
+When the settings name the voters (kraft.version 0), it votes by its id in both cases, and nobody can tell which one it
+is. So it votes only for candidates whose logs are empty too: a majority of those forms a new cluster, while an existing
+cluster is never led thanks to a vote that may be this voter's second one. The limit ends once it has everything that it
+may have acknowledged before (`raft.core.state.CaughtUp`). A file keeps it over restarts. Kafka leaves this to the
+operator, who formats the directory.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ log = logging.getLogger(__name__)
 WARN_EVERY_MS = 60_000
 
 
-class Newcomer:
-    """The file that says that this voter is new."""
+class NewVoter:
+    """The file that marks this voter as new."""
 
     def __init__(self, world: World, directory: str) -> None:
         self._world = world
@@ -31,17 +32,17 @@ class Newcomer:
 
     @property
     def is_new(self) -> bool:
-        """It has not caught up since the directory was made. Looks at the disk."""
+        """It has not caught up since its directory was formatted. Looks at the disk."""
         return self._world.disk.exists(self._path)
 
     def caught_up(self) -> None:
-        """It votes as any other does from now on. Raises OSError."""
+        """From now on it votes like any other. Raises OSError."""
         if self.is_new:
             self._world.disk.unlink(self._path)
             log.info("this voter has caught up with the metadata quorum")
 
     def refused(self, candidate: int) -> None:
-        """A candidate was denied the vote that might be this node's second one: said now and then."""
+        """Log, at most once a minute, that a candidate was refused a vote that might be this node's second one."""
         now_ms = self._world.steady_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= WARN_EVERY_MS:
             self._warned_ms = now_ms

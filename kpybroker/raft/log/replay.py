@@ -22,7 +22,7 @@ from kpybroker.wire.stored.metadata import unframe_record
 READ_BYTES = 1 << 20
 
 
-class Pending(NamedTuple):
+class PendingBatch(NamedTuple):
     """A batch in the log that has not been applied; no records for control batches."""
 
     base: int
@@ -31,7 +31,7 @@ class Pending(NamedTuple):
     records: list[Any]
 
 
-def pending_of(batch: Batch) -> Pending:
+def pending_of(batch: Batch) -> PendingBatch:
     """What a batch holds. Raises Damage for records that cannot be read."""
     records: list[Any] = []
     try:
@@ -39,7 +39,7 @@ def pending_of(batch: Batch) -> Pending:
             records = [unframe_record(record.value or b"") for record in read_records(batch)]
     except (KafkaError, MalformedFrame) as error:
         raise Damage(f"the metadata batch from offset {batch.base_offset} cannot be read: {error}") from error
-    return Pending(batch.base_offset, batch.next_offset, batch.leader_epoch, records)
+    return PendingBatch(batch.base_offset, batch.next_offset, batch.leader_epoch, records)
 
 
 class Replay:
@@ -57,7 +57,7 @@ class Replay:
         self._on_image = on_image
         self._on_applied = on_applied
         self._on_damage = on_damage
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingBatch] = deque()
         self._committed = 0
         self._reading: asyncio.Task[None] | None = None
         self._is_broken = False
@@ -77,7 +77,7 @@ class Replay:
         self.image, self._log = image, log
         self._committed = self.applied
 
-    def appended(self, pending: Pending) -> None:
+    def appended(self, pending: PendingBatch) -> None:
         """The log has grown by a batch."""
         self._pending.append(pending)
 

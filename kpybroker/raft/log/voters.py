@@ -18,7 +18,7 @@ from kpybroker.wire.stored import quorum as messages
 VOTERS = "controller.quorum.voters"
 
 
-class Said(NamedTuple):
+class LoggedVoters(NamedTuple):
     """What a log up to `end` says last; `end` is 0 where only settings have said anything."""
 
     end: int
@@ -39,7 +39,7 @@ class Voters:
             Voter(voter.node_id, endpoints=tuple((name, voter.host, voter.port) for name in _names(config)))
             for voter in config.controller_quorum_voters
         )
-        self._said = [Said(0, 0, self._configured)]
+        self._said = [LoggedVoters(0, 0, self._configured)]
         self._committed = committed
 
     # ---- the log
@@ -54,7 +54,7 @@ class Voters:
             elif kind == KRAFT_VOTERS:
                 voters, told = VoterSet.read(message), True
         if told:
-            self._said.append(Said(end, version, voters))
+            self._said.append(LoggedVoters(end, version, voters))
         return told
 
     def cut(self, end: int) -> bool:
@@ -66,7 +66,7 @@ class Voters:
 
     def begin(self, control: Iterable[tuple[int, Any]], end: int) -> None:
         """A snapshot up to `end` takes the place of the log."""
-        self._said = [Said(0, 0, self._configured)]
+        self._said = [LoggedVoters(0, 0, self._configured)]
         self.learn(control, end)
 
     def settle(self, committed: int) -> None:
@@ -77,12 +77,12 @@ class Voters:
     # ---- what holds
 
     @property
-    def latest(self) -> Said:
+    def latest(self) -> LoggedVoters:
         """What holds now."""
         return self._said[-1]
 
     @property
-    def history(self) -> tuple[Said, ...]:
+    def history(self) -> tuple[LoggedVoters, ...]:
         """What held before, as far as it may hold again, and what holds now."""
         return tuple(self._said)
 
@@ -124,10 +124,10 @@ class Voters:
         is_stranger = self._node_id in said.voters.ids and not has_me
         return VotersChanged(said.voters.ids, said.end, is_stranger, had_me and not has_me)
 
-    def _has_me(self, said: Said) -> bool:
+    def _has_me(self, said: LoggedVoters) -> bool:
         return self.counts(self._node_id, self._directory_id, said)
 
-    def counts(self, node_id: int, directory_id: bytes, said: Said | None = None) -> bool:
+    def counts(self, node_id: int, directory_id: bytes, said: LoggedVoters | None = None) -> bool:
         """Whether a replica votes: by its id alone where the log does not know the voters' directories."""
         said = said or self.latest
         if not said.kraft_version:

@@ -48,7 +48,7 @@ class ActiveController(Protocol):
     def active_controller(self) -> ControllerAddress | None: ...
 
     @property
-    def why_in_vain(self) -> str | None: ...
+    def no_leader_reason(self) -> str | None: ...
 
     @property
     def lacks_majority(self) -> bool: ...
@@ -125,7 +125,7 @@ class ControllerChannel:
 
     @property
     def _why_nobody(self) -> str:
-        found = self._quorum.why_in_vain
+        found = self._quorum.no_leader_reason
         return NOBODY_LEADS if found is None else f"{NOBODY_LEADS}, {found}"
 
     async def _try(self, name: str, request: Any, try_s: float) -> Any:

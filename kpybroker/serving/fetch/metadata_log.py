@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call, Reply
-from kpybroker.raft.duties.server_rpcs import Answering
+from kpybroker.raft.duties.fetch_rpcs import FetchRpcs
 from kpybroker.raft.log.identity import METADATA_TOPIC_ID
 from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Request, Response
@@ -23,11 +23,11 @@ WAIT_MAX_MS = 10_000
 class MetadataFetchReply(Reply):
     """Waits for news, for `max_wait_ms` to pass, or for a cold read."""
 
-    __slots__ = ("_answering", "_request", "_task", "_timer")
+    __slots__ = ("_fetches", "_request", "_task", "_timer")
 
-    def __init__(self, answering: Answering, request: Request) -> None:
+    def __init__(self, fetches: FetchRpcs, request: Request) -> None:
         super().__init__()
-        self._answering = answering
+        self._fetches = fetches
         self._request = request
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -35,14 +35,14 @@ class MetadataFetchReply(Reply):
     def park(self, wait_ms: int) -> None:
         """Wait for news, for at most so long."""
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_out)
-        self._answering.park(self.look_again)
+        self._fetches.park(self.look_again)
 
     def look_again(self) -> None:
         """There may be news, or this node no longer leads."""
         if self.done or self._task is not None:
             return
-        row, has_records = self._answering.row_for(self._request)
-        if not has_records or self._answering.is_news(self._request):
+        row, has_records = self._fetches.row_for(self._request)
+        if not has_records or self._fetches.has_news(self._request):
             self._answer(row, has_records)
 
     def give_way(self) -> None:
@@ -51,25 +51,25 @@ class MetadataFetchReply(Reply):
 
     def _time_out(self) -> None:
         if not self.done and self._task is None:
-            self._answer(*self._answering.row_for(self._request))
+            self._answer(*self._fetches.row_for(self._request))
 
     def _answer(self, row: PartitionData, has_records: bool) -> None:
-        if has_records and not self._answering.read(self._request, row):
+        if has_records and not self._fetches.read(self._request, row):
             self._task = asyncio.get_running_loop().create_task(self._bring(row))
             return
         self._finish(row)
 
     async def _bring(self, row: PartitionData) -> None:
         """Read off the loop what is not in the page cache."""
-        await self._answering.read_cold(self._request, row)
+        await self._fetches.read_cold(self._request, row)
         self._finish(row)
 
     def _finish(self, row: PartitionData) -> None:
         self._release()
-        self.complete(respond(self._answering, self._request, row))
+        self.complete(respond(self._fetches, self._request, row))
 
     def _release(self) -> None:
-        self._answering.unpark(self.look_again)
+        self._fetches.unpark(self.look_again)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -82,26 +82,26 @@ class MetadataFetchReply(Reply):
 
 def fetch_metadata(broker: Broker, call: Call, request: Request, replica_id: int) -> Response | Reply:
     """Answer at once if there is news, or nothing to wait for; else park. Raises INCONSISTENT_CLUSTER_ID."""
-    answering = broker.quorum.answering
-    row, has_records = answering.row_for(request)
+    fetches = broker.quorum.fetches
+    row, has_records = fetches.row_for(request)
     if has_records:
-        answering.count(request, replica_id)
-        row, has_records = answering.row_for(request)  # which may have raised the high watermark
+        fetches.count(request, replica_id)
+        row, has_records = fetches.row_for(request)  # which may have raised the high watermark
     wait_ms = min(request.max_wait_ms, WAIT_MAX_MS)
-    if not has_records or (answering.is_news(request) and answering.read(request, row)):
-        return respond(answering, request, row)
-    reply = MetadataFetchReply(answering, request)
+    if not has_records or (fetches.has_news(request) and fetches.read(request, row)):
+        return respond(fetches, request, row)
+    reply = MetadataFetchReply(fetches, request)
     reply.park(wait_ms if wait_ms > 0 else 0)
-    if answering.is_news(request):
+    if fetches.has_news(request):
         reply.look_again()
     return reply
 
 
-def respond(answering: Answering, request: Request, row: PartitionData) -> Response:
+def respond(fetches: FetchRpcs, request: Request, row: PartitionData) -> Response:
     """The response of one row, with the address of the leader if this node is not it."""
     topic = request.topics[0]
     told = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[row])
-    return Response(responses=[told], node_endpoints=answering.fetch_endpoints())
+    return Response(responses=[told], node_endpoints=fetches.node_endpoints())
 
 
 def is_of_the_quorum(request: Request) -> bool:

@@ -99,7 +99,7 @@ class VoterLaws:
 
     def look(self, name: str, quorum: Quorum) -> None:
         """Voters committed at an offset are the same everywhere, and one change at a time is under way."""
-        said = quorum.voters.history
+        said = quorum.voter_history
         open_changes = 0
         for before, after in itertools.pairwise(said):
             if after.end > quorum.state.high_watermark:

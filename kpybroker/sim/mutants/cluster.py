@@ -10,7 +10,7 @@ from kpybroker.raft.core.core import step
 from kpybroker.raft.core.state import NOBODY, State, VoteAsked, Voted
 from kpybroker.raft.core.voter_set import VoterSet
 from kpybroker.raft.log.quorum_state import write_quorum_state
-from kpybroker.raft.log.replay import Pending, Replay
+from kpybroker.raft.log.replay import PendingBatch, Replay
 from kpybroker.replication.partition.followers import Followers
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.serving.fetch import replica
@@ -53,8 +53,8 @@ def _in_sync_by_itself(partition: Partition, followers: Followers, isr: tuple[in
         partition.isr = followers.isr = isr
 
 
-def _commits_at_once(appended: Callable[[Replay, Pending], None]) -> Callable[[Replay, Pending], None]:
-    def rash(replay: Replay, pending: Pending) -> None:
+def _commits_at_once(appended: Callable[[Replay, PendingBatch], None]) -> Callable[[Replay, PendingBatch], None]:
+    def rash(replay: Replay, pending: PendingBatch) -> None:
         appended(replay, pending)
         replay.commit(pending.end)
 

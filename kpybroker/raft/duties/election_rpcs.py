@@ -1,0 +1,125 @@
+"""The election requests that this node answers: Vote, BeginQuorumEpoch, EndQuorumEpoch (KIP-595, KIP-853, KIP-996)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kpybroker.errors import ErrorCode
+from kpybroker.raft.core import state as raft
+from kpybroker.raft.core.state import Tail
+from kpybroker.raft.core.voter_set import NO_DIRECTORY
+from kpybroker.raft.driver import Driver
+from kpybroker.raft.duties.bootstrap import BootstrapCheck
+from kpybroker.raft.duties.request_checks import leader_endpoints, only_partition
+from kpybroker.topics import METADATA_TOPIC
+from kpybroker.wire.rpc import begin_quorum_epoch, end_quorum_epoch, vote
+
+EPOCHS_AHEAD_MAX = 1_000_000
+EPOCHS_BY_ONE = 2**30
+"""Elections alone never reach this epoch. From here on a request may be at most one epoch ahead, so that nobody can use
+up the epochs that are left."""
+
+
+class ElectionRpcs:
+    """Answers other voters. Every method raises KafkaError if it refuses the whole request."""
+
+    def __init__(self, driver: Driver, bootstrap: BootstrapCheck) -> None:
+        self._driver = driver
+        self._bootstrap = bootstrap
+
+    def answer_vote(self, request: vote.Request) -> vote.Response:
+        """Grant or refuse a vote. A granted vote is on disk when this returns."""
+        driver = self._driver
+        asked = only_partition(driver, request)
+        if not self._is_for_this_node(request.voter_id, asked.voter_directory_id):
+            return self._voted(granted=False, error=ErrorCode.INVALID_VOTER_KEY)
+        newest_epoch = asked.replica_epoch - (0 if asked.pre_vote else 1)  # a candidate's own has no records yet
+        if not 0 <= asked.last_offset_epoch <= newest_epoch or asked.last_offset < 0 or self._is_absurd(newest_epoch):
+            return self._voted(granted=False, error=ErrorCode.INVALID_REQUEST)
+        if asked.replica_epoch < driver.epoch:
+            return self._voted(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
+        known = driver.state.voters
+        if not driver.kraft_version and not {driver.identity.node_id, asked.replica_id} <= set(known):
+            return self._voted(granted=False)  # with kraft.version 1 this log may not list all voters yet
+        tail = Tail(asked.last_offset_epoch, asked.last_offset)
+        directory = b"" if asked.replica_directory_id == NO_DIRECTORY else asked.replica_directory_id
+        granted = driver.step(raft.VoteAsked(asked.replica_id, asked.replica_epoch, tail, asked.pre_vote, directory))
+        if not granted and not driver.state.may_elect(tail):
+            driver.new_voter.refused(asked.replica_id)
+        return self._voted(granted=bool(granted))
+
+    def begin_epoch(self, request: begin_quorum_epoch.Request) -> begin_quorum_epoch.Response:
+        """Follow the leader that sent this, unless this node knows better."""
+        row = only_partition(self._driver, request)
+        if not self._is_for_this_node(request.voter_id, row.voter_directory_id):
+            refused: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, ErrorCode.INVALID_VOTER_KEY)
+            return refused
+        error = self._check_leader_of(row)
+        if not error:
+            self._learn(request, row.leader_id)
+            self._driver.step(raft.BeginAsked(row.leader_id, row.leader_epoch))
+        answer: begin_quorum_epoch.Response = self._acknowledged(begin_quorum_epoch, error)
+        return answer
+
+    def end_epoch(self, request: end_quorum_epoch.Request) -> end_quorum_epoch.Response:
+        """The leader that sent this has resigned: hold an election."""
+        row = only_partition(self._driver, request)
+        error = self._check_leader_of(row)
+        if not error:
+            self._learn(request, row.leader_id)
+            named = [candidate.candidate_id for candidate in row.preferred_candidates]
+            successors = tuple(named or row.preferred_successors)
+            self._driver.step(raft.EndAsked(row.leader_id, row.leader_epoch, successors))
+        answer: end_quorum_epoch.Response = self._acknowledged(end_quorum_epoch, error)
+        return answer
+
+    def _is_for_this_node(self, node_id: int, directory_id: bytes) -> bool:
+        """Whether a request names this node and its directory. Versions before KIP-853 name neither."""
+        me = self._driver.identity
+        if directory_id not in (NO_DIRECTORY, me.directory_id):
+            self._bootstrap.check_again()
+            return False
+        return node_id in (-1, me.node_id)
+
+    def _is_absurd(self, epoch: int) -> bool:
+        """Epochs count elections: no real voter is that far ahead, and a forged epoch must not use them up."""
+        ahead = epoch - self._driver.epoch
+        return ahead > (EPOCHS_AHEAD_MAX if epoch < EPOCHS_BY_ONE else 1)
+
+    def _check_leader_of(self, row: Any) -> ErrorCode:
+        """The error for the leader and epoch that a request claims; NONE if they may be true."""
+        state = self._driver.state
+        if row.leader_epoch < state.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if self._is_absurd(row.leader_epoch):
+            return ErrorCode.INVALID_REQUEST
+        if not self._driver.kraft_version and row.leader_id not in state.voters:
+            return ErrorCode.INCONSISTENT_VOTER_SET
+        known = self._driver.leader_id
+        if row.leader_epoch == state.epoch and known not in (raft.NOBODY, row.leader_id):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
+
+    def _learn(self, request: Any, leader_id: int) -> None:
+        wanted = self._driver.config.controller_listener_names
+        for endpoint in request.leader_endpoints:
+            if endpoint.name in wanted:
+                self._driver.addresses.learn([(leader_id, endpoint.host, endpoint.port)])
+
+    def _voted(self, *, granted: bool, error: ErrorCode = ErrorCode.NONE) -> vote.Response:
+        row = vote.PartitionDataReply(
+            error_code=error, leader_id=self._driver.leader_id, leader_epoch=self._driver.epoch, vote_granted=granted
+        )
+        return vote.Response(
+            topics=[vote.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])],
+            node_endpoints=leader_endpoints(self._driver, vote.NodeEndpoint),
+        )
+
+    def _acknowledged(self, messages: Any, error: ErrorCode) -> Any:
+        row = messages.PartitionDataReply(
+            error_code=error, leader_id=self._driver.leader_id, leader_epoch=self._driver.epoch
+        )
+        return messages.Response(
+            topics=[messages.TopicDataReply(topic_name=METADATA_TOPIC, partitions=[row])],
+            node_endpoints=leader_endpoints(self._driver, messages.NodeEndpoint),
+        )
