@@ -1,8 +1,8 @@
 """Raft as a function (KIP-595, KIP-996): what a node of the quorum does next, without clock, disk or network.
 
-`step(state, event, now_ms, chance)` gives the next state and the effects that the shell carries out in their order:
-what persists comes first. `leading` is what a leader does, `divergence` whether two logs agree.
-Who votes is what the node's log says last (KIP-853): the shell tells it before it asks for anything else.
+`step(state, event, now_ms, chance)` returns the next state and the effects, which the driver carries out in their
+order: Persist comes first. `leading` has the leader's part, `divergence` the comparison of two logs. The voters are the
+latest ones in the node's log (KIP-853): the driver reports a change of them before any other event.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from kpybroker.raft.core.state import (
 
 
 def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
-    """What happens next. Never fails: an event that does not apply changes nothing.
+    """The next state and the effects. Never fails: an event that does not apply changes nothing.
 
-    now_ms is only compared with times given out here; chance spreads the deadlines of rival candidates.
+    `now_ms` is only compared with deadlines set here; `chance` spreads the deadlines of rival candidates.
     """
     return _STEPS[type(event)](state, event, now_ms, chance)
 
@@ -63,14 +63,14 @@ def step(state: State, event: Event, now_ms: int, chance: Random) -> Stepped:
 
 
 def _start(state: State, event: Start, now_ms: int, chance: Random) -> Stepped:
-    """Go on from the state on disk. A node that led does not lead on: it may have announced more than its disk has."""
+    """Resume from disk. A former leader does not lead on: it may have reported more than its disk has."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     if not state.may_stand:
         return state, []
     if not state.others_needed:
         return _stand(state, now_ms, chance)
-    wait_ms = chance.randrange(state.timing.spread_ms)  # pre-votes disturb nobody, so there is nothing to wait for
+    wait_ms = chance.randrange(state.timing.spread_ms)  # no election timeout: pre-votes disturb nobody
     return state._replace(role=Role.UNATTACHED, deadline_ms=now_ms + wait_ms), []
 
 
@@ -79,8 +79,8 @@ def _tick(state: State, event: Tick, now_ms: int, chance: Random) -> Stepped:
         if state.is_leader:
             return check_quorum(state, now_ms, chance)
         if not state.may_stand:
-            # No Persist: the epoch and the vote are on disk, and a restart that still finds the leader's name follows
-            # it. The disk may be what does not answer, and the node is to go on meanwhile.
+            # No Persist: the epoch and the vote are on disk, and after a restart this node may follow the same leader
+            # again. The disk itself may hang, and this node must go on meanwhile.
             return _attach(state, state.epoch, now_ms, chance)[0], []
         if state.role is Role.PROSPECTIVE:
             return _give_up(state, now_ms, chance)
@@ -100,7 +100,7 @@ def _fetch_deadline_ms(state: State, now_ms: int, chance: Random) -> int:
 
 
 def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Ask whether a candidacy would succeed, before disturbing anybody with a new epoch."""
+    """Start a pre-vote: ask whether an election could be won, before a new epoch disturbs the others."""
     if not state.others_needed:
         return _stand(state, now_ms, chance)
     asking = state._replace(
@@ -114,7 +114,7 @@ def _wonder(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
-    """Vote for oneself in a new epoch, if there is one; where one's own vote is a majority, lead at once."""
+    """Start an election in a new epoch, if there is one left. If this node's own vote is a majority, lead at once."""
     if state.epoch >= EPOCH_MAX:
         return _give_up(state, now_ms, chance)
     epoch = state.epoch + 1
@@ -132,7 +132,7 @@ def _stand(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def _asks(state: State) -> list[Effect]:
-    """Ask those who have not answered in this round; who refused a pre-vote may since have lost the leader too."""
+    """Ask voters that have not answered, and for a pre-vote those that refused: they may have lost the leader since."""
     is_pre_vote = state.role is Role.PROSPECTIVE
     return [
         AskVote(voter, state.epoch, state.tail, is_pre_vote)
@@ -142,7 +142,7 @@ def _asks(state: State) -> list[Effect]:
 
 
 def _give_up(state: State, now_ms: int, chance: Random) -> Stepped:
-    """The pre-vote was lost: go back to the leader of the epoch, or wait for another candidate."""
+    """The pre-vote or election was lost: follow the epoch's leader again, or wait for the next election."""
     if state.leader_id != NOBODY:
         return _follow(state, state.epoch, state.leader_id, now_ms, chance)
     backoff_ms = 1 + chance.randrange(max(state.timing.election_backoff_max_ms, 1))
@@ -174,7 +174,7 @@ def _vote_asked(state: State, event: VoteAsked, now_ms: int, chance: Random) -> 
 
 
 def _is_voted_for(voted: Voted, event: VoteAsked) -> bool:
-    """Whether the vote of this epoch went to that candidate: the same id on another directory is another node."""
+    """Whether the vote went to this candidate. The same id with another directory is another candidate."""
     return voted.voted_id == event.candidate and voted.voted_directory in (b"", event.directory)
 
 
@@ -200,7 +200,7 @@ def _vote_told(state: State, event: VoteTold, now_ms: int, chance: Random) -> St
 
 
 def _attach(state: State, epoch: int, now_ms: int, chance: Random) -> Stepped:
-    """An epoch whose leader is not known; a vote in it stays."""
+    """Enter an epoch without a known leader; keep a vote in it."""
     voted = _vote_kept(state, epoch)
     waiting = state.out_of_office()._replace(
         voted=voted,
@@ -211,7 +211,7 @@ def _attach(state: State, epoch: int, now_ms: int, chance: Random) -> Stepped:
 
 
 def _vote_kept(state: State, epoch: int) -> Voted:
-    """The vote in an epoch, if it is still the same one; nothing of a leader."""
+    """The vote in an epoch, without its leader; empty for a new epoch."""
     return state.voted._replace(leader_id=NOBODY) if epoch == state.epoch else Voted(epoch)
 
 
@@ -229,7 +229,7 @@ def _follow(state: State, epoch: int, leader_id: int, now_ms: int, chance: Rando
 
 
 def _leader_told(state: State, event: LeaderTold, now_ms: int, chance: Random) -> Stepped:
-    """Believe a later epoch, and in this one a leader where none was known."""
+    """Accept a later epoch, or a leader of this one if none is known."""
     if event.epoch < state.epoch:
         return state, []
     if event.leader_id in (NOBODY, state.node_id):
@@ -241,7 +241,7 @@ def _leader_told(state: State, event: LeaderTold, now_ms: int, chance: Random) -
 
 def _begin_asked(state: State, event: BeginAsked, now_ms: int, chance: Random) -> Stepped:
     if event.epoch == state.epoch and event.leader_id == state.leader_id and state.role is Role.PROSPECTIVE:
-        return _follow(state, event.epoch, event.leader_id, now_ms, chance)  # it lives
+        return _follow(state, event.epoch, event.leader_id, now_ms, chance)  # the leader is alive
     return _leader_told(state, LeaderTold(event.epoch, event.leader_id), now_ms, chance)
 
 
@@ -251,7 +251,7 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
     following = state._replace(has_fetched=True, deadline_ms=_fetch_deadline_ms(state, now_ms, chance))
     effects: list[Effect] = []
     if state.is_new and state.tail.epoch == state.epoch and 0 < event.high_watermark <= state.tail.end:
-        # all from before the leader's epoch, and what has committed in it while this node's former self counted
+        # It has every record from before the leader's epoch, and those that committed with its former self's help.
         following, effects = following._replace(is_new=False), [CaughtUp()]
     committed = min(event.high_watermark, state.tail.end)
     if committed <= state.high_watermark:
@@ -260,7 +260,7 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
 
 
 def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -> Stepped:
-    """Do not wait for the fetch timeout: it is there for silence."""
+    """Do not wait for the fetch timeout, which is for a silent leader."""
     if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
         return state, []
     soon_ms = now_ms + chance.randrange(state.timing.spread_ms)
@@ -268,7 +268,7 @@ def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -
 
 
 def _end_asked(state: State, event: EndAsked, now_ms: int, chance: Random) -> Stepped:
-    """The leader resigned: the best successor stands at once, the others give it time."""
+    """The leader resigned: the first successor starts an election at once, the others one by one later."""
     effects: list[Effect] = []
     if event.epoch > state.epoch:
         state, effects = _follow(state, event.epoch, event.leader_id, now_ms, chance)
@@ -286,11 +286,11 @@ def _hurry(state: State, at_ms: int) -> State:
     return state._replace(has_fetched=False, deadline_ms=deadline_ms)
 
 
-# ---- who votes
+# ---- voters
 
 
 def _voters_changed(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """What the log says of the voters holds from now on, committed or not."""
+    """The log's new voters count from now on, committed or not."""
     if state.is_leader:
         return lead_others(state, event, now_ms, chance)
     answers = {voter: granted for voter, granted in state.answers.items() if voter in event.voters}

@@ -1,6 +1,6 @@
-"""Where two metadata logs part, told by their leader epochs (KIP-595, "Fetch"; KIP-630 for what only snapshots have).
+"""Where two metadata logs diverge, by their leader epochs (KIP-595, "Fetch"; with snapshots, KIP-630).
 
-`epochs` are (epoch, first offset) pairs, both growing, as `leader-epoch-checkpoint` has them.
+`epochs` are (epoch, first offset) pairs, both ascending, as in `leader-epoch-checkpoint`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ Epochs = Sequence[tuple[int, int]]
 
 
 class Agrees(NamedTuple):
-    """The follower's log is a beginning of the leader's: send what comes next."""
+    """The follower's log is a prefix of the leader's: send the next records."""
 
 
 class Diverges(NamedTuple):
-    """Tell the follower: the leader's largest epoch up to the follower's last one, and where it ended."""
+    """The logs diverge. The leader's largest epoch that is not above the follower's last one, and its end."""
 
     epoch: int
     end: int
 
 
 class NeedsSnapshot(NamedTuple):
-    """The leader's log begins later than the follower's ends, or cannot tell whether they agree."""
+    """The leader's log starts after the follower's ends, or too late to tell whether they agree."""
 
 
 def end_of_epoch(epochs: Epochs, epoch: int, end: int) -> Tail:
-    """The largest epoch at or below `epoch`, and where it ended, in a log that ends at `end`.
+    """The largest epoch at or below `epoch`, and its end, in a log that ends at `end`.
 
-    One that is below all known ones ended where the first of them began.
+    An epoch below all known ones ended where the first of them starts.
     """
     above = bisect_right(epochs, epoch, key=lambda entry: entry[0])
     ended = epochs[above][1] if above < len(epochs) else end
@@ -42,9 +42,9 @@ def end_of_epoch(epochs: Epochs, epoch: int, end: int) -> Tail:
 def compare(
     epochs: Epochs, start: int, end: int, oldest_snapshot: Tail | None, fetched: Tail
 ) -> Agrees | Diverges | NeedsSnapshot:
-    """What a leader with a log from `start` to `end` answers to a fetch from `fetched.end` on, after `fetched.epoch`.
+    """Compare the leader's log, from `start` to `end`, with a follower's log that ends with `fetched`.
 
-    oldest_snapshot: its end is `start`, unless that is 0.
+    The end of `oldest_snapshot` is `start`, unless that is 0.
     """
     if start == 0 and fetched.end == 0:
         return Agrees()
@@ -62,6 +62,6 @@ def compare(
 
 
 def truncation(epochs: Epochs, end: int, told: Diverges) -> int:
-    """Where a follower's log may still agree with what the leader told of its own."""
+    """The offset to truncate a follower's log to: up to there it may agree with the leader's."""
     ours = end_of_epoch(epochs, told.epoch, end)
     return min(ours.end, told.end) if ours.epoch == told.epoch else ours.end

@@ -1,6 +1,6 @@
-"""The leader's part of Raft's function: announce, count, check the majority, hand over (KIP-595, KIP-853).
+"""The leader's part of Raft's function: announce, count, check the quorum, resign (KIP-595, KIP-853).
 
-Followers pull: a voter's Fetch says up to where it has the log on disk, and the high watermark is what a majority has.
+Followers pull: the offset of a voter's Fetch is the end of its log on disk. The high watermark is what a majority has.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Stepped = tuple[State, list[Effect]]
 
 
 def random_timeout_ms(state: State, now_ms: int, chance: Random) -> int:
-    """When this node may begin an election, if no other node has."""
+    """When to start an election, if no other node has."""
     timeout_ms = state.timing.election_timeout_ms
     return now_ms + timeout_ms + chance.randrange(max(timeout_ms, 1))
 
 
 def lead(state: State, now_ms: int) -> Stepped:
-    """A candidate has a majority."""
+    """A candidate has the votes of a majority."""
     voted = Voted(state.epoch, state.node_id, NOBODY)
     granting = tuple(voter for voter in state.voters if state.answers.get(voter))
     leader = state.out_of_office()._replace(
@@ -54,7 +54,7 @@ def lead(state: State, now_ms: int) -> Stepped:
 
 
 def lead_others(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """The voters of a leader change: those who stay keep what is known of them. A leader that is none goes on."""
+    """Lead with other voters; those that stay keep their progress. A leader that is no voter leads for now."""
     assert state.synced is not None
     assert state.fetched_ms is not None
     changed = state._replace(
@@ -72,7 +72,7 @@ def lead_others(state: State, event: VotersChanged, now_ms: int, chance: Random)
 
 
 def announce(state: State, now_ms: int) -> Stepped:
-    """Tell those who do not fetch: often at first, for an election goes on where a voter does not know its end."""
+    """Send BeginQuorumEpoch to voters that do not fetch; often at first, when some may still hold an election."""
     assert state.fetched_ms is not None
     if not state.others:
         return state._replace(retry_at_ms=None), []
@@ -86,7 +86,7 @@ def announce(state: State, now_ms: int) -> Stepped:
 
 
 def check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
-    """A leader that is cut off stops being one: others have elected theirs, or are about to."""
+    """Resign if no majority fetches: the others have elected another leader, or are about to."""
     assert state.fetched_ms is not None
     since_ms = now_ms - state.timing.check_quorum_ms
     heard = sorted((state.fetched_ms.get(voter, state.led_since_ms) for voter in state.others), reverse=True)
@@ -97,7 +97,7 @@ def check_quorum(state: State, now_ms: int, chance: Random) -> Stepped:
 
 
 def resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
-    """Lead no more, and say who should."""
+    """Stop leading, and name the successors, the one with the longest log first."""
     if state.synced is None:
         return state, []
     reached = state.synced
@@ -107,12 +107,12 @@ def resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
 
 
 def synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
-    """This node's own disk has more."""
+    """More of the log is on this node's disk."""
     return _count(state, state.node_id, event.end, now_ms, chance)
 
 
 def fetched(state: State, event: Fetched, now_ms: int, chance: Random) -> Stepped:
-    """A voter's disk has what is before its fetch, and may have lost what it had behind that."""
+    """A voter has every record before its fetch on disk. It may have lost records that it had after that."""
     if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
         return state, []
     assert state.synced is not None
@@ -129,9 +129,9 @@ def _count(state: State, voter: int, end: int, now_ms: int, chance: Random) -> S
 
 
 def _settle(state: State, now_ms: int, chance: Random) -> Stepped:
-    """The high watermark is what a majority has on disk, once that reaches into the leader's own epoch.
+    """Raise the high watermark to what a majority has on disk, if that includes a record of the leader's epoch.
 
-    A leader that is no voter any more leads until the others know it for good.
+    A leader that was removed from the voters resigns once its removal has committed.
     """
     assert state.synced is not None
     agreed = sorted(state.synced.values(), reverse=True)[state.majority - 1]

@@ -1,4 +1,4 @@
-"""A set of voters as a value (KIP-853): who they are, where they listen, which kraft.version they know."""
+"""A set of voters as a value (KIP-853): their ids, directories, listeners and supported kraft.versions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from kpybroker.wire.stored import quorum as messages
 
 NO_DIRECTORY = bytes(16)
 KRAFT_VERSIONS = (0, 1)
-"""The range of kraft.version that this node knows."""
-VOTERS_MAX = 100
-"""More than any quorum has; every change writes all of them."""
+"""The range of kraft.version that this node supports."""
 
 Endpoint = tuple[str, str, int]
 """Listener name, host, port."""
 
 
 class Voter(NamedTuple):
-    """One voter. A node that has another directory is another one, whatever its id."""
+    """One voter. The same id with another directory is another voter."""
 
     node_id: int
     directory_id: bytes = NO_DIRECTORY
@@ -32,7 +30,7 @@ class Voter(NamedTuple):
         return self.node_id, self.directory_id
 
     def listens(self, names: Iterable[str]) -> tuple[str, int] | None:
-        """Host and port of its listener of the first of these names that it has."""
+        """Host and port of its first listener among these names; None if it has none of them."""
         known = {name: (host, port) for name, host, port in self.endpoints}
         return next((known[name] for name in names if name in known), None)
 
@@ -47,12 +45,12 @@ class VoterSet(NamedTuple):
 
     @classmethod
     def of(cls, voters: Iterable[Voter]) -> VoterSet:
-        """In the order of their ids."""
+        """Sort voters by id."""
         return cls(tuple(sorted(voters, key=lambda voter: voter.node_id)))
 
     @classmethod
     def read(cls, record: messages.VotersRecord) -> VoterSet:
-        """What a record says."""
+        """The voters in a record."""
         return cls.of(
             Voter(
                 row.voter_id,
@@ -64,7 +62,7 @@ class VoterSet(NamedTuple):
         )
 
     def record(self) -> messages.VotersRecord:
-        """The record that says it."""
+        """The record for these voters."""
         return messages.VotersRecord(
             voters=[
                 messages.RegisteredVoter(
@@ -83,23 +81,23 @@ class VoterSet(NamedTuple):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Their node ids, in order."""
+        """Their node ids, ascending."""
         return tuple(voter.node_id for voter in self.voters)
 
     def get(self, node_id: int) -> Voter | None:
-        """The voter of an id, whatever its directory."""
+        """The voter with this id, whatever its directory."""
         return next((voter for voter in self.voters if voter.node_id == node_id), None)
 
     def has(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether the node with this directory votes."""
+        """Whether the node with this directory is a voter."""
         return any(voter.key == (node_id, directory_id) for voter in self.voters)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """With one more, or with what is new of one."""
+        """With a voter added, or replaced."""
         return VoterSet.of([*(other for other in self.voters if other.node_id != voter.node_id), voter])
 
     def without(self, node_id: int) -> VoterSet:
-        """With one less."""
+        """With a voter removed."""
         return VoterSet(tuple(voter for voter in self.voters if voter.node_id != node_id))
 
     def __str__(self) -> str:

@@ -1,7 +1,6 @@
-"""A directory that needs more than is served here: refused by name before anything in it is touched.
+"""Refuses a directory whose metadata log needs a newer broker, before any file in it is changed.
 
-The metadata log says which features are in force, and has records; both are looked at without changing a file. What is
-damaged is left to whoever opens the log for good.
+It reads the levels of features and the kinds of records in the log. Damage is ignored here: opening the log reports it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Levels = dict[str, int]
 
 
 def check_served(world: World, config: BrokerConfig, supported: Mapping[str, tuple[int, int]]) -> None:
-    """Look at the metadata log in its directory. Raises ConfigError: a level or a record that is not served."""
+    """Raises ConfigError if the metadata log has a feature level or a kind of record that is not supported."""
     directory = config.metadata_log_dir
     path = f"{directory}/{METADATA_DIRECTORY}"
     levels: Levels = {}
@@ -41,7 +40,7 @@ def check_served(world: World, config: BrokerConfig, supported: Mapping[str, tup
             for batch in _batches_of(world, bootstrap):
                 _note(batch, levels, bootstrap)
     except (OSError, Damage, KafkaError, MalformedFrame):
-        return  # not newer but broken, and told so by whoever opens it
+        return  # damaged rather than newer: opening the log reports it
     wrong = [name for name, level in levels.items() if not _is_served(supported.get(name, (0, 0)), level)]
     if wrong:
         raise ConfigError(_refusal(directory, levels, wrong, supported, has_begun=has_begun))
@@ -77,7 +76,7 @@ def _refusal(
 
 
 def _read_log(world: World, config: BrokerConfig, path: str, levels: Levels) -> bool:
-    """Note what the newest snapshot and the log behind it say; False where neither has a record of the cluster."""
+    """Note the levels in the newest snapshot and the log after it; False if neither has a data record."""
     end = 0
     for snapshot_end, _, name in reversed(Snapshots(world, config, path).names()):
         found = dict(levels)
@@ -129,7 +128,7 @@ def _batches_of(world: World, path: str) -> Iterator[Batch]:
 
 
 def _note(batch: Batch, levels: Levels, where: str) -> None:
-    """Take in the levels that a batch sets. Raises ConfigError for a record of a kind that is not known here."""
+    """Note the levels that a batch sets. Raises ConfigError for an unknown kind of record."""
     for record in read_records(batch):
         if batch.is_control:
             kind, message = read_control(record)

@@ -1,4 +1,4 @@
-"""Who this node is to the others of the quorum, and the requests it sends them, with Kafka's fields filled in."""
+"""How this node identifies itself to the other nodes of the quorum, and the requests that it sends them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FINALIZED_AT_FORMAT = {"metadata.version": 30, ELR_FEATURE: 1, GROUP_FEATURE: 1,
 
 
 class Identity(NamedTuple):
-    """`listener`: name, host and port of this node's controller listener; None for one that has none."""
+    """`listener`: name, host and port of this node's controller listener; None if it has none."""
 
     cluster_id: str
     node_id: int
@@ -40,7 +40,7 @@ class Identity(NamedTuple):
         return f"raft-client-{self.node_id}"
 
     def vote(self, question: raft.AskVote, voters: VoterSet) -> vote.Request:
-        """A Vote of one partition."""
+        """A Vote."""
         asked = vote.PartitionData(
             replica_epoch=question.epoch,
             replica_id=self.node_id,
@@ -54,7 +54,7 @@ class Identity(NamedTuple):
         return vote.Request(cluster_id=self.cluster_id, voter_id=question.to, topics=[topic])
 
     def begin(self, question: raft.AskBegin, voters: VoterSet) -> begin_quorum_epoch.Request:
-        """A BeginQuorumEpoch that says where this node listens."""
+        """A BeginQuorumEpoch, with this node's address."""
         told = begin_quorum_epoch.PartitionData(
             voter_directory_id=_directory_of(question.to, voters),
             leader_id=self.node_id,
@@ -68,7 +68,7 @@ class Identity(NamedTuple):
         )
 
     def end(self, question: raft.AskEnd, voters: VoterSet) -> end_quorum_epoch.Request:
-        """An EndQuorumEpoch with the successors in the order wished for."""
+        """An EndQuorumEpoch, with the preferred successors in order."""
         told = end_quorum_epoch.PartitionData(
             leader_id=self.node_id,
             leader_epoch=question.epoch,
@@ -86,11 +86,11 @@ class Identity(NamedTuple):
 
     @property
     def voter(self) -> Voter:
-        """This node as it would vote."""
+        """This node as a voter."""
         return Voter(self.node_id, self.directory_id, () if self.listener is None else (self.listener,))
 
     def added(self, timeout_ms: int) -> add_raft_voter.Request:
-        """An AddRaftVoter of this node."""
+        """An AddRaftVoter for this node."""
         return add_raft_voter.Request(
             cluster_id=self.cluster_id,
             timeout_ms=timeout_ms,
@@ -101,13 +101,13 @@ class Identity(NamedTuple):
         )
 
     def removed(self, voter: Voter) -> remove_raft_voter.Request:
-        """A RemoveRaftVoter of what this node was on another directory."""
+        """A RemoveRaftVoter for a voter with this node's id and another directory."""
         return remove_raft_voter.Request(
             cluster_id=self.cluster_id, voter_id=voter.node_id, voter_directory_id=voter.directory_id
         )
 
     def updated(self, epoch: int) -> update_raft_voter.Request:
-        """An UpdateRaftVoter: where this node listens, and what it knows."""
+        """An UpdateRaftVoter: this node's address and the kraft.versions it supports."""
         low, high = KRAFT_VERSIONS
         return update_raft_voter.Request(
             cluster_id=self.cluster_id,
@@ -129,7 +129,7 @@ class Identity(NamedTuple):
     def fetch(
         self, epoch: int, tail: raft.Tail, *, log_start: int, high_watermark: int, wait_ms: int, max_bytes: int
     ) -> fetch.Request:
-        """A Fetch of what comes behind `tail`; it waits where the leader has nothing newer than this node knows."""
+        """A Fetch of the records after `tail`; the leader holds it for up to `wait_ms` if it has no news."""
         wanted = fetch.FetchPartition(
             current_leader_epoch=epoch,
             fetch_offset=tail.end,
@@ -149,7 +149,7 @@ class Identity(NamedTuple):
         )
 
     def fetch_snapshot(self, epoch: int, snapshot: raft.Tail, position: int, max_bytes: int) -> fetch_snapshot.Request:
-        """A FetchSnapshot of what comes from `position` on."""
+        """A FetchSnapshot from byte `position` on."""
         wanted = fetch_snapshot.PartitionSnapshot(
             current_leader_epoch=epoch,
             snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot.end, epoch=snapshot.epoch),
@@ -170,9 +170,9 @@ def _directory_of(node_id: int, voters: VoterSet) -> bytes:
 
 
 def wanted_format(config: BrokerConfig) -> Format:
-    """With what this node formats an empty directory.
+    """How this node formats an empty directory.
 
-    A controller that no setting names as a voter is the one voter, and is written down as such (kraft.version 1).
+    A controller without controller.quorum.voters is the only voter, and its first snapshot says so (kraft.version 1).
     """
     voter: tuple[str, str, int] | None = None
     first: tuple[FirstVoter, ...] = ()
@@ -192,7 +192,7 @@ def wanted_format(config: BrokerConfig) -> Format:
 
 
 def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
-    """What must be said before an empty directory can be formatted, and is not."""
+    """The setting that is missing to format an empty directory; None if there is none."""
     if joins and config.cluster_id is None:
         return (
             "this node joins a cluster that exists already; set kpybroker.cluster.id to its id, which `kpybroker "
@@ -215,7 +215,7 @@ def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
 
 
 def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
-    """Where other nodes reach this one's controller: as controller.quorum.voters has it, else as it listens."""
+    """Name, host and port of this node's controller listener, from controller.quorum.voters or else from listeners."""
     for voter in config.controller_quorum_voters:
         if voter.node_id == config.node_id and config.controller_listener_names:
             return config.controller_listener_names[0], voter.host, voter.port
@@ -225,10 +225,7 @@ def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
 
 
 def _new_cluster_id(config: BrokerConfig) -> str | None:
-    """The id of a cluster whose directories were not formatted: nodes that name the same voters compute the same id.
-
-    None where no voters are named.
-    """
+    """The id of a new cluster, derived from its voters, so that all of them get the same; None without voters."""
     named = sorted(
         (one.node_id, one.host, one.port)
         for ones in (config.controller_quorum_voters, config.initial_controllers or ())

@@ -1,4 +1,4 @@
-"""A metadata log at start: opened, checked against its snapshot, replayed; and what a leader writes into it first."""
+"""Opening the metadata log: check it against its snapshot, replay it. Also the first records of a leader."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from kpybroker.wire.stored.metadata import (
 from kpybroker.world import World
 
 METADATA_VERSION = 30
-"""4.3-IV0: the newest metadata.version whose records are known here."""
+"""4.3-IV0, the newest metadata.version that is supported."""
 FIRST_RECORDS = [FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)]
-"""What a cluster begins with where no bootstrap.checkpoint says otherwise."""
+"""The first records of a cluster without a bootstrap.checkpoint."""
 MIN_ISR = "min.insync.replicas"
 READ_BYTES = 1 << 20
 SCAN_BYTES = 1 << 20
 BATCH_LIMIT_BYTES = 8 << 20
 OPEN_FILES = 16
-"""Segments of the metadata log that are open at once."""
+"""How many segments of the metadata log are open at once."""
 
 
 async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot | None) -> Log:
-    """The log, every batch behind the snapshot checked, and a torn tail cut. May wait for the disk. Raises Damage."""
+    """Open the log: check every batch after the snapshot, and cut a torn tail. May block on the disk. Raises Damage."""
     settings = LogSettings(
         segment_bytes=config.metadata_log_segment_bytes,
         segment_ms=config.metadata_log_segment_ms,
@@ -66,7 +66,7 @@ async def open_log(world: World, config: BrokerConfig, path: str, base: Snapshot
 
 
 async def _holds(log: Log, base: Snapshot) -> bool:
-    """Whether the snapshot is of this log: it may have come from a leader, and the log be one that was given up."""
+    """Whether the log has the snapshot's records. A crash may leave a leader's snapshot beside the log it replaces."""
     if log.end < base.end or log.start >= base.end:
         return log.end >= base.end
     last = base.end - 1
@@ -77,17 +77,17 @@ async def _holds(log: Log, base: Snapshot) -> bool:
 
 
 def begin_at(log: Log, snapshot: Tail) -> None:
-    """Forget the whole log: it goes on behind a snapshot. Raises OSError."""
+    """Empty the log, and let it start at the end of a snapshot. Raises OSError."""
     log.begin_anew(snapshot.end)
     log.epochs.cut_end(0)
     log.epochs.assign(snapshot.epoch, snapshot.end)
 
 
 def _believe_batches(log: Log, snapshot: Tail) -> None:
-    """Take the epochs behind the snapshot from the batches.
+    """Take the epochs after the snapshot from the batches.
 
-    The file of epochs may be of a moment before the crash that the log is not of: it is written apart, and an epoch
-    that the log does not have would make this node look better than it is in an election.
+    After a crash leader-epoch-checkpoint and the log may differ, since they are written separately. An epoch that the
+    log does not have would let this node win elections that it should lose.
     """
     wanted = [entry for entry in log.epochs.entries if entry[1] < snapshot.end]
     if snapshot.epoch > (wanted[-1][0] if wanted else -1) and snapshot.end > 0:
@@ -106,14 +106,14 @@ def _believe_batches(log: Log, snapshot: Tail) -> None:
 
 
 async def learn_voters(log: Log, begin: int, voters: Voters) -> None:
-    """Take in what the log says of its voters from an offset on, committed or not. Raises Damage."""
+    """Learn the voters from the control records from an offset on, committed or not. Raises Damage."""
     async for batch in _batches(log, begin):
         if batch.is_control:
             voters.learn(control_of(batch), batch.next_offset)
 
 
 def control_of(batch: Batch) -> list[tuple[int, Any]]:
-    """The control records of a batch: type and message. Raises Damage."""
+    """Type and message of the control records of a batch. Raises Damage."""
     try:
         return [read_control(row) for row in read_records(batch)]
     except (KafkaError, MalformedFrame) as error:
@@ -121,7 +121,7 @@ def control_of(batch: Batch) -> list[tuple[int, Any]]:
 
 
 async def replay_log(log: Log, image: Image, snapshots: Snapshots) -> Image:
-    """The Image after all that the log has beyond it. Raises Damage."""
+    """The Image with every later record of the log applied. Raises Damage."""
     begin = image.offset + 1
     async for batch in _batches(log, begin):
         records = []
@@ -143,7 +143,7 @@ async def _batches(log: Log, offset: int) -> AsyncIterator[Batch]:
 
 
 def check_level(image: Image, path: str) -> None:
-    """Raises ConfigError where the log was written by a newer Kafka than its records are known of."""
+    """Raises ConfigError if the Image has a metadata.version that is newer than the supported one."""
     level = image.features.get("metadata.version", METADATA_VERSION)
     if level > METADATA_VERSION:
         raise ConfigError(
@@ -153,9 +153,9 @@ def check_level(image: Image, path: str) -> None:
 
 
 def first_records(world: World, directory: str, image: Image, min_isr: str) -> list[Any]:
-    """What a leader writes before anybody else may: the end of half a transaction, or a new cluster's features.
+    """The first data records of a leader: the abort of an unfinished transaction, or the features of a new cluster.
 
-    With eligible leader replicas min.insync.replicas decides elections, so the whole cluster goes by one (KIP-966).
+    With eligible leader replicas, min.insync.replicas decides elections, so all brokers must have one value (KIP-966).
     """
     if image.in_transaction:
         return [AbortTransactionRecord(reason="The controller that began it is gone.")]
@@ -171,7 +171,7 @@ def first_records(world: World, directory: str, image: Image, min_isr: str) -> l
 
 
 def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image, log: Log, *, is_new: bool) -> State:
-    """Of a node that has just opened its log. A log with later epochs than its vote has lost the vote's file."""
+    """The state after opening the log. If the log has a later epoch than quorum-state, that file was lost."""
     epoch = max(voted.epoch, image.epoch, log.epochs.latest)
     told = voters.change
     return State(
@@ -192,8 +192,11 @@ def first_state(config: BrokerConfig, voters: Voters, voted: Voted, image: Image
 
 
 def leader_change(state: State, granting: tuple[int, ...], voters: Voters) -> Row:
-    """The first record of a leader's epoch. Kafka 4.3 writes the version that goes with kraft.version into it, and all
-    of it, the voters too, in the form of version 0: DumpLogSegments reads no other."""
+    """The first record of a leader's epoch.
+
+    As in Kafka 4.3, its `version` field follows kraft.version, but it is always encoded as version 0, the only one that
+    DumpLogSegments reads.
+    """
     message = messages.LeaderChangeMessage(
         version=min(voters.kraft_version, 1),
         leader_id=state.node_id,
@@ -204,7 +207,7 @@ def leader_change(state: State, granting: tuple[int, ...], voters: Voters) -> Ro
 
 
 def way_out(reason: BaseException) -> str:
-    """What to do about a log that cannot be used: one whose disk refuses may be whole."""
+    """How to recover from a log that cannot be used. After an error of the disk, the log may be intact."""
     cause: BaseException | None = reason
     while cause is not None:
         if isinstance(cause, OSError):

@@ -1,6 +1,6 @@
-"""The log of `__cluster_metadata` on this node: appended to, synced, cut, replaced by a snapshot, replayed.
+"""The log of `__cluster_metadata` on this node, with its snapshots and its Image.
 
-Who may do which of it, and when, is the quorum's to say.
+It appends, syncs, truncates, installs snapshots and applies commits. The driver and its duties decide when.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 BATCH_LIMIT_BYTES = 8 << 20
-"""Kafka's limit for what one decision of the controller writes."""
+"""Kafka's limit for one atomic write of the controller."""
 PIECE_BYTES = 1 << 20
-"""A metadata transaction that is larger takes several batches of about this size."""
+"""A larger metadata transaction is split into batches of about this size."""
 
 
 class MetadataLog:
@@ -49,7 +49,7 @@ class MetadataLog:
         self._snapshotting: asyncio.Task[None] | None = None
         self.snapshots = Snapshots(world, config, path)
         self.log: Log
-        self._on_image: Callable[[Image, Image], None] = _nobody_asks
+        self._on_image: Callable[[Image, Image], None] = _ignore
         self._on_applied: Callable[[], None] = lambda: None
         self._on_synced: Callable[[int], None] = lambda end: None
         self._on_voters: Callable[[], None] = lambda: None
@@ -72,17 +72,17 @@ class MetadataLog:
 
     @property
     def image(self) -> Image:
-        """Of what has committed."""
+        """The metadata of all committed records."""
         return self._replay.image
 
     @property
     def applied(self) -> int:
-        """All records below have committed, and are in the Image."""
+        """Every record below this offset has committed and is in the Image."""
         return self._replay.applied
 
     @property
     def is_safe(self) -> bool:
-        """Whether all of the log is on disk, so that other nodes may be told of `tail`."""
+        """The whole log is on disk, so that a fetch may name `tail`."""
         return self.log.synced_end >= self.log.end
 
     @property
@@ -92,7 +92,7 @@ class MetadataLog:
 
     @property
     def is_reading(self) -> bool:
-        """What has committed is still being read back."""
+        """Committed records are still being read back from the log."""
         return self._replay.is_reading
 
     @property
@@ -102,7 +102,7 @@ class MetadataLog:
     # ---- start and stop
 
     async def open(self) -> None:
-        """Load and recover. A sole voter's log counts whole; of another's only the snapshot, until others say more.
+        """Open and recover the log. A sole voter replays all of it; any other node only the snapshot, for now.
 
         Raises Damage, OSError, ConfigError.
         """
@@ -114,7 +114,7 @@ class MetadataLog:
             image = image.apply(base.records, base.end - 1, base.epoch)
         self.log = await open_log(self._world, self._config, self._path, base)
         if base is None and self.log.end == 0 and self._voters.should_be_in_the_log:
-            raise Damage("there is neither a snapshot, as formatting leaves one, nor a log")
+            raise Damage("there is neither a snapshot, which formatting writes, nor a log")
         await learn_voters(self.log, base.end if base is not None else 0, self._voters)
         if self._voters.are_alone:
             image = await replay_log(self.log, image, self.snapshots)
@@ -126,19 +126,19 @@ class MetadataLog:
         self.log.advance(min(self.applied, self.log.end))
 
     async def settle(self) -> None:
-        """Wait until all appended records are on disk. Raises Damage if they never will be."""
+        """Until everything appended is on disk. Raises Damage if it never will be."""
         while self._syncing is not None or self.log.behind is not None:
             await (self.log.until_written() if self._syncing is None else asyncio.shield(self._syncing))
         if self.log.offline is not None:
             raise Damage(self.log.offline)
 
     async def synced(self) -> None:
-        """Wait until everything in the log is on disk. Raises Damage."""
+        """Until the whole log is on disk; starts a sync if none is under way. Raises Damage."""
         self._sync_soon()
         await self.settle()
 
     async def close(self) -> None:
-        """Sync what is written and close the files; a log that is damaged is only closed."""
+        """Sync what is written, and close the files. A damaged log is only closed."""
         while (task := self._syncing or self._snapshotting) is not None:
             await asyncio.shield(task)
         await self.log.until_written()
@@ -146,7 +146,7 @@ class MetadataLog:
         try:
             self.log.close()
         except Damage as damage:
-            log.error("the metadata log was not closed in order: %s", damage)
+            log.error("the metadata log was not closed cleanly: %s", damage)
 
     def fail(self, why: str) -> None:
         """The log can no longer be written or read: this node cannot go on."""
@@ -155,10 +155,10 @@ class MetadataLog:
     # ---- changes
 
     def append(self, rows: list[Row], records: Sequence[Any], epoch: int, *, control: bool) -> None:
-        """Append a batch of this node's own; a sync is under way when this returns. Raises Damage.
+        """Append a batch as the leader; a sync is under way when this returns. Raises Damage.
 
-        One timestamp for all: Kafka reads no other. KafkaError: nothing was appended (POLICY_VIOLATION for too much at
-        once, KAFKA_STORAGE_ERROR where descriptors are short).
+        All records get one timestamp: Kafka reads no other. Raises KafkaError if nothing was appended: POLICY_VIOLATION
+        for a batch that is too large, KAFKA_STORAGE_ERROR if file descriptors are short.
         """
         now_ms, base = self._world.wall_ms(), self.log.end
         batch = encode_batch(rows, timestamp_ms=now_ms, leader_epoch=epoch, control=control)
@@ -181,7 +181,7 @@ class MetadataLog:
         self._sync_soon()
 
     def append_fetched(self, batches: list[Batch]) -> None:
-        """Append a leader's batches, which follow on the log's end. Raises Damage; KafkaError: not all of them yet."""
+        """Append a leader's batches, which continue the log. Raises Damage; KafkaError if not all could be appended."""
         pending = [pending_of(batch) for batch in batches]
         try:
             self.log.append_replicated(batches)
@@ -197,7 +197,7 @@ class MetadataLog:
             raise self.log.fail(refusal) from refusal
 
     def _appended_fetched(self, batches: list[Batch], pending: list[PendingBatch]) -> None:
-        """Those of them that the log has."""
+        """Note the batches that were appended."""
         batches = [batch for batch in batches if batch.next_offset <= self.log.end]
         for batch, row in zip(batches, pending, strict=False):
             self._replay.appended(row)
@@ -212,23 +212,23 @@ class MetadataLog:
             self._on_voters()
 
     def truncate(self, told: Diverges) -> None:
-        """Forget what the leader never had. Raises Damage: it lacks what has committed, or the disk fails."""
+        """Truncate to where the log may agree with the leader's. Raises Damage: the leader lacks committed records."""
         end = truncation(self.log.epochs.entries, self.log.end, told)
         if end < self.applied or end < self.log.high_watermark:
             raise Damage(
-                f"the leader of the quorum lacks metadata that had committed: its epoch {told.epoch} ended at "
-                f"{told.end}, and up to {self.log.high_watermark} was known here; was a voter's directory replaced?"
+                f"the leader of the quorum lacks committed metadata: its epoch {told.epoch} ended at {told.end}, "
+                f"and this node knows commits up to {self.log.high_watermark}; was a voter's directory lost?"
             )
-        log.warning("cutting the metadata log from offset %d to %d, as its leader says", self.log.end, end)
+        log.warning("truncating the metadata log from offset %d to %d, to follow its leader", self.log.end, end)
         self.log.truncate_to(end)
-        if not self.log.epochs.entries:  # all of it went, and with it which epoch the snapshot before it ended in
+        if not self.log.epochs.entries:  # the log is empty: take the epoch from the snapshot before it
             self.log.epochs.assign(self.image.epoch, self.log.end)
         self._replay.cut(self.log.end)
         if self._voters.cut(self.log.end):
             self._on_voters()
 
     def install(self, snapshot: Snapshot) -> None:
-        """Let a snapshot take the place of the log. Raises Damage; KafkaError: not now."""
+        """Replace the log by a snapshot. Raises Damage; KafkaError if file descriptors are short."""
         if snapshot.end <= self.applied:
             return
         image = with_changes(self.image, Image().apply(snapshot.records, snapshot.end - 1, snapshot.epoch))
@@ -244,11 +244,11 @@ class MetadataLog:
         self._on_voters()
 
     def commit(self, end: int) -> None:
-        """The high watermark is at `end`."""
+        """The high watermark has risen to `end`."""
         self.log.advance(end)
         self._replay.commit(end)
 
-    # ---- what follows from them
+    # ---- apply, sync, snapshot
 
     def _image_changed(self, before: Image, after: Image) -> None:
         self._on_image(before, after)
@@ -259,7 +259,7 @@ class MetadataLog:
             self._snapshotting = begin(self._snapshot(), "writing a metadata snapshot", self.fail)
 
     def _written(self) -> None:
-        """A thread has written what a flush left to it, or the log has failed."""
+        """A thread has finished its write, or the log has failed."""
         if self.log.offline is not None:
             self.fail(self.log.offline)
         self._sync_soon()
@@ -269,7 +269,7 @@ class MetadataLog:
             self._syncing = begin(self._sync(), "committing metadata", self.fail)
 
     async def _sync(self) -> None:
-        """Group commit: one fdatasync at a time, each for all that was appended before it began."""
+        """Group commit: one fdatasync at a time, each for everything appended before it started."""
         try:
             while self.log.synced_end < self.log.written_end:
                 await self.log.sync()
@@ -280,9 +280,9 @@ class MetadataLog:
             self._syncing = None
 
     async def _snapshot(self) -> None:
-        """Write a snapshot of what has committed, then let go what older snapshots and the log no longer need.
+        """Write a snapshot of the Image, then delete old snapshots and the segments before the oldest one left.
 
-        A new segment begins here: a restart checks the log from the segment that the snapshot ends in.
+        It rolls the log first, since a restart checks the log from the segment in which the snapshot ends.
         """
         try:
             self.log.roll()
@@ -296,17 +296,17 @@ class MetadataLog:
                 gone = self.log.files.take_garbage()
                 await self._world.disk.off_loop(lambda: unlink_all(self._world.disk, gone), self._path)
         except (OSError, Damage, KafkaError) as error:
-            log.error("no metadata snapshot this time: %s", error)
+            log.error("a metadata snapshot could not be written: %s", error)
         finally:
             self._snapshotting = None
 
 
-def _nobody_asks(before: Image, after: Image) -> None:
-    """The Image before a broker has joined."""
+def _ignore(before: Image, after: Image) -> None:
+    """Ignore changes of the Image until a broker follows it."""
 
 
 def pieces(records: Sequence[Stored]) -> Iterator[Sequence[Stored]]:
-    """The batches that framed records go into: one, or several for a metadata transaction, which is whole anyway."""
+    """Split framed records into batches: one, or several for a metadata transaction, which is atomic in any case."""
     if not records or type(records[0].message) is not BeginTransactionRecord:
         yield records
         return

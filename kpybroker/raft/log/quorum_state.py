@@ -1,4 +1,4 @@
-"""`quorum-state`: the vote and the epoch a node must not forget (KIP-595; data version 1 is KIP-853's)."""
+"""The file `quorum-state`: the epoch and the vote that a node must not forget (KIP-595; data version 1: KIP-853)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ QUORUM_STATE = "quorum-state"
 
 
 def read_quorum_state(world: World, directory: str) -> tuple[Voted, tuple[int, ...]]:
-    """What the file says, and the voters it names, which it does for kraft.version 0; the beginning where there is
-    none. Raises Damage."""
+    """The vote, and the voters of kraft.version 0. Without a file, those of a new node. Raises Damage."""
     path = f"{directory}/{QUORUM_STATE}"
     if not world.disk.exists(path):
         return Voted(), ()
@@ -29,9 +28,9 @@ def read_quorum_state(world: World, directory: str) -> tuple[Voted, tuple[int, .
     except (ValueError, KeyError, TypeError) as error:
         raise Damage(f"{path} cannot be read: {error!r}") from error
     if version not in (0, 1):
-        raise Damage(f"{path} has data_version {version}, and 0 and 1 are known here")
+        raise Damage(f"{path} has data_version {version}; only 0 and 1 are supported")
     if voted.epoch > EPOCH_MAX:
-        raise Damage(f"{path} has leaderEpoch {voted.epoch}, and the last one there can be is {EPOCH_MAX}")
+        raise Damage(f"{path} has leaderEpoch {voted.epoch}; the highest possible one is {EPOCH_MAX}")
     return voted, voters
 
 
@@ -41,9 +40,9 @@ def _directory(told: Any) -> bytes:
 
 
 def write_quorum_state(world: World, directory: str, voted: Voted, static_voters: tuple[int, ...] = ()) -> None:
-    """Replace the file; on disk when this returns. `static_voters`: those of kraft.version 0, whose form is older.
+    """Replace the file; it is on disk when this returns. `static_voters`: the voters of kraft.version 0, else empty.
 
-    Raises OSError; KAFKA_STORAGE_ERROR where no descriptor is left: the file is the old one or the new one then.
+    Raises OSError; KAFKA_STORAGE_ERROR if no file descriptor is left: the file is then either the old or the new one.
     """
     told: dict[str, Any]
     if static_voters:
@@ -70,5 +69,5 @@ def write_quorum_state(world: World, directory: str, voted: Voted, static_voters
     except OSError as error:
         if not is_short(error):
             raise
-        why = f"file descriptors are short, and without one no vote is told: {error}"
+        why = f"no file descriptor is left to write the vote: {error}"
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why) from error

@@ -1,7 +1,7 @@
-"""From the log to the Image: committed records are applied once, in order, and followers of the metadata are told.
+"""Applies committed records to the Image, in order, once, and reports each change.
 
-What this node appends itself, or fetches while it runs, is applied from memory. What lies between the newest snapshot
-and the log's end at a start is read back from the log once it is known to have committed.
+Records that this node appended or fetched while it runs are applied from memory. Records that were in the log at the
+start are read back from it once they are known to have committed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_BYTES = 1 << 20
 
 
 class PendingBatch(NamedTuple):
-    """A batch in the log that has not been applied; no records for control batches."""
+    """A batch in the log that has not been applied; a control batch has no records here."""
 
     base: int
     end: int
@@ -32,7 +32,7 @@ class PendingBatch(NamedTuple):
 
 
 def pending_of(batch: Batch) -> PendingBatch:
-    """What a batch holds. Raises Damage for records that cannot be read."""
+    """Parse a batch. Raises Damage."""
     records: list[Any] = []
     try:
         if not batch.is_control:
@@ -43,10 +43,10 @@ def pending_of(batch: Batch) -> PendingBatch:
 
 
 class Replay:
-    """The Image of what has committed.
+    """The Image of the committed records.
 
-    on_image: called for each change with the Images before and after. on_applied: called after, also where only the
-    offset moved. on_damage: the log has what cannot be applied; nothing is applied any more.
+    on_image: called for each change with the Images before and after. on_applied: called after it, and also if only the
+    offset has moved. on_damage: called when a record cannot be applied; nothing is applied after that.
     """
 
     def __init__(
@@ -64,31 +64,31 @@ class Replay:
 
     @property
     def applied(self) -> int:
-        """All records below are in the Image."""
+        """Every record below this offset is in the Image."""
         return self.image.offset + 1
 
     @property
     def is_reading(self) -> bool:
-        """What has committed is still being read back from the log."""
+        """Committed records are still being read back from the log."""
         return self._reading is not None
 
     def begin(self, image: Image, log: Log) -> None:
-        """Go on from an Image: that of the newest snapshot, or of the whole log if there is no other voter."""
+        """Start from an Image: the newest snapshot's, or for a sole voter the whole log's."""
         self.image, self._log = image, log
         self._committed = self.applied
 
     def appended(self, pending: PendingBatch) -> None:
-        """The log has grown by a batch."""
+        """A batch was appended to the log."""
         self._pending.append(pending)
 
     def cut(self, end: int) -> None:
-        """The log was truncated to `end`; what has been applied is below."""
-        assert end >= self.applied, "what has committed is never cut"
+        """The log was truncated to `end`."""
+        assert end >= self.applied, "committed records are never truncated"
         while self._pending and self._pending[-1].end > end:
             self._pending.pop()
 
     def restart(self, image: Image) -> None:
-        """A snapshot takes the place of the log."""
+        """A snapshot has replaced the log."""
         self._pending.clear()
         before, self.image = self.image, image
         self._committed = max(self._committed, self.applied)
@@ -96,7 +96,7 @@ class Replay:
         self._on_applied()
 
     def commit(self, end: int) -> None:
-        """The high watermark is at `end`: apply up to there, at once where the records are in memory."""
+        """The high watermark has risen to `end`: apply the records below it, at once if they are in memory."""
         self._committed = max(end, self._committed)
         if self._reading is not None or self._is_broken:
             return
@@ -106,7 +106,7 @@ class Replay:
             self._reading = begin(self._read_back(), "reading metadata back", self._on_damage)
 
     async def stop(self) -> None:
-        """End what is under way; nothing is applied any more."""
+        """Stop reading back; nothing is applied any more."""
         self._is_broken = True
         if self._reading is not None:
             self._reading.cancel()
@@ -148,10 +148,10 @@ class Replay:
         finally:
             self._reading = None
         self.commit(self._committed)
-        self._on_applied()  # once more, for who waits until nothing is left to read
+        self._on_applied()  # once more: callers wait for `is_reading` to end
 
     async def _read_some_or_wait(self) -> None:
-        """Where no descriptor is left what is not read now is read later."""
+        """Read, or if no file descriptor is left, wait before the next try."""
         try:
             await self._read_some()
         except KafkaError as refusal:
@@ -160,12 +160,12 @@ class Replay:
             await asyncio.sleep(SHORT_RETRY_S)
 
     async def _read_some(self) -> None:
-        """Apply what one read gives: whole batches, and never past what has committed."""
+        """Read once, and apply whole batches, none above the high watermark."""
         begin, upper = self.applied, self._committed
         found = self._log.read(begin, READ_BYTES, upper=upper, min_one=True)
         if found is None:
             found = await self._log.read_cold(begin, READ_BYTES, upper=upper, min_one=True)
-        if self.applied != begin:  # a snapshot was quicker
+        if self.applied != begin:  # a snapshot has replaced the log during the read
             return
         records: list[Any] = []
         end, epoch = begin, self.image.epoch

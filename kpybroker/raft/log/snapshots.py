@@ -1,7 +1,7 @@
-"""Snapshots of the metadata log: the files, when to write the next one, which to keep (KIP-630).
+"""Snapshots of the metadata log: their files, when to write the next one, which to keep (KIP-630).
 
-`NNNN-NNNN.checkpoint` has the end of the log that it stands for, and the epoch of the last record below that end.
-Written beside as `.part`, synced, then renamed: one that has its name is whole.
+The name `NNNN-NNNN.checkpoint` has the end offset of the snapshot, and the epoch of the last record below it. The file
+is written as `.part`, synced, then renamed: one with the final name is complete.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SUFFIX = ".checkpoint"
 FILE_LIMIT_BYTES = 1 << 32
 PARTIAL = ".part"
 KEPT = 2
-"""An unreadable snapshot must not have been the only one, so the one before it stays, whatever the settings say."""
+"""Always keep this many, whatever the settings say: the newest one may turn out to be unreadable."""
 
 
 class Snapshot(NamedTuple):
-    """What a file holds. `end`: the first offset that it does not contain."""
+    """The content of a snapshot. `end`: the first offset that it does not contain."""
 
     end: int
     epoch: int
@@ -40,7 +40,7 @@ class Snapshot(NamedTuple):
 
 
 class Snapshots:
-    """The snapshots beside one metadata log."""
+    """The snapshots in the directory of a metadata log."""
 
     def __init__(self, world: World, config: BrokerConfig, path: str) -> None:
         self._world = world
@@ -50,19 +50,19 @@ class Snapshots:
         self._keep_bytes = config.metadata_max_retention_bytes
         self._keep_ms = config.metadata_max_retention_ms
         self._missing_bytes = 0
-        """In the log, but in no snapshot."""
+        """Bytes in the log that are in no snapshot."""
         self._missing_since_ms: int | None = None
         self._known: list[Tail] = []
-        """Those on disk, the oldest first."""
+        """The snapshots on disk, the oldest first."""
 
     @property
     def oldest(self) -> Tail | None:
-        """Where the log may begin, for what is below is in a snapshot; None without any."""
+        """The log may start at its end; None if there is no snapshot."""
         return self._known[0] if self._known else None
 
     @property
     def newest(self) -> Tail | None:
-        """What a replica is given whose log ends too early."""
+        """The snapshot for a replica whose log ends before this one starts; None if there is none."""
         return self._known[-1] if self._known else None
 
     def names(self) -> list[tuple[int, int, str]]:
@@ -77,7 +77,7 @@ class Snapshots:
     def load_newest(self) -> Snapshot | None:
         """The newest snapshot that can be read; None where there is none. May wait for the disk. Raises Damage.
 
-        An unreadable one is passed over for the one before it: the log may still have what is between them.
+        If the newest one is unreadable, it tries the one before it: the log may still have the records in between.
         """
         disk = self._world.disk
         for name in disk.list(self._path):
@@ -94,17 +94,17 @@ class Snapshots:
             try:
                 return Snapshot(end, epoch, *decode_snapshot(data, f"{self._path}/{name}"))
             except Damage as damage:
-                log.error("passed over a snapshot: %s", damage)
+                log.error("skipped an unreadable snapshot: %s", damage)
                 unreadable = damage
         if unreadable is not None:
             raise unreadable
         return None
 
     def appended(self, size_bytes: int, timestamp_ms: int) -> None:
-        """The log has grown by records that no snapshot has, written at this wall time.
+        """Records were appended that no snapshot has; `timestamp_ms` is the wall-clock time of the append.
 
-        They may be of an earlier run: how long they have waited is reckoned here, once, within 0 and the interval, and
-        by the steady clock from now on.
+        It may lie in an earlier run. So the age of the first such record is computed once, limited to the snapshot
+        interval, and measured by the steady clock from then on.
         """
         self._missing_bytes += size_bytes
         if self._missing_since_ms is None:
@@ -112,14 +112,14 @@ class Snapshots:
             self._missing_since_ms = self._world.steady_ms() - waited_ms
 
     def is_due(self) -> bool:
-        """Whether enough was appended since the last snapshot, or something has waited long enough for one."""
+        """Enough bytes were appended since the last snapshot, or the first of them long enough ago."""
         if self._missing_since_ms is None:
             return False
         waited_ms = self._world.steady_ms() - self._missing_since_ms
         return self._missing_bytes >= self._every_bytes or 0 < self._every_ms <= waited_ms
 
     async def write(self, image: Image, control: list[Row]) -> None:
-        """Write the snapshot of an Image, in steps. Raises OSError: there is then no new snapshot, and no harm."""
+        """Write the snapshot of an Image, yielding to the loop. Raises OSError: there is no new snapshot then."""
         self._missing_bytes, self._missing_since_ms = 0, None
         disk = self._world.disk
         end, now_ms = image.offset + 1, self._world.wall_ms()
@@ -148,7 +148,7 @@ class Snapshots:
         return f"{self._path}/{snapshot.end:020d}-{snapshot.epoch:010d}{SUFFIX}"
 
     async def read(self, snapshot: Tail, position: int, max_bytes: int) -> tuple[int, bytes]:
-        """The file's size, and a piece of it. Raises KeyError for a snapshot that is not there (any more), OSError."""
+        """The size of a snapshot, and up to `max_bytes` from `position`. Raises KeyError if there is none; OSError."""
         if snapshot not in self._known:
             raise KeyError(snapshot)
         disk = self._world.disk
@@ -161,9 +161,9 @@ class Snapshots:
             disk.close(handle)
 
     async def receive(self, snapshot: Tail, pieces: AsyncIterator[bytes]) -> Snapshot:
-        """Keep a snapshot that another node gives, once it is whole and on disk.
+        """Write a snapshot that the leader sends; it counts once it is complete and on disk.
 
-        Raises Damage, KAFKA_STORAGE_ERROR where descriptors are short, and what `pieces` raises.
+        Raises Damage, KAFKA_STORAGE_ERROR if file descriptors are short, and the errors of `pieces`.
         """
         disk = self._world.disk
         path = self._name(snapshot)
@@ -190,9 +190,9 @@ class Snapshots:
         return received
 
     async def forget(self, log_bytes: int) -> int:
-        """Unlink old snapshots, by size (the log counts) and age as metadata.max.retention.* say.
+        """Delete old snapshots by size, which includes the log's, and by age (metadata.max.retention.*).
 
-        Returns the end of the oldest one left: below it the log is not needed. Raises OSError.
+        Returns the end of the oldest one left: the log below it is not needed. Raises OSError.
         """
         disk = self._world.disk
         names = self.names()
@@ -214,7 +214,7 @@ class Snapshots:
 
 @contextmanager
 def _own_files(path: str) -> Iterator[None]:
-    """An error of this node's files is not taken for one of the connection that what is written comes from."""
+    """Turn an OSError of this node's files into another error, so that it is not mistaken for a lost connection."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Who votes: controller.quorum.voters (kraft.version 0), or what the log and its snapshots say last (KIP-853).
+"""The voters: controller.quorum.voters (kraft.version 0), or the latest ones in the log and its snapshots (KIP-853).
 
-What a log says holds from the moment it is there, committed or not, and is taken back where the log is cut.
+Voters count from the moment their record is in the log, committed or not; a truncation takes them back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VOTERS = "controller.quorum.voters"
 
 
 class LoggedVoters(NamedTuple):
-    """What a log up to `end` says last; `end` is 0 where only settings have said anything."""
+    """The latest voters in a log up to `end`; 0 if they come from the settings."""
 
     end: int
     kraft_version: int
@@ -27,10 +27,10 @@ class LoggedVoters(NamedTuple):
 
 
 class Voters:
-    """The voters of one node's log, and those before them as far as the log may be cut."""
+    """The voters in one node's log, and the earlier ones that a truncation may go back to."""
 
     def __init__(self, config: BrokerConfig, directory_id: bytes, committed: Callable[[], int] = lambda: 0) -> None:
-        """`committed` says up to where nothing is taken back any more."""
+        """`committed` gives the high watermark: nothing below it is truncated."""
         self._node_id = config.node_id
         self._directory_id = directory_id
         self._config = config
@@ -39,13 +39,13 @@ class Voters:
             Voter(voter.node_id, endpoints=tuple((name, voter.host, voter.port) for name in _names(config)))
             for voter in config.controller_quorum_voters
         )
-        self._said = [LoggedVoters(0, 0, self._configured)]
+        self._history = [LoggedVoters(0, 0, self._configured)]
         self._committed = committed
 
     # ---- the log
 
     def learn(self, control: Iterable[tuple[int, Any]], end: int) -> bool:
-        """Take in the control records of a batch, or of a snapshot, that ends at `end`; whether they say who votes."""
+        """Read the control records of a batch or snapshot that ends at `end`; returns whether they name voters."""
         version, voters = self.latest.kraft_version, self.latest.voters
         told = False
         for kind, message in control:
@@ -54,51 +54,51 @@ class Voters:
             elif kind == KRAFT_VOTERS:
                 voters, told = VoterSet.read(message), True
         if told:
-            self._said.append(LoggedVoters(end, version, voters))
+            self._history.append(LoggedVoters(end, version, voters))
         return told
 
     def cut(self, end: int) -> bool:
-        """Forget what stood at or behind `end`; whether anything did."""
-        known = len(self._said)
-        while self._said[-1].end > end:
-            self._said.pop()
-        return len(self._said) < known
+        """The log was truncated to `end`; returns whether that took voters back."""
+        known = len(self._history)
+        while self._history[-1].end > end:
+            self._history.pop()
+        return len(self._history) < known
 
     def begin(self, control: Iterable[tuple[int, Any]], end: int) -> None:
-        """A snapshot up to `end` takes the place of the log."""
-        self._said = [LoggedVoters(0, 0, self._configured)]
+        """A snapshot up to `end` has replaced the log."""
+        self._history = [LoggedVoters(0, 0, self._configured)]
         self.learn(control, end)
 
     def settle(self, committed: int) -> None:
-        """Forget what nothing goes back to: what a snapshot of `committed` says is the oldest that is left."""
-        while len(self._said) > 2 and self._said[1].end <= committed:
-            del self._said[0]
+        """Forget voters that no truncation can go back to; `committed` is the end of a snapshot."""
+        while len(self._history) > 2 and self._history[1].end <= committed:
+            del self._history[0]
 
-    # ---- what holds
+    # ---- the voters
 
     @property
     def latest(self) -> LoggedVoters:
-        """What holds now."""
-        return self._said[-1]
+        """The latest voters."""
+        return self._history[-1]
 
     @property
     def history(self) -> tuple[LoggedVoters, ...]:
-        """What held before, as far as it may hold again, and what holds now."""
-        return tuple(self._said)
+        """The voters that a truncation may go back to, and the latest ones last."""
+        return tuple(self._history)
 
     @property
     def set(self) -> VoterSet:
-        """The voters; empty for an observer that knows of none."""
+        """The latest voters; empty for an observer that knows none."""
         return self.latest.voters
 
     @property
     def kraft_version(self) -> int:
-        """1 where the log knows its voters (KIP-853)."""
+        """1 if the log names the voters (KIP-853)."""
         return self.latest.kraft_version
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Their node ids, in order."""
+        """Their node ids, ascending."""
         return self.set.ids
 
     @property
@@ -108,27 +108,25 @@ class Voters:
 
     @property
     def static(self) -> tuple[int, ...]:
-        """The voters of kraft.version 0, for `quorum-state`; empty where the log knows its voters."""
+        """The voters of kraft.version 0, for `quorum-state`; empty if the log names the voters."""
         return () if self.kraft_version else self.ids
 
     @property
     def change(self) -> VotersChanged:
-        """The event that tells `raft.core` of the voters."""
-        said = self.latest
+        """The event that tells `raft.core` about the latest voters."""
+        latest = self.latest
         committed = self._committed()
-        newest = max((number for number, older in enumerate(self._said) if older.end <= committed), default=0)
-        had_me = any(
-            self._has_me(older) for older in self._said[newest:]
-        )  # what came after the committed ones may go again
-        has_me = self._has_me(said)
-        is_stranger = self._node_id in said.voters.ids and not has_me
-        return VotersChanged(said.voters.ids, said.end, is_stranger, had_me and not has_me)
+        newest = max((number for number, older in enumerate(self._history) if older.end <= committed), default=0)
+        had_me = any(self._has_me(older) for older in self._history[newest:])  # later ones may be truncated again
+        has_me = self._has_me(latest)
+        is_stranger = self._node_id in latest.voters.ids and not has_me
+        return VotersChanged(latest.voters.ids, latest.end, is_stranger, had_me and not has_me)
 
     def _has_me(self, said: LoggedVoters) -> bool:
         return self.counts(self._node_id, self._directory_id, said)
 
     def counts(self, node_id: int, directory_id: bytes, said: LoggedVoters | None = None) -> bool:
-        """Whether a replica votes: by its id alone where the log does not know the voters' directories."""
+        """Whether a replica is a voter; at kraft.version 0 its id alone decides."""
         said = said or self.latest
         if not said.kraft_version:
             return node_id in said.voters.ids
@@ -138,13 +136,13 @@ class Voters:
 
     @property
     def should_be_in_the_log(self) -> bool:
-        """A controller that neither settings nor others tell who votes was formatted with that in a first snapshot."""
+        """The log must name the voters: this controller has no setting for them, and no other node to ask."""
         return (
             self._is_controller and not self._configured.voters and not self._config.controller_quorum_bootstrap_servers
         )
 
     def check(self, path: str) -> None:
-        """Raises ConfigError where the log names voters, and this node cannot vote with them as it is set up."""
+        """Raises ConfigError if the log names voters that this node's settings or directory contradict."""
         if not self.kraft_version or not self._is_controller:
             return
         mine = self.set.get(self._node_id)
@@ -163,7 +161,7 @@ class Voters:
             )
 
     def check_static(self, stored: tuple[int, ...], path: str) -> None:
-        """Raises ConfigError where the node has voted among others than the settings name now (kraft.version 0)."""
+        """Raises ConfigError if quorum-state names other voters than the settings do (kraft.version 0)."""
         configured = self._configured.ids
         if stored and configured and not self.kraft_version and tuple(sorted(stored)) != configured:
             raise ConfigError(
@@ -172,18 +170,18 @@ class Voters:
                 "kafka-metadata-quorum once kraft.version is 1"
             )
 
-    # ---- saying it again
+    # ---- records
 
     def records(self, end: int | None = None) -> list[Row]:
-        """The control records that say it again, as of some offset; none for kraft.version 0."""
-        said = self.latest
+        """The control records for the voters as of an offset, for a snapshot; none at kraft.version 0."""
+        known = self.latest
         if end is not None:
-            said = next((older for older in reversed(self._said) if older.end <= end), self._said[0])
-        return voter_rows(said.kraft_version, said.voters) if said.kraft_version else []
+            known = next((older for older in reversed(self._history) if older.end <= end), self._history[0])
+        return voter_rows(known.kraft_version, known.voters) if known.kraft_version else []
 
 
 def voter_rows(kraft_version: int, voters: VoterSet) -> list[Row]:
-    """Control records of both."""
+    """The control records for kraft.version and the voters."""
     version = messages.KRaftVersionRecord(kraft_version=kraft_version)
     return [control_record(KRAFT_VERSION, version), control_record(KRAFT_VOTERS, voters.record())]
 
