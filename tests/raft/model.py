@@ -1,8 +1,8 @@
-"""A quorum of pure nodes on a bad network, whose voters may change: what the function of `raft.core.core` is tried on.
+"""A model of a quorum for tests of `raft.core`: pure nodes on a bad network, whose voters may change.
 
 Each node is a state, a log with a synced part, and a vote on disk. Time is virtual. Messages are lost, delayed,
-doubled and overtaken; a crash keeps what was synced, and any length of the rest. Every commit is compared with all
-commits of all nodes that ever were.
+duplicated and reordered; a crash keeps the synced part of the log, and any length of the rest. Every commit is compared
+with the earlier commits of all nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     epoch: int
     value: int
     voters: tuple[int, ...] | None = None
-    """Who votes from here on."""
+    """The voters from here on."""
 
 
 class Fetch(NamedTuple):
@@ -62,14 +62,14 @@ class Node:
     log: list[Entry] = field(default_factory=list)
     synced: int = 0
     start: int = 0
-    """Below it only a snapshot is left."""
+    """The log below it is only in a snapshot."""
     up: bool = True
     life: int = 0
     is_new: bool = False
     has_lost: bool = False
-    """Its directory, and it has not caught up since."""
+    """It lost its directory, and has not caught up since."""
     fetch: tuple[int, int] | None = None
-    """Number of the fetch under way, and when it is given up."""
+    """Number of the fetch under way, and when to give it up."""
 
     @property
     def tail(self) -> Tail:
@@ -77,7 +77,7 @@ class Node:
 
 
 class Quorum:
-    """Voters 1..n and observers above them. `run` makes time pass; `trouble` says how bad the network is."""
+    """Voters 1..n and observers above them. `run` makes time pass."""
 
     def __init__(
         self, seed: int, voters: int, observers: int = 0, *, persist: bool = True, new_voters_wait: bool = True
@@ -98,9 +98,9 @@ class Quorum:
         self.leaders: dict[int, int] = {}
         self.values = 0
         self.changes_with_care = True
-        """A leader changes the voters only when Raft allows it."""
+        """Leaders change the voters only when Raft allows it."""
         self.new_voters_wait = new_voters_wait
-        """Voters are those of the settings: one on an empty directory elects nobody who has a log, until it has too."""
+        """As at kraft.version 0: a voter on an empty directory votes for empty logs only, until it has caught up."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._fetches = 0
@@ -123,7 +123,7 @@ class Quorum:
         self.now = until_ms
 
     def _beat(self, node: Node) -> None:
-        """What a node does without being asked: ticks, syncs, fetches."""
+        """What a node does by itself: tick, sync, fetch."""
 
         def act() -> None:
             if node.up:
@@ -152,7 +152,7 @@ class Quorum:
     # ---- the shell
 
     def change_of(self, node: Node) -> raft.VotersChanged:
-        """What the function is told of the voters in a node's log."""
+        """The event that tells the function about the voters in a node's log."""
         voters, end = self.voters_of(node.log)
         since = [self.voters_of(node.log[: node.state.high_watermark])[0]]
         since += [entry.voters for entry in node.log[node.state.high_watermark : end] if entry.voters is not None]
@@ -160,7 +160,7 @@ class Quorum:
         return raft.VotersChanged(voters, end, is_leaving=is_leaving)
 
     def voters_of(self, log: Sequence[Entry]) -> tuple[tuple[int, ...], int]:
-        """The latest voters in a log, and where it said so."""
+        """The latest voters in a log, and the end of their record."""
         for offset in range(len(log) - 1, -1, -1):
             named = log[offset].voters
             if named is not None:
@@ -168,13 +168,13 @@ class Quorum:
         return self.voters, 0
 
     def heed(self, node: Node) -> None:
-        """Tell the function who votes, where the log says something new."""
+        """Tell the function about the voters, if the log has new ones."""
         told, state = self.change_of(node), node.state
         if (told.voters, told.end) != (state.voters, state.voters_end):
             self.step(node, told)
 
     def step(self, node: Node, event: raft.Event) -> bool | None:
-        """Step, carry out the effects in their order; the answer to a vote if there is one."""
+        """Step, and carry the effects out in their order; returns the answer to a vote, if there is one."""
         before = node.state
         node.state, effects = step(before._replace(tail=node.tail), event, self.now, self.random)
         answer = None
@@ -235,7 +235,7 @@ class Quorum:
         me, life = node.node_id, node.life
 
         def back(sender: int, event: raft.Event) -> None:
-            """An answer reaches the incarnation that asked, or nobody: its connection died with it."""
+            """An answer reaches only the incarnation that asked: the connection died with it."""
 
             def act(asker: Node) -> None:
                 if asker.life == life:
@@ -271,7 +271,7 @@ class Quorum:
     # ---- replication
 
     def _fetch(self, node: Node) -> None:
-        """Fetch from the leader; who knows none and may not stand asks anybody."""
+        """Fetch from the leader; an observer that knows none asks any node."""
         if node.synced < len(node.log) or (node.fetch is not None and node.fetch[1] > self.now):
             return
         state = node.state
@@ -350,10 +350,10 @@ class Quorum:
         node.synced = min(node.synced, end)
         self.heed(node)
 
-    # ---- what befalls it
+    # ---- faults and changes
 
     def append(self) -> bool:
-        """Whoever leads, or thinks so, takes a record."""
+        """Every node that leads, or believes so, appends a record."""
         leading = [node for node in self.nodes.values() if node.up and node.state.is_leader]
         for node in leading:
             self.values += 1
@@ -361,7 +361,7 @@ class Quorum:
         return bool(leading)
 
     def change_voters(self) -> bool:
-        """Whoever leads, or thinks so, adds a voter that has nearly caught up, or removes one: itself, sometimes."""
+        """Every node that leads, or believes so, adds a voter that has nearly caught up, or removes one."""
         chance, changed = self.random, False
         for node in self.nodes.values():
             state = node.state
@@ -378,7 +378,7 @@ class Quorum:
         return changed
 
     def snapshot(self, node: Node) -> None:
-        """Give up the log before some committed offset."""
+        """Delete the log before some committed offset."""
         if node.state.high_watermark > node.start:
             node.start = self.random.randint(node.start, node.state.high_watermark)
 
@@ -405,7 +405,7 @@ class Quorum:
         self.step(node, raft.Start())
 
     def lose_directory(self, node: Node) -> None:
-        """A disk is replaced by an empty one, where the others have what it had."""
+        """Replace a disk by an empty one, while the others can make up for it."""
         lost = sum(self.nodes[voter].is_new or self.nodes[voter].has_lost for voter in self.voters)
         if self.committed and not node.is_new and lost < (len(self.voters) - 1) // 2:
             node.up, node.is_new, node.has_lost = False, self.new_voters_wait, True
@@ -423,6 +423,6 @@ class Quorum:
 
     @property
     def leader(self) -> Node | None:
-        """Who leads the latest epoch."""
+        """The leader of the latest epoch."""
         leading = [node for node in self.nodes.values() if node.up and node.state.is_leader]
         return max(leading, key=lambda node: node.state.epoch, default=None)

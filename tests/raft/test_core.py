@@ -1,4 +1,4 @@
-"""Scripts of the quorum's function: events in, effects out."""
+"""Scripts for Raft's function: events in, effects out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW_MS = 1000
 
 
 def play(state: State, *script: raft.Event, now_ms: int = NOW_MS) -> tuple[State, list[str]]:
-    """Run events and show the effects of each as one line."""
+    """Run events; returns the state, and the effects of each event as a line."""
     lines = []
     for event in script:
         state, effects = step(state, event, now_ms, Random(1))
@@ -43,7 +43,7 @@ def shown(effect: raft.Effect) -> str:
 
 
 def late(state: State) -> State:
-    """The same, when its deadline has come."""
+    """The state at the time of its deadline."""
     return state._replace(deadline_ms=NOW_MS)
 
 
@@ -89,7 +89,7 @@ def test_a_restart_begins_a_new_epoch_and_commits_the_old_records_with_its_own()
 # ---- elections
 
 
-def test_a_candidacy_is_asked_for_before_it_disturbs() -> None:
+def test_a_pre_vote_comes_before_an_election() -> None:
     state, lines = play(late(State(1, (1, 2, 3), Voted(4))), raft.Tick(), granted(3, 4, pre=True))
     assert lines == [
         "pre-vote of 2 for epoch=4; pre-vote of 3 for epoch=4",
@@ -100,7 +100,7 @@ def test_a_candidacy_is_asked_for_before_it_disturbs() -> None:
     assert lines[2].startswith("persist epoch=5 leader=1 voted=-1; lead epoch=5 granted by [1, 3]")
 
 
-def test_who_has_not_answered_is_asked_again_until_it_is_given_up() -> None:
+def test_a_silent_voter_is_asked_again_until_the_election_is_over() -> None:
     state, _ = play(late(State(1, (1, 2, 3), Voted(4))), raft.Tick(), refused(2, 4, pre=True))
     assert state.retry_at_ms is not None
     _, lines = play(state, raft.Tick(), now_ms=state.retry_at_ms)
@@ -111,7 +111,7 @@ def test_who_has_not_answered_is_asked_again_until_it_is_given_up() -> None:
     assert state.deadline_ms is not None
 
 
-def test_one_vote_an_epoch() -> None:
+def test_a_voter_has_one_vote_per_epoch() -> None:
     asked = raft.VoteAsked(2, 5, Tail(4, 10), is_pre_vote=False)
     other = raft.VoteAsked(3, 5, Tail(4, 10), is_pre_vote=False)
     state, lines = play(State(1, (1, 2, 3), Voted(4, 2, NOBODY), Tail(4, 10)), asked, other, asked)
@@ -129,13 +129,13 @@ def test_one_vote_an_epoch() -> None:
     ("tail", "answer"), [((4, 10), "granted"), ((5, 1), "granted"), ((4, 9), "refused"), ((3, 99), "refused")]
 )
 @pytest.mark.parametrize("is_pre_vote", [True, False])
-def test_nobody_is_elected_who_has_less(tail: tuple[int, int], answer: str, is_pre_vote: bool) -> None:
+def test_a_candidate_with_a_shorter_log_gets_no_vote(tail: tuple[int, int], answer: str, is_pre_vote: bool) -> None:
     state = State(1, (1, 2, 3), Voted(7), Tail(4, 10))
     _, lines = play(state, raft.VoteAsked(2, 7, Tail(*tail), is_pre_vote))
     assert lines[0].endswith(answer)
 
 
-def test_who_hears_of_a_leader_refuses_pre_votes_until_it_does_not() -> None:
+def test_a_follower_refuses_pre_votes_while_it_hears_from_its_leader() -> None:
     state = State(1, (1, 2, 3), Voted(4, 2, NOBODY))
     asked = raft.VoteAsked(3, 4, Tail(), is_pre_vote=True)
     state, lines = play(state, raft.Start(), asked, raft.Followed(2, 4, 0), asked, raft.LeaderGone(2, 4), asked)
@@ -144,7 +144,7 @@ def test_who_hears_of_a_leader_refuses_pre_votes_until_it_does_not() -> None:
     assert state.deadline_ms < NOW_MS + state.timing.election_timeout_ms
 
 
-def test_a_prospect_learns_that_the_leader_lives() -> None:
+def test_a_prospective_candidate_learns_that_the_leader_is_alive() -> None:
     state, _ = play(late(State(1, (1, 2, 3), Voted(4, 2, NOBODY), role=Role.FOLLOWER)), raft.Tick())
     assert state.role is Role.PROSPECTIVE
     again, _ = play(state, raft.BeginAsked(2, 4))
@@ -164,7 +164,7 @@ def test_a_later_epoch_ends_every_role() -> None:
     assert not state.is_leader
 
 
-def test_who_led_before_it_stopped_does_not_lead_on() -> None:
+def test_a_leader_that_restarts_does_not_lead_on() -> None:
     state, lines = play(State(1, (1, 2, 3), Voted(4, 1, NOBODY)), raft.Start())
     assert lines == ["nothing"]
     assert state.leader_id == NOBODY
@@ -175,21 +175,21 @@ def test_who_led_before_it_stopped_does_not_lead_on() -> None:
 # ---- leading
 
 
-def test_the_earlier_records_commit_with_the_first_of_the_epoch() -> None:
+def test_earlier_records_commit_with_the_first_one_of_the_epoch() -> None:
     state = leader_of_three(end=10)
     script = [raft.Synced(11), raft.Fetched(2, 10), raft.Fetched(3, 7), raft.Fetched(2, 11), raft.Fetched(9, 50)]
     _, lines = play(state, *script)
     assert lines == ["nothing", "nothing", "nothing", "commit 11", "nothing"]
 
 
-def test_a_leader_tells_of_itself_who_does_not_fetch() -> None:
+def test_a_leader_announces_itself_to_voters_that_do_not_fetch() -> None:
     state, _ = play(leader_of_three(), raft.Fetched(2, 0))
     assert state.retry_at_ms is not None
     state, lines = play(state, raft.Tick(), now_ms=state.retry_at_ms)
     assert lines == ["tell 3 of epoch=4"]
 
 
-def test_a_leader_from_whom_no_majority_fetches_resigns() -> None:
+def test_a_leader_without_fetches_from_a_majority_resigns() -> None:
     state, _ = play(leader_of_three(), raft.Fetched(2, 0), now_ms=2000)
     assert state.deadline_ms is not None
     state, lines = play(state, raft.Tick(), now_ms=state.deadline_ms)
@@ -200,7 +200,7 @@ def test_a_leader_from_whom_no_majority_fetches_resigns() -> None:
     assert (state.role, state.leader_id) == (Role.RESIGNED, NOBODY)
 
 
-def test_the_best_successor_stands_first() -> None:
+def test_the_best_successor_holds_the_first_election() -> None:
     _, lines = play(leader_of_three(), raft.Fetched(3, 9), raft.Fetched(2, 5), raft.Resign(), raft.Resign())
     assert lines[2] == "tell 2 that epoch=4 ends, then [3, 2]; tell 3 that epoch=4 ends, then [3, 2]"
     assert lines[3] == "nothing"
@@ -216,7 +216,7 @@ def test_the_best_successor_stands_first() -> None:
 # ---- following
 
 
-def test_a_follower_knows_what_its_leader_has_committed_and_it_has_itself() -> None:
+def test_a_follower_commits_what_its_leader_committed_and_it_has() -> None:
     state = State(1, (1, 2, 3), Voted(4, 2, NOBODY), Tail(4, 10))
     script = [
         raft.Start(),
@@ -229,7 +229,7 @@ def test_a_follower_knows_what_its_leader_has_committed_and_it_has_itself() -> N
     assert lines == ["nothing", "commit 7", "commit 10", "nothing", "nothing"]
 
 
-def test_an_observer_follows_and_never_stands() -> None:
+def test_an_observer_follows_and_is_never_a_candidate() -> None:
     state, lines = play(State(9, (1, 2, 3)), raft.Start(), raft.Tick(), raft.LeaderTold(3, 2), raft.Followed(2, 3, 0))
     assert lines == ["nothing", "nothing", "persist epoch=3 leader=2 voted=-1", "nothing"]
     state, lines = play(late(state), raft.Tick())
@@ -240,8 +240,8 @@ def test_an_observer_follows_and_never_stands() -> None:
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 5])
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_a_majority_has_what_is_committed_and_it_never_recedes(voters: int, data: st.DataObject) -> None:
-    """The rule of counting alone, for any number of voters; who leads is given."""
+def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(voters: int, data: st.DataObject) -> None:
+    """The rule of counting alone, with any number of voters and a fixed leader."""
     ids = tuple(range(1, voters + 1))
     start = data.draw(st.integers(0, 5))
     synced = dict.fromkeys(ids, 0)
@@ -257,7 +257,7 @@ def test_a_majority_has_what_is_committed_and_it_never_recedes(voters: int, data
             assert state.high_watermark > max(before, start)
         else:
             assert state.high_watermark == before
-        had[voter] = max(had[voter], end)  # a disk may be lost, which is for elections to heed
+        had[voter] = max(had[voter], end)  # a lost disk is a matter of elections
         have = sum(had[voter] >= state.high_watermark for voter in ids)
         assert have > voters // 2
         beyond = sum(synced > max(state.high_watermark, start) for synced in state.synced.values())
@@ -266,8 +266,8 @@ def test_a_majority_has_what_is_committed_and_it_never_recedes(voters: int, data
 
 @pytest.mark.parametrize("voters", [(1,), (1, 2, 3)])
 @pytest.mark.parametrize("leader", [NOBODY, 1, 2])
-def test_after_the_last_epoch_nobody_stands(voters: tuple[int, ...], leader: int) -> None:
-    """However long it waits, and whoever would vote for it: nothing is written down or asked for that is no int32."""
+def test_after_the_last_epoch_there_is_no_election(voters: tuple[int, ...], leader: int) -> None:
+    """However long a node waits, and however many votes it could get: no epoch above int32 is written or sent."""
     state = State(1, voters, Voted(EPOCH_MAX, leader), Tail(3, 9))
     state, lines = play(state, raft.Start())
     for round_ in range(1, 20):
@@ -280,7 +280,7 @@ def test_after_the_last_epoch_nobody_stands(voters: tuple[int, ...], leader: int
     assert not any("persist" in line or "lead" in line or "; vote" in line for line in lines)
 
 
-def test_the_last_epoch_is_one_like_all_others() -> None:
+def test_the_last_epoch_can_have_a_leader() -> None:
     state, lines = play(State(1, (1,), Voted(EPOCH_MAX - 1), Tail(3, 9)), raft.Start())
     assert state.is_leader
     assert f"lead epoch={EPOCH_MAX} " in lines[0]

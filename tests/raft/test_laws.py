@@ -1,4 +1,4 @@
-"""What holds of a quorum on a bad network, whatever happens: the laws are asserted inside the model, at each step."""
+"""Laws of a quorum on a bad network. The model asserts most of them at every step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from tests.raft.model import Quorum
 
 
 def seeds(count: int, quick: int = 3) -> list[Any]:
-    """So many seeds, of which the first few are quick enough for every change."""
+    """Seeds from 0; all but the first few are marked slow."""
     return [pytest.param(seed, marks=() if seed < quick else pytest.mark.slow) for seed in range(count)]
 
 
 def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0, losses: float = 0.0) -> None:
-    """Crashes, cuts, loss and delay, one after the other and together; `changes`: how often voters come and go,
-    `losses`: how often one loses its directory."""
+    """Crashes, cuts, loss and delay, one by one and together.
+
+    `changes` and `losses`: the probability per round of a change of voters, and of the loss of a directory.
+    """
     chance = quorum.random
     ids = list(quorum.nodes)
     while quorum.now < until_ms:
@@ -53,7 +55,7 @@ def trouble(quorum: Quorum, until_ms: int, changes: float = 0.0, losses: float =
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", seeds(12))
-def test_nothing_committed_is_lost_and_it_goes_on_when_all_is_well(seed: int, voters: int) -> None:
+def test_no_committed_record_is_lost_and_a_healed_quorum_goes_on(seed: int, voters: int) -> None:
     quorum = Quorum(seed, voters, observers=seed % 3)
     trouble(quorum, 15_000)
     goes_on(quorum)
@@ -61,8 +63,8 @@ def test_nothing_committed_is_lost_and_it_goes_on_when_all_is_well(seed: int, vo
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", seeds(6))
-def test_it_holds_while_voters_come_and_go(seed: int, voters: int) -> None:
-    """One leader an epoch, nothing committed lost, by majorities that are never the same for long (KIP-853)."""
+def test_the_laws_hold_while_voters_come_and_go(seed: int, voters: int) -> None:
+    """One leader per epoch and no committed record lost, with majorities that change all the time (KIP-853)."""
     quorum = Quorum(seed, voters, observers=5 - voters, new_voters_wait=False)
     trouble(quorum, 20_000, changes=0.5)
     goes_on(quorum)
@@ -78,7 +80,7 @@ def test_it_holds_while_voters_come_and_go(seed: int, voters: int) -> None:
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", seeds(12))
 def test_a_minority_may_lose_its_directories(seed: int, voters: int) -> None:
-    """What they voted for and what they had is forgotten with them, and nothing is lost."""
+    """Their votes and logs are lost with them, but no committed record."""
     quorum = Quorum(seed, voters, observers=seed % 2)
     trouble(quorum, 20_000, losses=0.3)
     goes_on(quorum)
@@ -86,7 +88,7 @@ def test_a_minority_may_lose_its_directories(seed: int, voters: int) -> None:
 
 
 def test_a_vote_after_a_lost_directory_is_noticed() -> None:
-    """The model itself: who votes as if it had never voted and never stored anything loses what had committed."""
+    """Tests the model: voters that forget their votes and logs lose committed records."""
 
     def forgetful() -> None:
         for seed in range(400):
@@ -97,7 +99,7 @@ def test_a_vote_after_a_lost_directory_is_noticed() -> None:
 
 
 def goes_on(quorum: Quorum) -> None:
-    """When all is well everybody has everything, and more can be added."""
+    """After all faults have ended, every node has the whole log, and a new record commits."""
     quorum.heal()
     quorum.run(quorum.now + 5_000)
     assert quorum.leader is not None, "a healthy quorum elects"
@@ -112,7 +114,7 @@ def goes_on(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_a_quorum_at_peace_keeps_its_leader(seed: int) -> None:
+def test_a_quorum_without_faults_keeps_its_leader(seed: int) -> None:
     quorum = Quorum(seed, 3, observers=1)
     quorum.run(2_000)
     leader = quorum.leader
@@ -126,8 +128,8 @@ def test_a_quorum_at_peace_keeps_its_leader(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_one_who_was_cut_off_does_not_disturb_the_others(seed: int) -> None:
-    """Pre-vote: a node that comes back has not pushed up the epoch (KIP-996)."""
+def test_a_node_that_was_cut_off_does_not_disturb_the_others(seed: int) -> None:
+    """Pre-vote: a node that returns has not raised the epoch (KIP-996)."""
     quorum = Quorum(seed, 3)
     quorum.run(2_000)
     leader = quorum.leader
@@ -158,7 +160,7 @@ def test_a_leader_without_majority_resigns_and_another_leads(seed: int) -> None:
 
 
 def test_a_lost_vote_is_noticed() -> None:
-    """The model itself: nodes that forget their votes in a crash elect two leaders of one epoch sooner or later."""
+    """Tests the model: nodes that forget their votes in a crash elect two leaders of one epoch sooner or later."""
 
     def forgetful() -> None:
         for seed in range(400):
@@ -168,8 +170,8 @@ def test_a_lost_vote_is_noticed() -> None:
         forgetful()
 
 
-def test_voters_that_change_without_care_are_noticed() -> None:
-    """The model itself: changes upon changes that nobody has agreed to make majorities that never meet."""
+def test_careless_changes_of_voters_are_noticed() -> None:
+    """Tests the model: with several uncommitted changes at once, two majorities need not overlap."""
 
     def careless() -> None:
         for seed in range(400):

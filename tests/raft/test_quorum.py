@@ -1,4 +1,4 @@
-"""The metadata log of one voter: what has committed survives any crash, and a restart shows the same Image."""
+"""The metadata log of one voter: committed records survive any crash, and a restart shows the same Image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kpybroker.errors import ConfigError, Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Stored
 from kpybroker.metadata.image import Image
 from kpybroker.raft.core.divergence import Diverges
-from kpybroker.raft.core.state import LATE_MS, BeginAsked, Role, Tail
+from kpybroker.raft.core.state import Tail
 from kpybroker.raft.log.metadata_log import BATCH_LIMIT_BYTES, PIECE_BYTES
 from kpybroker.raft.log.snapshots import Snapshot
 from kpybroker.raft.quorum import Quorum
@@ -32,24 +32,26 @@ SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "500", "me
 
 
 class FullDisk(RealDisk):
-    """What is there can be read; nothing more can be written."""
+    """A disk that can be read but not written."""
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class Node:
-    """A directory and the quorum on it, started and stopped at will."""
+    """A directory, and the quorum on it during a run."""
 
     def __init__(self, root: Path, settings: dict[str, str] | None = None) -> None:
         self.root = root
         self.path = root / METADATA_DIRECTORY
         self.config = parse_config({"log.dirs": str(root), "node.id": "1", **(settings or {})})
         self.disk = RealDisk
+        self.world: RealWorld
+        """Of the run under way."""
         self.wanted = Format({"metadata.version": 30}, ("CONTROLLER", "127.0.0.1", 9093))
 
     async def run(self, play: Callable[[Quorum], Awaitable[None]]) -> None:
-        world = RealWorld(seed=1)
+        world = self.world = RealWorld(seed=1)
         world.disk = self.disk()
         directory = open_directories(world, [str(self.root)], 1, self.wanted)[0]
         quorum = Quorum(world, self.config, directory)
@@ -65,7 +67,7 @@ class Node:
         asyncio.run(self.run(play))
 
     def image(self) -> Image:
-        """What a restart shows."""
+        """The Image after a restart."""
         shown: list[Image] = []
 
         async def look(quorum: Quorum) -> None:
@@ -91,7 +93,7 @@ def topic(name: str, partitions: int = 1) -> list[Stored]:
 
 
 def batches_of(path: Path) -> list[list[str]]:
-    """What each batch of a log file holds, by the names of its records."""
+    """The names of the records in each batch of a log file."""
     found = []
     for batch in split(path.read_bytes()):
         if batch.is_control:
@@ -103,7 +105,7 @@ def batches_of(path: Path) -> list[list[str]]:
     return found
 
 
-def test_a_new_log_begins_as_kafkas_does(node: Node) -> None:
+def test_a_new_log_has_the_first_records_of_kafka(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         assert quorum.committed == quorum.end == 6
         assert quorum.epoch == 1
@@ -124,7 +126,7 @@ def test_a_new_log_begins_as_kafkas_does(node: Node) -> None:
     assert (node.path / "partition.metadata").read_text() == "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
 
 
-def test_static_voters_are_not_written_down(tmp_path: Path) -> None:
+def test_static_voters_are_not_in_the_log(tmp_path: Path) -> None:
     node = Node(tmp_path / "data", {"controller.quorum.voters": "1@127.0.0.1:9093"})
     node.wanted = Format({"metadata.version": 30}, None)
 
@@ -138,7 +140,7 @@ def test_static_voters_are_not_written_down(tmp_path: Path) -> None:
     assert json.loads((node.path / "quorum-state").read_text())["leaderEpoch"] == 2
 
 
-def test_nothing_is_committed_before_it_is_on_disk_and_images_come_before_answers(node: Node) -> None:
+def test_records_commit_after_the_sync_and_images_come_before_answers(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         told: list[tuple[str, int, int]] = []
         quorum.on_image(lambda old, new: told.append(("image", old.offset + 1, new.offset + 1)))
@@ -156,7 +158,7 @@ def test_nothing_is_committed_before_it_is_on_disk_and_images_come_before_answer
         published = [(old, new) for kind, old, new in told if kind == "image"]
         assert published[0][0] == before
         assert published[-1][1] == ends[-1]
-        assert len(published) < 3, "what waits for the disk together is synced together"
+        assert len(published) < 3, "one sync covers all records that wait for the disk"
 
     node(play)
 
@@ -180,8 +182,8 @@ def test_a_restart_shows_the_same_image_in_a_new_epoch(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_has_committed_survives_a_crash_and_a_batch_is_whole_or_gone(tmp_path: Path, seed: int) -> None:
-    """The crash keeps what was synced, and any length of what was only written."""
+def test_committed_records_survive_a_crash_and_a_batch_is_complete_or_gone(tmp_path: Path, seed: int) -> None:
+    """The crash keeps all synced bytes, and any number of the bytes that were only written."""
     chance = Random(seed)
     node = Node(tmp_path / "data", SMALL_SNAPSHOTS if seed % 2 else None)
     after = Node(tmp_path / "after", SMALL_SNAPSHOTS if seed % 2 else None)
@@ -213,7 +215,7 @@ def test_what_has_committed_survives_a_crash_and_a_batch_is_whole_or_gone(tmp_pa
     assert after.image() == image
 
 
-def test_snapshots_are_written_and_the_log_before_them_goes(tmp_path: Path) -> None:
+def test_a_snapshot_is_written_and_the_log_before_it_deleted(tmp_path: Path) -> None:
     node = Node(tmp_path / "data", SMALL_SNAPSHOTS)
 
     async def play(quorum: Quorum) -> None:
@@ -226,10 +228,12 @@ def test_snapshots_are_written_and_the_log_before_them_goes(tmp_path: Path) -> N
 
     node(play)
     names = sorted(path.name for path in node.path.glob("*.checkpoint"))
-    assert names[0] != "00000000000000000000-0000000000.checkpoint", "the first of them is not needed any more"
+    assert names[0] != "00000000000000000000-0000000000.checkpoint", "the first snapshot is no longer needed"
     assert not list(node.path.glob("*.part"))
     assert not list(node.path.glob("*.deleted"))
-    assert min(int(path.stem) for path in node.path.glob("*.log")) == int(names[0][:20]), "what it contains went too"
+    assert min(int(path.stem) for path in node.path.glob("*.log")) == int(names[0][:20]), (
+        "the log before it was deleted too"
+    )
     assert 1 < len(names) < 4
     records, control = decode_snapshot((node.path / names[-1]).read_bytes(), names[-1])
     end, epoch = int(names[-1][:20]), int(names[-1][21:31])
@@ -239,7 +243,7 @@ def test_snapshots_are_written_and_the_log_before_them_goes(tmp_path: Path) -> N
     assert set(image.topics) == {f"t{number}" for number in range(30)} - {"t7"}
     assert set(snapshot.topics) > set(image.topics) - {"t28", "t29"}
     (node.path / names[-1]).write_bytes((node.path / names[-1]).read_bytes()[:-9])
-    assert node.image() == image, "an unreadable snapshot is passed over for the one before it"
+    assert node.image() == image, "an unreadable snapshot is skipped for the one before it"
 
 
 def test_a_snapshot_without_its_log_is_enough(tmp_path: Path) -> None:
@@ -294,7 +298,7 @@ def test_a_transaction_takes_as_many_batches_as_it_needs(node: Node) -> None:
     assert sorted(image.config(4, "")) == sorted(names)
 
 
-def test_half_a_transaction_of_a_leader_that_died_is_given_up(node: Node) -> None:
+def test_an_unfinished_transaction_of_a_dead_leader_is_aborted(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         quorum.append([Stored(None, None, message=metadata.BeginTransactionRecord(name="big"))])
         quorum.append(topic("half"))
@@ -322,8 +326,8 @@ def test_the_epoch_never_goes_back_even_without_quorum_state(node: Node) -> None
     node(play)
 
 
-def test_an_epoch_that_the_log_does_not_have_is_not_believed(node: Node) -> None:
-    """The file of epochs can be of a later moment than the log that a loss of power left."""
+def test_an_epoch_without_a_batch_in_the_log_is_ignored(node: Node) -> None:
+    """After a loss of power, leader-epoch-checkpoint may be newer than the log."""
     node.image()
     (node.path / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n9 4\n")
 
@@ -348,7 +352,7 @@ def test_a_disk_that_fails_ends_the_quorum(node: Node) -> None:
     assert node.image().topics == {}
 
 
-def test_a_start_on_a_full_disk_is_no_reason_to_begin_anew(node: Node) -> None:
+def test_a_start_on_a_full_disk_does_not_advise_to_begin_anew(node: Node) -> None:
     async def play(quorum: Quorum) -> None:
         quorum.append(topic("a"))
 
@@ -410,8 +414,8 @@ def test_a_newer_metadata_version_is_refused(node: Node) -> None:
         node.image()
 
 
-def test_a_log_that_is_cut_back_to_its_snapshot_knows_the_epoch_of_that(tmp_path: Path) -> None:
-    """Else its leader would offer it the same snapshot for ever."""
+def test_a_log_truncated_to_its_snapshot_has_the_epoch_of_the_snapshot(tmp_path: Path) -> None:
+    """Otherwise its leader would offer it the same snapshot for ever."""
     voters = "1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095"
     listeners = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093"
     node = Node(tmp_path, {"controller.quorum.voters": voters, "listeners": listeners})
@@ -427,34 +431,4 @@ def test_a_log_that_is_cut_back_to_its_snapshot_knows_the_epoch_of_that(tmp_path
         log.truncate(Diverges(1, 33))
         assert log.tail == Tail(1, 33)
 
-    node(play)
-
-
-def test_a_node_that_was_held_up_reads_what_others_said_before_it_thinks_them_gone(tmp_path: Path) -> None:
-    voters = {
-        "process.roles": "controller",
-        "listeners": "CONTROLLER://127.0.0.1:1",
-        "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": "1@127.0.0.1:1,2@127.0.0.1:2",
-    }
-
-    async def play(quorum: Quorum) -> None:
-        loop = asyncio.get_running_loop()
-        long_ago_ms = int(loop.time() * 1000) - 10 * LATE_MS
-        quorum.driver.state = quorum.state._replace(role=Role.UNATTACHED, deadline_ms=long_ago_ms)
-        quorum.driver.timer._at_ms = long_ago_ms
-        quorum.driver.timer.fire()
-        assert quorum.state.role is Role.UNATTACHED, "the leader's word may wait in a socket"
-        quorum.driver.step(BeginAsked(2, 5))
-        put_off = quorum.driver.timer._handle
-        while quorum.driver.timer._handle is put_off:
-            await asyncio.sleep(0)
-        assert (quorum.state.role, quorum.state.leader_id) == (Role.FOLLOWER, 2)
-        quorum.driver.state = quorum.state._replace(deadline_ms=long_ago_ms)
-        quorum.driver.timer._at_ms = int(loop.time() * 1000)
-        quorum.driver.timer.fire()
-        assert quorum.state.role is Role.PROSPECTIVE, "it was not held up: nothing has come"
-
-    node = Node(tmp_path / "data", voters)
-    node.wanted = Format({"metadata.version": 30}, None)
     node(play)

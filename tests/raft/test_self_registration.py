@@ -1,4 +1,4 @@
-"""A node that takes an id over: does the voter that had it run?"""
+"""A node that takes over the id of a voter must know whether that voter is running."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ from kpybroker.raft.duties.self_registration import LOOK_S, SLACK_MS, fetches
         (None, False),
     ],
 )
-def test_a_voter_fetches_as_long_as_it_runs(idle_ms: int | None, does: bool | None) -> None:
-    """A clock that counts whole ms does not make a stopped one run, and a slow one is neither."""
+def test_a_running_voter_fetches_often(idle_ms: int | None, does: bool | None) -> None:
+    """Clocks count whole ms, which must not make a stopped voter look alive; of a slow one nothing is known."""
     assert fetches(idle_ms) is does

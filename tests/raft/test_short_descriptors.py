@@ -1,4 +1,4 @@
-"""A voter that finds no descriptor loses one request or one election, never its place."""
+"""A voter without a free file descriptor loses one request or one election, but stays in the quorum."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ VOTERS = {
     "controller.quorum.voters": "1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3",
 }
 ELECTION_MAX = 40
-"""So many files are opened in no election."""
+"""More files than any election opens."""
 
 
 class ShortDisk(RealDisk):
-    """Of what is opened the calls with these numbers find no descriptor."""
+    """A disk on which the calls with these numbers find no free file descriptor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ def voter(path: Path) -> Node:
     return node
 
 
-def disk_of(quorum: Quorum) -> ShortDisk:
-    disk = quorum._world.disk
+def disk_of(node: Node) -> ShortDisk:
+    disk = node.world.disk
     assert isinstance(disk, ShortDisk)
     return disk
 
 
 def events(quorum: Quorum) -> list[raft.Event]:
-    """What a node that looks for a leader may meet."""
+    """Events that make a node without a leader write its vote or epoch."""
     epoch = quorum.epoch
     return [
         raft.VoteAsked(2, epoch + 1, Tail(epoch, 100), False),
@@ -86,32 +86,32 @@ def events(quorum: Quorum) -> list[raft.Event]:
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_what_cannot_be_written_did_not_happen(tmp_path: Path, number: int) -> None:
-    damage: list[str] = []
+def test_an_event_whose_state_cannot_be_written_changes_nothing(tmp_path: Path, number: int) -> None:
+    node, damage = voter(tmp_path / "data"), list[str]()
 
     async def play(quorum: Quorum) -> None:
         quorum.on_damage(damage.append)
         event = events(quorum)[number]
-        at, told = 0, False
-        while not told:
+        at, done = 0, False
+        while not done:
             before = quorum.state
-            disk_of(quorum).fail(range(at, at + 1))
+            disk_of(node).fail(range(at, at + 1))
             try:
                 quorum.driver.step(event)
-                told = True
+                done = True
             except KafkaError:
                 assert quorum.state == before
             at += 1
-        disk_of(quorum).fail(range(0))
+        disk_of(node).fail(range(0))
         assert at > 1, "there was something to write"
-        assert read_quorum_state(quorum._world, quorum.driver.path)[0] == quorum.state.voted
+        assert read_quorum_state(node.world, quorum.driver.path)[0] == quorum.state.voted
 
-    voter(tmp_path / "data")(play)
+    node(play)
     assert damage == []
 
 
 def stands_and_wins(quorum: Quorum) -> list[Callable[[], raft.Event]]:
-    """What happens to a node that is elected, in order."""
+    """The events in which a node wins an election, in order."""
     return [
         lambda: raft.VoteTold(2, quorum.epoch, raft.NOBODY, True, True),
         lambda: raft.VoteTold(2, quorum.epoch, raft.NOBODY, True, False),
@@ -119,8 +119,8 @@ def stands_and_wins(quorum: Quorum) -> list[Callable[[], raft.Event]]:
 
 
 def elect(quorum: Quorum) -> None:
-    """Until it leads, each time from the beginning. A shortage may cost it any of them."""
-    quorum.driver.state = quorum.state._replace(role=Role.UNATTACHED, deadline_ms=0, synced=None)
+    """Hold an election from the start. A shortage of descriptors may end it at any event."""
+    quorum.driver.begin(quorum.state._replace(role=Role.UNATTACHED, deadline_ms=0, synced=None))
     for event in [raft.Tick, *stands_and_wins(quorum)]:
         try:
             quorum.driver.step(event())
@@ -130,32 +130,32 @@ def elect(quorum: Quorum) -> None:
 
 @pytest.mark.parametrize("length", [1, 5])
 def test_an_election_without_descriptors_is_lost_and_the_next_one_is_won(tmp_path: Path, length: int) -> None:
-    damage: list[str] = []
+    node, damage = voter(tmp_path / "data"), list[str]()
     lost = 0
 
     async def play(quorum: Quorum) -> None:
         nonlocal lost
         quorum.on_damage(damage.append)
         for at in range(ELECTION_MAX):
-            disk_of(quorum).fail(range(at, at + length))
+            disk_of(node).fail(range(at, at + length))
             elect(quorum)
-            opened = disk_of(quorum).count
+            opened = disk_of(node).count
             lost += not quorum.is_leader
-            disk_of(quorum).fail(range(0))
+            disk_of(node).fail(range(0))
             if not quorum.is_leader:
                 elect(quorum)
             assert quorum.is_leader
-            assert read_quorum_state(quorum._world, quorum.driver.path)[0] == quorum.state.voted
+            assert read_quorum_state(node.world, quorum.driver.path)[0] == quorum.state.voted
             if opened <= at:
                 return
-        pytest.fail("every election met the shortage")
+        pytest.fail("no election ended before the shortage")
 
-    voter(tmp_path / "data")(play)
+    node(play)
     assert damage == []
     assert lost > 2
 
 
-def test_a_sole_voter_that_finds_no_descriptor_says_what_to_do(tmp_path: Path) -> None:
+def test_a_sole_voter_without_descriptors_says_what_to_do(tmp_path: Path) -> None:
     node = Node(tmp_path / "data")
     node.image()
 
@@ -170,8 +170,8 @@ def test_a_sole_voter_that_finds_no_descriptor_says_what_to_do(tmp_path: Path) -
     node.image()
 
 
-def test_what_cannot_be_read_back_now_is_read_back_later(tmp_path: Path) -> None:
-    """The log of before a start, when a leader says that it has committed."""
+def test_a_log_that_cannot_be_read_back_now_is_read_back_later(tmp_path: Path) -> None:
+    """Records from before the start, when a leader says that they have committed."""
     node = voter(tmp_path / "data")
     row = (None, frame_record(TopicRecord(name="a", topic_id=b"a" * 16)))
     damage: list[str] = []
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_back_now_is_read_back_later(tmp_path: Path) -> None
         end = quorum.log.end
         quorum.driver.step(raft.BeginAsked(2, quorum.epoch + 1))
         quorum.log.segments.active.drop_files()
-        disk_of(quorum).fail(range(3))
+        disk_of(node).fail(range(3))
         quorum.driver.step(raft.Followed(2, quorum.epoch, end))
         while quorum.driver.metadata.is_reading:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Who votes, as a log says it: what may still be taken back counts, too."""
+"""The voters in a log, which count even where a truncation may take them back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def three_voters(committed: list[int]) -> Voters:
     return voters
 
 
-def test_who_was_removed_is_leaving_until_that_has_committed() -> None:
+def test_a_removed_node_is_leaving_until_its_removal_has_committed() -> None:
     committed = [10]
     voters = three_voters(committed)
     assert not voters.change.is_leaving
@@ -35,8 +35,8 @@ def test_who_was_removed_is_leaving_until_that_has_committed() -> None:
     assert not voters.change.is_leaving
 
 
-def test_what_the_next_leader_says_of_voters_hides_no_removal() -> None:
-    """It may say again who votes, since one of them listens elsewhere now: the removal before has not committed yet."""
+def test_a_later_voters_record_does_not_hide_a_removal() -> None:
+    """The next leader may write the voters again with a new address, before the removal has committed."""
     voters = three_voters([10])
     voters.learn(told(*OTHERS), 20)
     voters.learn(told(OTHERS[0], OTHERS[1]._replace(endpoints=(("CONTROLLER", "elsewhere", 1),))), 30)

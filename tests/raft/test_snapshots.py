@@ -1,4 +1,4 @@
-"""What a node of the quorum takes from its leader: an error of its own files is no lost connection."""
+"""Receiving a snapshot from the leader: an error of the node's own files is not a lost connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def receiving(world: FailingWorld, snapshots: Snapshots) -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, Damage), (errno.EIO, Damage), (errno.EMFILE, KafkaError)])
-def test_a_snapshot_that_cannot_be_kept_is_no_lost_connection(code: int, kind: type[Exception]) -> None:
+def test_a_snapshot_that_cannot_be_written_is_not_a_lost_connection(code: int, kind: type[Exception]) -> None:
     at, ended = 0, False
     while not ended:
         world = FailingWorld(Storage())
@@ -53,7 +53,7 @@ def test_a_snapshot_that_cannot_be_kept_is_no_lost_connection(code: int, kind: t
     assert at >= 5
 
 
-def test_a_lost_connection_is_told_as_one() -> None:
+def test_a_lost_connection_is_reported_as_one() -> None:
     world = FailingWorld(Storage())
     world.disk.mkdir("/data")
     with pytest.raises(ConnectionResetError):
