@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from kpybroker.broker import Broker
-from kpybroker.client.peer import Peer
 from kpybroker.controller import commands
-from kpybroker.errors import ConfigError
-from kpybroker.raft.duties.fetching import MetadataFetcher
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
 from kpybroker.storage.dirs.formatting import NEW_VOTER
 from kpybroker.wire.records.batch import encode_batch, split
@@ -173,53 +165,3 @@ def test_all_may_stop_and_come_back(tmp_path: Path) -> None:
         await everywhere(cluster, "a")
 
     run_cluster(tmp_path, play)
-
-
-def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left(tmp_path: Path, monkeypatch: Any) -> None:
-    """In the very moment in which the connection is ready it is not wanted any more."""
-    negotiate = Peer.negotiate
-    hung_up: list[MetadataFetcher] = []
-
-    async def play(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        leader = await cluster.leader()
-        follower = next(node for node_id, node in cluster.nodes.items() if node_id != leader)
-        fetching = follower.broker.quorum._fetcher
-
-        async def negotiate_and_hang_up(peer: Peer) -> None:
-            await negotiate(peer)
-            if fetching._peer is peer:
-                fetching._hang_up()
-                hung_up.append(fetching)
-                monkeypatch.undo()
-
-        monkeypatch.setattr(Peer, "negotiate", negotiate_and_hang_up)
-        fetching._hang_up()
-        await cluster.until(lambda: bool(hung_up), "the follower dials again")
-        await create(cluster, leader, "after")
-        await everywhere(cluster, "after")
-
-    run_cluster(tmp_path, play)
-
-
-def test_a_node_that_cannot_go_on_does_not_wait_for_the_metadata(tmp_path: Path) -> None:
-    """A bug or a disk error while it starts is told at once, and not as a lack of leaders."""
-
-    async def play(cluster: Cluster) -> None:
-        starting = asyncio.ensure_future(cluster.start(1))  # alone of three, it waits
-        await asyncio.sleep(0)
-        await cluster.until(lambda: bool(observed), "it has begun")
-        observed[0].fail("the disk is gone")
-        with pytest.raises(ConfigError, match="the disk is gone"):
-            await starting
-
-    observed: list[Broker] = []
-    begun = Broker.enter_quorum
-
-    async def enter_quorum(broker: Broker) -> None:
-        observed.append(broker)
-        await begun(broker)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Broker, "enter_quorum", enter_quorum)
-        run_cluster(tmp_path, play)
