@@ -15,7 +15,7 @@ from kpybroker.transactions.transaction import V1
 from kpybroker.wire.rpc.add_offsets_to_txn import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 2
 

@@ -28,7 +28,7 @@ from kpybroker.wire.rpc.add_partitions_to_txn import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 2
 MANY_SINCE = 4

@@ -15,7 +15,7 @@ from kpybroker.wire import api as api_table
 from kpybroker.wire.rpc.api_versions import ApiVersion, FinalizedFeatureKey, Request, Response, SupportedFeatureKey
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

@@ -12,7 +12,7 @@ from kpybroker.controller.commands import BrokerHeartbeat
 from kpybroker.wire.rpc.broker_heartbeat import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 5000
 

@@ -13,7 +13,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.rpc.broker_registration import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TIMEOUT_MS = 10_000
 NO_CONNECTION = 0

@@ -14,7 +14,7 @@ from kpybroker.metadata.image import GROUP_FEATURE
 from kpybroker.wire.rpc.consumer_group_heartbeat import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 OWN_IDS_SINCE = 1
 PROTOCOL = "consumer"

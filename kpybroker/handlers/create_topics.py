@@ -22,7 +22,7 @@ from kpybroker.wire.rpc.create_topics import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.config import BrokerConfig
 
 

@@ -16,7 +16,7 @@ from kpybroker.wire.rpc.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 TO_HIGH_WATERMARK = -1
 

@@ -13,7 +13,7 @@ from kpybroker.serving.mutation_quota import mutations
 from kpybroker.wire.rpc.delete_topics import DeletableTopicResult, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

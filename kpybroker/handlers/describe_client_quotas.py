@@ -22,7 +22,7 @@ from kpybroker.wire.rpc.describe_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 HOW = {EXACT: "EXACT", DEFAULT: "DEFAULT", ANY: "SPECIFIED"}

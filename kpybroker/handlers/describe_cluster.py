@@ -10,7 +10,7 @@ from kpybroker.serving.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKE
 from kpybroker.wire.rpc.describe_cluster import DescribeClusterBroker, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 BROKERS = 1
 CONTROLLERS = 2

@@ -23,7 +23,7 @@ from kpybroker.wire.rpc.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.metadata.image import PartitionImage
 
 SORTED_A_TURN = 5000

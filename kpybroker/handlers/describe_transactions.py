@@ -11,7 +11,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.wire.rpc.describe_transactions import Request, Response, TopicData, TransactionState
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:

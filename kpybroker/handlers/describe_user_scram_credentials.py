@@ -15,7 +15,7 @@ from kpybroker.wire.rpc.describe_user_scram_credentials import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:

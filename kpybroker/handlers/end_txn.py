@@ -11,7 +11,7 @@ from kpybroker.transactions.transaction import V1, V2
 from kpybroker.wire.rpc.end_txn import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 2
 BUMPS_SINCE = 5

@@ -18,7 +18,7 @@ from kpybroker.wire.frame import parse_request_header, response_head
 from kpybroker.wire.rpc.envelope import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

@@ -16,7 +16,7 @@ from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.wire.rpc.find_coordinator import Coordinator, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 

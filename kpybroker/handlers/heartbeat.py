@@ -10,7 +10,7 @@ from kpybroker.groups.ground.commands import Heartbeat
 from kpybroker.wire.rpc.heartbeat import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

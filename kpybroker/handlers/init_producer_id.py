@@ -14,7 +14,7 @@ from kpybroker.transactions.commands import InitProducerId
 from kpybroker.wire.rpc.init_producer_id import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 FENCED_SINCE = 4
 

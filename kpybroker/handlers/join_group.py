@@ -16,7 +16,7 @@ from kpybroker.groups.ground.parked_reply import ParkedReply
 from kpybroker.wire.rpc.join_group import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 MEMBER_ID_FIRST_SINCE = 4
 NULL_PROTOCOL_SINCE = 7

@@ -13,7 +13,7 @@ from kpybroker.serving.fair_loop import slices
 from kpybroker.wire.rpc.leave_group import MemberIdentity, MemberResponse, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 MANY_SINCE = 3
 

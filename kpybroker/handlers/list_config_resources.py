@@ -11,7 +11,7 @@ from kpybroker.errors import ErrorCode
 from kpybroker.wire.rpc.list_config_resources import ConfigResource, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 LISTED = (
     ResourceType.GROUP,

@@ -13,7 +13,7 @@ from kpybroker.groups.ground.commands import ListGroups
 from kpybroker.wire.rpc.list_groups import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:

@@ -16,7 +16,7 @@ from kpybroker.wire.rpc.list_transactions import Request, Response
 from kpybroker.wire.rpc.list_transactions import TransactionState as ListedTransaction
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 STATES = {state.word: state for state in TransactionState}
 

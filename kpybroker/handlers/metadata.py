@@ -26,7 +26,7 @@ from kpybroker.wire.rpc.metadata import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.metadata.image import Image, TopicImage
 
 Asked = tuple[str | None, bytes]

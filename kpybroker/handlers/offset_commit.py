@@ -22,7 +22,7 @@ from kpybroker.wire.rpc.offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.metadata.image import TopicImage
 
 GROUP_ID_NOT_FOUND_SINCE = 9

@@ -29,7 +29,7 @@ from kpybroker.wire.rpc.offset_fetch import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.groups.offsets.offsets import Shown
 
 TOP_LEVEL_ERROR_SINCE = 2

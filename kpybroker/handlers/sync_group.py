@@ -14,7 +14,7 @@ from kpybroker.groups.ground.parked_reply import ParkedReply
 from kpybroker.wire.rpc.sync_group import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 PROTOCOL_REQUIRED_SINCE = 5
 

@@ -23,7 +23,7 @@ from kpybroker.wire.rpc.txn_offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 NO_RETENTION = -1
 LOADING_SINCE = 2

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.errors import ConfigError, KafkaError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER, TaskReply
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_rate import Arrivals

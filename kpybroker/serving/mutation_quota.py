@@ -8,7 +8,7 @@ from kpybroker.call import CONTROLLER, Call
 from kpybroker.quotas.clients import Mutations
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def mutations(broker: Broker, call: Call, api: str) -> Mutations:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.errors import ErrorCode
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.clients.client import Client, Unanswered

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.client.peer import Peer
 from kpybroker.controller import commands
 from kpybroker.errors import ConfigError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER
 from kpybroker.metrics import Metrics
 from kpybroker.quotas.rate import Rate

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import Reply
 from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.connection_limits import ConnectionLimits

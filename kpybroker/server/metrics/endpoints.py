@@ -17,7 +17,7 @@ from kpybroker.replication.node.lifecycle import Stage
 from kpybroker.server.metrics.http import HttpServer, Page
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.server.metrics.gauges import Gauges
     from kpybroker.server.server import Server
     from kpybroker.world import World

@@ -14,7 +14,7 @@ from kpybroker.metadata.image import Image
 from kpybroker.server.requests.timing import EVERY, Timing
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.server.server import Server
 

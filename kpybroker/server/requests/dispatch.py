@@ -11,7 +11,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import Any, NamedTuple
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers import answer, handler_of, refused

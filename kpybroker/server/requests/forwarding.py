@@ -15,7 +15,7 @@ from kpybroker.wire.frame import parse_response_header, request_head
 from kpybroker.wire.rpc import envelope
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 Handle = Callable[["Broker", Call, Any], Any]
 

@@ -14,7 +14,7 @@ from copy import copy
 from struct import Struct
 from typing import Any
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Encoded, Reply, response_of
 from kpybroker.errors import KafkaError
 from kpybroker.handlers import refused

@@ -17,7 +17,7 @@ from kpybroker.serving.fetch.view import Looked
 from kpybroker.wire.rpc.fetch import PartitionData, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.replication.partition.sessions import Want
 

@@ -23,7 +23,7 @@ from kpybroker.serving.fetch.view import Cold, Looked, View
 from kpybroker.wire.rpc.fetch import EpochEndOffset, PartitionData, Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.flush_queue import Waiter
     from kpybroker.replication.partition.partition import Partition
 

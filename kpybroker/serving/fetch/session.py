@@ -10,7 +10,7 @@ from kpybroker.replication.partition.sessions import FINAL_EPOCH, INITIAL_EPOCH,
 from kpybroker.wire.rpc.fetch import FetchPartition, FetchTopic, Request
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def resolve(broker: Broker, request: Request, by_id: bool) -> tuple[Session | None, list[Want]]:

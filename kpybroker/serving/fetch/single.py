@@ -12,7 +12,7 @@ from kpybroker.wire.response_templates import Fetched, fetch_form
 from kpybroker.wire.rpc.fetch import Request
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 _fetched = partial(tuple.__new__, Fetched)
 """A NamedTuple's own constructor costs three times as much."""

@@ -9,7 +9,7 @@ from kpybroker.wire.response_templates import Fetched
 from kpybroker.wire.rpc.fetch import Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 def quiet_answer(broker: Broker, session_epoch: int, response: Response | Fetched, wait_ms: int) -> Response:

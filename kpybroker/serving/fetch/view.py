@@ -13,7 +13,7 @@ from kpybroker.replication.partition.sessions import INITIAL_EPOCH
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.call import Call
     from kpybroker.metadata.whereabouts import Leader
     from kpybroker.replication.partition.flush_queue import Waiter

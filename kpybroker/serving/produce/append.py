@@ -16,7 +16,7 @@ from kpybroker.wire.records.batch import Batch, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response, TopicProduceResponse
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.codec.message import Buffer

@@ -23,7 +23,7 @@ from kpybroker.wire.rpc.produce import (
 )
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.log.admission import Appended
 

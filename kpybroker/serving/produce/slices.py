@@ -16,7 +16,7 @@ from kpybroker.serving.produce.transactional import produce
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 
 class SlicesReply(Reply):

@@ -21,7 +21,7 @@ from kpybroker.wire.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, spl
 from kpybroker.wire.rpc.produce import Request, Response
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes."""

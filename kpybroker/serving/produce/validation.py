@@ -26,7 +26,7 @@ from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
 
 SLICES_AT_ONCE = 4
 """Slices in one go, a few milliseconds at most, before other connections have their turn."""

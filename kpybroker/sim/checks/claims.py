@@ -15,7 +15,7 @@ from kpybroker.sim.world.storage import File, Folder, Storage
 from kpybroker.wire.records.batch import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from kpybroker.broker import Broker
+    from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.sim.cluster.cluster import SimMachine
     from kpybroker.sim.world.history import History

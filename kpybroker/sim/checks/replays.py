@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.sim.checks.checks import batches_of
 from kpybroker.sim.cluster.cluster import Process

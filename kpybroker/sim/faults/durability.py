@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.broker import Broker
+from kpybroker.broker.broker import Broker
 from kpybroker.metadata.image import Image
 from kpybroker.sim.cluster.cluster import SimMachine
 

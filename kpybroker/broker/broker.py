@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.call import Answers
 from kpybroker.config import BrokerConfig, Endpoint, LogSettings
 from kpybroker.controller import commands
@@ -14,7 +15,6 @@ from kpybroker.controller.controller import Controller
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.presence import Presence
-from kpybroker.creating import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator, settings_of
 from kpybroker.long_work import LongWork
