@@ -30,3 +30,36 @@ class Metrics:
         self.frames_refused = 0
         self.worst_stall_ms = 0.0
         """The longest time that the loop was late for its own timer."""
+
+    def connection_accepted(self) -> None:
+        """Count a connection that was admitted."""
+        self.connections_accepted += 1
+
+    def connection_refused(self) -> None:
+        """Count a connection that was closed at once: a limit was reached, or the server stops."""
+        self.connections_refused += 1
+
+    def connection_dropped(self) -> None:
+        """Count a connection that was closed with replies unsent."""
+        self.connections_dropped += 1
+
+    def connection_throttled(self) -> None:
+        """Count a connection that its address opened too soon."""
+        self.connections_throttled += 1
+
+    def request_throttled(self) -> None:
+        """Count a request whose client was told to wait."""
+        self.requests_throttled += 1
+
+    def frame_refused(self) -> None:
+        """Count a frame that ended its connection."""
+        self.frames_refused += 1
+
+    def transferred(self, received: int, sent: int) -> None:
+        """Add bytes of requests and of replies."""
+        self.bytes_received += received
+        self.bytes_sent += sent
+
+    def loop_late(self, late_ms: float) -> None:
+        """The loop was late for its own timer."""
+        self.worst_stall_ms = max(self.worst_stall_ms, late_ms)

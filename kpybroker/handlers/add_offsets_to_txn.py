@@ -22,10 +22,10 @@ FENCED_SINCE = 2
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Answer once the group's partition of `__consumer_offsets` belongs to the transaction."""
-    place = (OFFSETS_TOPIC, broker.groups.partition_for(request.group_id))
+    place = (OFFSETS_TOPIC, broker.coordinators.groups.partition_for(request.group_id))
     command = AddPartitions(request.transactional_id, request.producer_id, request.producer_epoch, [place], V1)
     try:
-        await broker.transactions.add(command, broker.config.request_timeout_ms)
+        await broker.coordinators.transactions.add(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         code = refusal.code
         if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:

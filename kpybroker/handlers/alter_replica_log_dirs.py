@@ -46,7 +46,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 def _altered(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
     try:
-        broker.replicas.moves.alter(topic, index, path)
+        broker.replication.replicas.moves.alter(topic, index, path)
     except KafkaError as refusal:
         return refusal.code
     return ErrorCode.NONE

@@ -29,5 +29,5 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
     told = await broker.controller.ask(command, TIMEOUT_MS)
     if call.connection:
-        broker.presence.heard(call.connection, request.broker_id, request.broker_epoch)
+        broker.controller.presence.heard(call.connection, request.broker_id, request.broker_epoch)
     return Response(is_caught_up=told.caught_up, is_fenced=told.fenced, should_shut_down=told.should_shut_down)

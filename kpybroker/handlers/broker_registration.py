@@ -22,7 +22,7 @@ NO_CONNECTION = 0
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """The broker's epoch. Raises INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, ..."""
-    if request.cluster_id != broker.cluster_id:
+    if request.cluster_id != broker.storage.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     if request.is_migrating_zk_broker or request.broker_id < 0 or not request.listeners:
         raise KafkaError(ErrorCode.INVALID_REQUEST)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     ends_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     turns = Turns(broker.long_work)
-    quota = mutations(broker, call, "CreateTopics")
+    quota = mutations(broker, call)
     asked: Sequence[CreatableTopic] = request.topics
     if len(asked) > SLICE:
         asked = await at_most_twice(turns, asked, lambda topic: topic.name)

@@ -20,7 +20,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     async for group_id in Turns(broker.long_work).over(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE
         try:
-            runner = broker.groups.runner(group_id, may_be_empty=True)
+            runner = broker.coordinators.groups.runner(group_id, may_be_empty=True)
             while await runner.ask(DeleteGroup(group_id), broker.config.offsets_commit_timeout_ms):
                 pass  # the offsets of a large group are deleted in steps
         except KafkaError as refusal:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     turns = Turns(broker.long_work)
-    quota = mutations(broker, call, "DeleteTopics")
+    quota = mutations(broker, call)
     asked: Sequence[tuple[str | None, bytes]] = _asked(request)
     if len(asked) > SLICE:
         asked = await at_most_twice(turns, asked, lambda each: each)

@@ -45,7 +45,7 @@ def _refused(index: int, refusal: KafkaError) -> PartitionResponse:
 
 def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
-        partition = broker.hosting.leads(topic, index)
+        partition = broker.replication.hosting.leads(topic, index)
     except KafkaError as refusal:
         return _refused(index, refusal)
     return PartitionResponse(

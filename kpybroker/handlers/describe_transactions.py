@@ -35,7 +35,7 @@ def _refused(transactional_id: str, refusal: KafkaError) -> TransactionState:
 
 async def _describe(broker: Broker, transactional_id: str) -> TransactionState:
     try:
-        found = await broker.transactions.describe(transactional_id, broker.config.request_timeout_ms)
+        found = await broker.coordinators.transactions.describe(transactional_id, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         return _refused(transactional_id, refusal)
     topics: dict[str, list[int]] = defaultdict(list)

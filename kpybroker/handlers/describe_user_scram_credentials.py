@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """One row for each user in the request; if it names none, for each user with a credential."""
-    credentials = broker.image.scram_credentials
+    credentials = broker.metadata.image.scram_credentials
     asked = [each.name for each in request.users or ()]
     named = dict.fromkeys(asked or credentials, 0)
     for user in asked:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     """The result for each partition; if all were asked for, only for those that needed an election."""
-    there = ((topic.name, range(len(topic.partitions))) for topic in broker.image.topics.values())
+    there = ((topic.name, range(len(topic.partitions))) for topic in broker.metadata.image.topics.values())
     named = request.topic_partitions
     asked = there if named is None else ((each.topic, each.partitions) for each in named)
     response = Response(replica_election_results=[])

@@ -27,7 +27,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         V2 if call.version >= BUMPS_SINCE else V1,
     )
     try:
-        producer_id, epoch = await broker.transactions.end(command, broker.config.request_timeout_ms)
+        producer_id, epoch = await broker.coordinators.transactions.end(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         code = refusal.code
         if code is ErrorCode.PRODUCER_FENCED and call.version < FENCED_SINCE:

@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response | Reply:
     )
     respond = partial(_respond, call.version, request.member_id)
     try:
-        parked = ParkedReply(broker.groups.runner(request.group_id), respond)
+        parked = ParkedReply(broker.coordinators.groups.runner(request.group_id), respond)
         answered: Response | Reply = parked.ask(command, broker.config.offsets_commit_timeout_ms)
     except KafkaError as refusal:
         return respond(refusal)

@@ -23,6 +23,6 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         frozenset(each.lower() for each in request.types_filter),
     )
     try:
-        return Response(groups=await broker.groups.list(command, broker.config.request_timeout_ms))
+        return Response(groups=await broker.coordinators.groups.list(command, broker.config.request_timeout_ms))
     except KafkaError as refusal:
         return Response(error_code=refusal.code)

@@ -30,7 +30,7 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     command = ListAll(states, frozenset(request.producer_id_filters), request.duration_filter)
     try:
         fits = compiled(request.transactional_id_pattern).fullmatch if request.transactional_id_pattern else None
-        found = await broker.transactions.list(command, broker.config.request_timeout_ms)
+        found = await broker.coordinators.transactions.list(command, broker.config.request_timeout_ms)
     except KafkaError as refusal:
         return Response(error_code=refusal.code)
     return Response(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """An error code for each partition of each marker."""
-    return await broker.write_markers(request)
+    return await broker.coordinators.txn_markers.write(request)
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:

@@ -20,9 +20,7 @@ from kpybroker.metadata.quotas import (
 from kpybroker.quotas.limits import ANONYMOUS, Applying, applying, of_address
 from kpybroker.quotas.meters import Meters
 from kpybroker.quotas.rate import Permits, Rate, Windows
-
-STRICT_FROM = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
-"""The first version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+from kpybroker.wire.api import Api
 
 
 class ClientQuotas:
@@ -113,13 +111,14 @@ class ClientQuotas:
             rate.record(-1, now_ms)
         return min(wait_ms, self.windows.size_ms)
 
-    def mutations(self, api: str, version: int, client_id: str | None) -> Mutations:
-        """What one request to create, grow or delete topics may change."""
+    def mutations(self, api: Api, version: int, client_id: str | None) -> Mutations:
+        """What one request to create, grow or delete topics may change; its API has a `strict_from`."""
+        assert api.strict_from is not None
         found = self._applying(CONTROLLER_MUTATION_RATE, client_id)
         permits = None
         if found is not None:
             permits = self._permits.at((CONTROLLER_MUTATION_RATE, found.user, found.client_id), self.now_ms())
-        return Mutations(self.now_ms, permits, found, strict=version >= STRICT_FROM[api])
+        return Mutations(self.now_ms, permits, found, strict=version >= api.strict_from)
 
     def _applying(self, key: str, client_id: str | None) -> Applying | None:
         limits = self._limits.get(key)

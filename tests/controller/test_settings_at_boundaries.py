@@ -37,6 +37,7 @@ from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import Image
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.quotas.rate import LONGEST_MS
+from kpybroker.wire.api import by_name
 from tests.boundaries import values_of
 from tests.controller.stage import Stage
 
@@ -149,8 +150,8 @@ def test_quotas_that_are_taken_can_be_applied_and_charged(entity: str, name: str
             for api in ("CreateTopics", "DeleteTopics"):
                 for version in (0, 7):
                     with contextlib.suppress(KafkaError):
-                        follower.quotas.mutations(api, version, "127.0.0.1").take(10**6)
-                    waits_ms.append(follower.quotas.mutations(api, version, "127.0.0.1").wait_ms)
+                        follower.quotas.mutations(by_name[api], version, "127.0.0.1").take(10**6)
+                    waits_ms.append(follower.quotas.mutations(by_name[api], version, "127.0.0.1").wait_ms)
             assert all(0 <= wait_ms <= LONGEST_MS for wait_ms in waits_ms)
         follower.restart()
         assert 1.0 in taken

@@ -144,7 +144,7 @@ def test_a_produce_that_waits_for_replicas_keeps_no_place_and_no_frame(
         for _, writer in clients:
             writer.write(b"".join(encode_request(1, by_name["Produce"], 9, long, "many")))
         answers = [asyncio.create_task(reader.readexactly(4)) for reader, _ in clients]
-        last = node.broker.hosting.find("t", 1099).log
+        last = node.broker.replication.hosting.find("t", 1099).log
         while last.end < REQUESTS_MAX:
             await asyncio.sleep(0)
         async with raw(node) as client:
@@ -172,8 +172,8 @@ async def limit_requests(peer: Peer) -> None:
 
 def lacks_a_replica(node: Node, topic: str, index: int) -> None:
     """As after a follower that is in sync has gone: nothing more is committed."""
-    partition = node.broker.hosting.find(topic, index)
-    image = node.broker.image.topics[topic].partitions[index]
+    partition = node.broker.replication.hosting.find(topic, index)
+    image = node.broker.metadata.image.topics[topic].partitions[index]
     both = (node.broker.node_id, 99)
     partition.become(image._replace(replicas=both, isr=both, partition_epoch=99, leader_epoch=99))
 

@@ -57,7 +57,7 @@ def test_bad_frames_are_all_counted_and_few_are_told(caplog: pytest.LogCaptureFi
             one = await line(node)
             one.send(BAD_FRAMES["negative"])
         await dial("last")
-        assert node.broker.metrics.frames_refused == 100
+        assert node.server.metrics.frames_refused == 100
         assert len(lines(caplog)) == LINES_PER_HOST
         await node.server.stop()
         (summed_up,) = lines(caplog)

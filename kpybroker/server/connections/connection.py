@@ -18,7 +18,7 @@ from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.activity import Activity
 from kpybroker.server.connections.bad_frames import HEADER_BYTES_MIN, why_no_frame, why_too_large
 from kpybroker.server.connections.giving_way import GivingWay
-from kpybroker.server.connections.listener import Door
+from kpybroker.server.connections.listener import ListenerState
 from kpybroker.server.connections.port import Port
 from kpybroker.server.connections.receive_memory import (
     BUSY_BUFFER_BYTES,
@@ -61,8 +61,8 @@ class Connection(Accepted):
         "known",
     )
 
-    def __init__(self, port: Port, door: Door) -> None:
-        super().__init__(door, port.now)
+    def __init__(self, port: Port, listener: ListenerState) -> None:
+        super().__init__(listener, port.now)
         self._port = port
         self._buffer = receive_buffer(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -162,7 +162,7 @@ class Connection(Accepted):
             or self._closing
             or self._writing_paused
             or len(self._replies) >= REPLIES_LIMIT
-            or not self.door.is_open
+            or not self.listener.is_open
         )
 
     def _has_runnable_frame(self) -> bool:
@@ -174,7 +174,7 @@ class Connection(Accepted):
     def _run_frames(self) -> None:
         view, end, position = self._view, self._filled, self._position
         port, replies = self._port, self._replies
-        limit, dispatch, is_open = port.frame_limit_bytes, port.dispatch, self.door.is_open
+        limit, dispatch, is_open = port.frame_limit_bytes, port.dispatch, self.listener.is_open
         until_ms = 0
         while end - position >= 4:
             if (
@@ -207,7 +207,7 @@ class Connection(Accepted):
 
     def refuse_frame(self, why: str) -> None:
         """Log one line and close; earlier replies are sent first."""
-        self._port.metrics.frames_refused += 1
+        self._port.metrics.frame_refused()
         self._port.refusals.tell(self.host, "closed connection from %s: %s", self.peer, why)
         self.close()
 
@@ -224,7 +224,7 @@ class Connection(Accepted):
 
     def drop(self, why: str) -> None:
         """Log one line and close at once; what is owed is lost."""
-        self._port.metrics.connections_dropped += 1
+        self._port.metrics.connection_dropped()
         self._port.refusals.tell(self.host, "dropped connection from %s: %s", self.peer, why)
         self.abort()
 
@@ -319,7 +319,7 @@ class Connection(Accepted):
     def _grow(self, size: int, frame_bytes: int) -> None:
         """Take memory as bytes come, not as the frame announces it; where none is free, `go_on` is called later."""
         port = self._port
-        of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.door)
+        of_a_node = self.is_of_a_node or port.limits.is_for_nodes_alone(self.listener)
         if port.memory.take(self, size - len(self._buffer), frame_bytes, of_a_node=of_a_node):
             self._resize(size)
 
@@ -340,7 +340,7 @@ class Connection(Accepted):
         self._end_frame()
 
     def go_on(self) -> None:
-        """What kept this connection is over: memory for its frame, a closed door, a peer that did not read."""
+        """What kept this connection is over: memory for its frame, a closed listener, a peer that did not read."""
         if not self._closing and not self._processing:
             self._process()
 

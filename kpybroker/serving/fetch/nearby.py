@@ -63,7 +63,7 @@ def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listen
     followers = partition.followers
     if not partition.leads or followers is None or partition.offline is not None:
         return None
-    there = {node_id for node_id, _, _, its_rack in endpoints(broker.image, listener) if its_rack == rack}
+    there = {node_id for node_id, _, _, its_rack in endpoints(broker.metadata.image, listener) if its_rack == rack}
     if broker.node_id in there:
         return None
     able = [

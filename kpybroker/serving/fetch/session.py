@@ -53,7 +53,7 @@ def resume_with(
     broker: Broker, request: Request, by_id: bool, wants: OrderedDict[SessionKey, Want], *, is_replica: bool
 ) -> tuple[Session | None, list[Want]]:
     """As `resume`, with the wants that the request names."""
-    sessions, session_id, epoch = broker.sessions, request.session_id, request.session_epoch
+    sessions, session_id, epoch = broker.replication.sessions, request.session_id, request.session_epoch
     if epoch == FINAL_EPOCH:
         if session_id:
             sessions.close(session_id)

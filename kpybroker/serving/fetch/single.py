@@ -26,9 +26,9 @@ def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
     asked = topic.partitions[0]
     try:
         if call.version < 13:
-            partition = broker.hosting.leads(topic.topic, asked.partition)
+            partition = broker.replication.hosting.leads(topic.topic, asked.partition)
         else:
-            found = broker.hosting.leads_id(topic.topic_id, asked.partition)
+            found = broker.replication.hosting.leads_id(topic.topic_id, asked.partition)
             if found is None:
                 return None
             partition = found

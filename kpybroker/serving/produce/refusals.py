@@ -58,7 +58,7 @@ def name_leader(
     broker: Broker, call: Call, response: Response, topic: str | None, answer: PartitionProduceResponse
 ) -> None:
     """Add the current leader and its address to the response, if this broker knows them (KIP-951)."""
-    leader = broker.leader_of(topic or "", answer.index, call.listener)
+    leader = broker.metadata.leader_of(topic or "", answer.index, call.listener)
     if leader is None:
         return
     answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)

@@ -110,7 +110,9 @@ class Reassignments(Actor):
                 allowed = sorted(sorted(each) for each in where.allowed)
                 history.breach(f"{name}-{index} has replicas {sorted(replicas)}; asked for were {allowed}")
             for machine in self.run.machines:
-                hosted = machine.node is not None and machine.node.broker.hosting.find(name, index) is not None
+                hosted = (
+                    machine.node is not None and machine.node.broker.replication.hosting.find(name, index) is not None
+                )
                 if hosted and machine.setup.node_id not in replicas:
                     raise Unanswered(f"{machine.name} has {name}-{index}, and is no replica of it")
 
@@ -118,7 +120,7 @@ class Reassignments(Actor):
         for machine in self.run.machines:
             if machine.node is None:
                 continue
-            for topic in machine.node.broker.image.topics.values():
+            for topic in machine.node.broker.metadata.image.topics.values():
                 for index, one in enumerate(topic.partitions):
                     if not {*one.isr, *one.adding_replicas, *one.removing_replicas} <= set(one.replicas):
                         self.run.history.breach(f"{topic.name}-{index} is {one}")

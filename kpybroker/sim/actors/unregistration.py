@@ -33,7 +33,7 @@ class Unregistration(Actor):
         for machine in self.run.machines:
             if machine.node is None:
                 raise Unanswered(f"{machine.name} does not run")
-            brokers = machine.node.broker.image.brokers
+            brokers = machine.node.broker.metadata.image.brokers
             away = [each.setup.node_id for each in self.run.machines if each.setup.node_id not in brokers]
             fenced = [broker.id for broker in brokers.values() if broker.fenced]
             if away or fenced:

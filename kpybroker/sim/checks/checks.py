@@ -194,8 +194,8 @@ def logs_agree(history: History, one: SimMachine, other: SimMachine) -> None:
     same record wherever both have one."""
     assert one.node is not None
     assert other.node is not None
-    for partition in one.node.broker.hosting:
-        replica = other.node.broker.hosting.find(partition.topic, partition.index)
+    for partition in one.node.broker.replication.hosting:
+        replica = other.node.broker.replication.hosting.find(partition.topic, partition.index)
         if replica is None or partition.offline is not None or replica.offline is not None:
             continue
         upper = min(partition.log.high_watermark, replica.log.high_watermark)

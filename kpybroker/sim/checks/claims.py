@@ -103,7 +103,7 @@ class Claims:
             node = machine.node
             if node is None:
                 continue
-            for partition in node.broker.hosting:
+            for partition in node.broker.replication.hosting:
                 self._look_at_own(machine, partition.log)
                 if partition.leads and partition.followers is not None:
                     self._look_at_followers(machine, partition, by_id)
@@ -125,8 +125,8 @@ class Claims:
         assert partition.followers is not None
         for node_id, follower in partition.followers.by_id.items():
             node = by_id[node_id].node
-            replica = None if node is None else node.broker.hosting.find(partition.topic, partition.index)
-            if node is None or replica is None or node.broker.epoch != follower.broker_epoch:
+            replica = None if node is None else node.broker.replication.hosting.find(partition.topic, partition.index)
+            if node is None or replica is None or node.broker.membership.epoch != follower.broker_epoch:
                 continue  # it has been started anew, and will say where it is
             if replica.leader_epoch != partition.leader_epoch or replica.topic_id != partition.topic_id:
                 continue  # one of the two knows more, and has cut its log or is about to

@@ -43,17 +43,17 @@ class Held(NamedTuple):
 def held_by(broker: Broker) -> Held:
     """A copy of it all, made at one instant."""
     batches, producers = {}, {}
-    for partition in broker.hosting:
+    for partition in broker.replication.hosting:
         if partition.offline is None:
             place = partition.topic, partition.index
             batches[place] = dict(batches_of(partition, partition.log.written_end))
             producers[place] = _producers(partition.log.producers)
     groups = {}
-    for index, led in broker.groups.led.items():
+    for index, led in broker.coordinators.groups.led.items():
         if led.refusal is None:
             offsets = {group: dict(led.machine.offsets.of(group)) for group in led.machine.offsets.groups()}
             groups[index] = dict(led.machine.stored), offsets
-    compacted = frozenset((one.topic, one.index) for one in broker.hosting if one.log.settings.compacted)
+    compacted = frozenset((one.topic, one.index) for one in broker.replication.hosting if one.log.settings.compacted)
     return Held(broker.quorum.image, batches, producers, groups, compacted)
 
 
@@ -71,7 +71,7 @@ async def replay_equals_live(machine: SimMachine, history: History) -> None:
     """Open a copy of the disk, as after a crash of the process, and compare. For a node that is its own quorum."""
     node = machine.node
     assert node is not None, "a node that serves"
-    node.broker.flush_queue.flush()
+    node.broker.replication.flush_queue.flush()
     live = held_by(node.broker)
     process = Process(machine, SCRATCH_RUN, machine.storage.copy())
     with machine.loop.acting(process.owner):
@@ -89,7 +89,7 @@ async def replay_equals_live(machine: SimMachine, history: History) -> None:
 
 async def _open(process: Process, config: BrokerConfig) -> Broker:
     broker = await Broker.open(process.world, config)
-    await broker.groups.loaded()
+    await broker.coordinators.groups.loaded()
     return broker
 
 

@@ -54,7 +54,7 @@ class Watch:
                 self._history.breach(f"{leader} and {machine.name} both lead the quorum in epoch {quorum.voted.epoch}")
         self._remember_vote(machine.name, quorum.voted)
         self._voters.look(machine.name, broker.quorum)
-        image = broker.image
+        image = broker.metadata.image
         if self._looked_at.get(machine.name) is image:
             return
         self._looked_at[machine.name] = image

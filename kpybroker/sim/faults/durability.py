@@ -12,7 +12,7 @@ def _running(machines: list[SimMachine]) -> list[Broker]:
 
 
 def _newest(brokers: list[Broker]) -> Image:
-    return max((broker.image for broker in brokers), key=lambda image: image.offset)
+    return max((broker.metadata.image for broker in brokers), key=lambda image: image.offset)
 
 
 def _committed(brokers: list[Broker]) -> int:
@@ -30,7 +30,7 @@ def others_have_it(machine: SimMachine, machines: list[SimMachine]) -> bool:
     newest, committed, node_id = _newest(brokers), _committed(brokers), machine.setup.node_id
     for broker in brokers:
         registered = newest.brokers.get(broker.node_id)
-        if registered is None or registered.fenced or registered.epoch != broker.epoch:
+        if registered is None or registered.fenced or registered.epoch != broker.membership.epoch:
             return False
         if broker.node_id != node_id and broker.quorum.log.synced_end < committed:
             return False

@@ -68,12 +68,12 @@ class Hanging:
         """Look at every partition of the newest metadata that one node less leaves enough replicas of."""
         now_s = asyncio.get_running_loop().time()
         brokers = {each.node.broker.node_id: each.node.broker for each in self._machines if each.node is not None}
-        newest = max((broker.image for broker in brokers.values()), key=lambda image: image.offset)
+        newest = max((broker.metadata.image for broker in brokers.values()), key=lambda image: image.offset)
         waiting: Progress = {}
         for topic in newest.topics.values():
             for index, state in enumerate(topic.partitions):
                 broker = brokers.get(state.leader)
-                partition = None if broker is None else broker.hosting.find(topic.name, index)
+                partition = None if broker is None else broker.replication.hosting.find(topic.name, index)
                 if len(state.replicas) == 1 or (partition is not None and not _waits(partition)):
                     continue
                 key, watermark = (state.leader, topic.id, index), partition.log.high_watermark if partition else -1

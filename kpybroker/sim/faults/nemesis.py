@@ -157,7 +157,7 @@ class Nemesis:
         return True
 
     def _newest_image(self) -> Image:
-        images = [machine.node.broker.image for machine in self._machines if machine.node is not None]
+        images = [machine.node.broker.metadata.image for machine in self._machines if machine.node is not None]
         return max(images, key=lambda image: image.offset, default=Image())
 
     def _has_all(self, image: Image, node_id: int) -> bool:
@@ -331,7 +331,7 @@ class Nemesis:
             process.world.disk.free_handles()
         await self._while(2.0, 2.0)
         if machine.process is process and not process.stopping:
-            for why in process.node.broker.hosting.lost():
+            for why in process.node.broker.replication.hosting.lost():
                 self._history.breach(f"{machine.name} was short of descriptors, and {why}")
 
     async def _restart_after_trouble(self, machine: SimMachine) -> None:
