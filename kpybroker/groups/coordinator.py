@@ -111,7 +111,7 @@ class GroupCoordinator:
         """Settings were changed while the broker runs; those that can be are of consumer groups."""
         self._settings = settings
         for led in self.led:
-            led.machine.modern.configure(settings)
+            led.machine.configure(settings)
 
     # -- leadership -----------------------------------------------------------------------------------------------
 
@@ -123,8 +123,7 @@ class GroupCoordinator:
         return GroupMachine(self._settings, self.new_member_id, self._image)
 
     def _loaded(self, partition: int, led: LedPartition[GroupMachine]) -> None:
-        loaded = len(led.machine.stored) + len(led.machine.modern.stored)
-        log.info("loaded %d groups from %s-%d", loaded, OFFSETS_TOPIC, partition)
+        log.info("loaded %d groups from %s-%d", led.machine.stored_count, OFFSETS_TOPIC, partition)
         deleted = self._deleted_meanwhile.pop(partition, None)
         if deleted:
             self._start_drop(led, deleted)

@@ -23,7 +23,7 @@ class Step:
         """Of the records: they have to fit into one batch."""
 
     def write(self, record: Stored) -> None:
-        record.timestamp_ms = self.wall_ms
+        record.stamp(self.wall_ms)
         self.size_bytes += record_bytes(record)
         self.records.append(record)
 

@@ -27,6 +27,10 @@ class Timer:
     def cancel(self) -> None:
         self.at_ms = None
 
+    def then(self, fire: Callable[[Step], None]) -> None:
+        """Call `fire` from now on when the deadline has passed."""
+        self.fire = fire
+
 
 class Timers:
     """All deadlines of one machine. Cancelled ones take room only until they are as many as the others."""

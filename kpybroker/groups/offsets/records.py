@@ -34,12 +34,17 @@ Commit = tuple[str, TopicPartition, Committed | None]
 bytes."""
 
 
-def commit_record(group_id: str, place: TopicPartition, committed: Committed | None) -> Stored:
-    """One committed offset; without it, a tombstone."""
+def commit_record(
+    group_id: str,
+    place: TopicPartition,
+    committed: Committed | None,
+    transaction: tuple[int, int] | None = None,
+) -> Stored:
+    """One committed offset; without it, a tombstone. `transaction`: (producer id, epoch)."""
     key = build(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), KEY_VERSION)
     message = (group_id, place, committed)
     if committed is None:
-        return Stored(versioned(OFFSET_COMMIT, key), None, message=message)
+        return Stored(versioned(OFFSET_COMMIT, key), None, message=message, transaction=transaction)
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -49,7 +54,8 @@ def commit_record(group_id: str, place: TopicPartition, committed: Committed | N
         topic_id=committed.topic_id,
     )
     version = _COMMIT_VERSION if committed.expire_timestamp_ms < 0 else _EXPIRING_COMMIT_VERSION
-    return Stored(versioned(OFFSET_COMMIT, key), versioned(version, build(value, version)), message=message)
+    encoded = versioned(version, build(value, version))
+    return Stored(versioned(OFFSET_COMMIT, key), encoded, message=message, transaction=transaction)
 
 
 def read_commit(record: Stored) -> Commit:

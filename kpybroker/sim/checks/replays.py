@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.broker.broker import Broker
@@ -36,7 +37,8 @@ class Held(NamedTuple):
     image: Image
     batches: dict[Place, dict[int, bytes]]
     producers: dict[Place, dict[int, Known]]
-    groups: dict[int, tuple[dict[str, bytes], dict[str, Any]]]
+    groups: dict[int, tuple[dict[str, Any], dict[str, Any]]]
+    """By partition: what each kind of group keeps, and the committed offsets."""
     compacted: frozenset[Place]
 
 
@@ -52,7 +54,8 @@ def held_by(broker: Broker) -> Held:
     for index, led in broker.coordinators.groups.led.items():
         if led.refusal is None:
             offsets = {group: dict(led.machine.offsets.of(group)) for group in led.machine.offsets.groups()}
-            groups[index] = dict(led.machine.stored), offsets
+            stored = {kind.name: deepcopy(dict(kind.stored)) for kind in led.machine.kinds}
+            groups[index] = stored, offsets
     compacted = frozenset((one.topic, one.index) for one in broker.replication.hosting if one.log.settings.compacted)
     return Held(broker.quorum.image, batches, producers, groups, compacted)
 
