@@ -5,10 +5,11 @@ from __future__ import annotations
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
 from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS
+from kpybroker.config.component import read_settings
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.coordinator import GroupCoordinator
-from kpybroker.groups.coordinator import settings_of as group_settings
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.metadata.image import TRANSACTION_FEATURE
 from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.replication.node.replication import Replication
@@ -19,7 +20,7 @@ from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
 from kpybroker.transactions.connections import BrokerConnections
 from kpybroker.transactions.coordinator import TransactionCoordinator
-from kpybroker.transactions.coordinator import settings_of as transaction_settings
+from kpybroker.transactions.machine import TransactionSettings
 from kpybroker.transactions.markers import Markers
 from kpybroker.wire.rpc import allocate_producer_ids
 from kpybroker.world import World
@@ -38,7 +39,7 @@ class Coordinators:
         config = metadata.config
         self.groups = GroupCoordinator(
             world,
-            group_settings(config),
+            GroupSettings.of(config),
             lambda: metadata.partition_count(OFFSETS_TOPIC, metadata.config.offsets_topic_num_partitions),
             image=lambda: metadata.image,
         )
@@ -56,7 +57,7 @@ class Coordinators:
         )
         self.transactions = TransactionCoordinator(
             world,
-            transaction_settings(config),
+            read_settings(TransactionSettings, config),
             lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
             lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
             self.producer_ids.next,
@@ -72,7 +73,7 @@ class Coordinators:
 
     def configure(self) -> None:
         """The broker's settings have changed."""
-        self.groups.configure(group_settings(self._metadata.config))
+        self.groups.configure(GroupSettings.of(self._metadata.config))
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
         """This broker has become the leader of a partition, or is it no longer: coordinate what it keeps, or stop."""

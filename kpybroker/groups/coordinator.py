@@ -9,9 +9,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from kpybroker.config import BrokerConfig
-from kpybroker.errors import ConfigError, ErrorCode, KafkaError
-from kpybroker.groups.consumer.assignors import ASSIGNORS, CLASSES
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import DropTopics, EndTransaction, ListGroups
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
@@ -28,46 +26,7 @@ from kpybroker.world import World
 log = logging.getLogger(__name__)
 
 BACKGROUND_TIMEOUT_MS = 60_000
-BATCH_HEADER_BYTES = 61
 _place = lru_cache(maxsize=10_000)(partition_of)
-
-
-def settings_of(config: BrokerConfig) -> GroupSettings:
-    """What groups read of the configuration."""
-    return GroupSettings(
-        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-        group_max_size=config.group_max_size,
-        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-        consumer_assignors=_assignors(config.group_consumer_assignors),
-        consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-        consumer_min_session_timeout_ms=config.group_consumer_min_session_timeout_ms,
-        consumer_max_session_timeout_ms=config.group_consumer_max_session_timeout_ms,
-        consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-        consumer_min_heartbeat_interval_ms=config.group_consumer_min_heartbeat_interval_ms,
-        consumer_max_heartbeat_interval_ms=config.group_consumer_max_heartbeat_interval_ms,
-        consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
-        consumer_min_assignment_interval_ms=config.group_consumer_min_assignment_interval_ms,
-        consumer_max_assignment_interval_ms=config.group_consumer_max_assignment_interval_ms,
-        consumer_max_size=config.group_consumer_max_size,
-        may_upgrade=config.group_consumer_migration_policy.upper() in ("UPGRADE", "BIDIRECTIONAL"),
-        may_downgrade=config.group_consumer_migration_policy.upper() in ("DOWNGRADE", "BIDIRECTIONAL"),
-        max_batch_bytes=config.log_settings().max_message_bytes - BATCH_HEADER_BYTES,
-    )
-
-
-def _assignors(named: tuple[str, ...]) -> tuple[str, ...]:
-    """By their short names. Raises ConfigError."""
-    known = tuple(CLASSES.get(name, name) for name in named)
-    for name in known:
-        if name not in ASSIGNORS:
-            raise ConfigError(f"group.consumer.assignors: {name!r} is not known; there are {', '.join(ASSIGNORS)}")
-    if not known:
-        raise ConfigError("group.consumer.assignors: name at least one of " + ", ".join(ASSIGNORS))
-    return known
 
 
 class GroupCoordinator:

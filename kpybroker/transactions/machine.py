@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kpybroker.config.component import setting
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick
 from kpybroker.transactions import records
@@ -49,12 +50,16 @@ records. Apache Kafka is as a rule still busy with the end before, and answers t
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """What the machine reads of the broker's configuration, with Kafka's names and defaults. Milliseconds."""
+    """The broker's settings of transactions, in milliseconds."""
 
-    transaction_max_timeout_ms: int = 900_000
-    transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_max_timeout_ms: int = setting("transaction.max.timeout.ms")
+    transactional_id_expiration_ms: int = setting("transactional.id.expiration.ms")
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms"
+    )
     max_transactional_ids: int = 1_000_000
     """In one partition of `__transaction_state`."""
 

@@ -32,7 +32,7 @@ from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.quotas import KEYS_OF_ADDRESSES, KEYS_OF_CLIENTS
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.coordinator import settings_of
+from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import Image
 from kpybroker.quotas.clients import ClientQuotas
@@ -71,7 +71,7 @@ class Follower:
         self.make_views()
 
     def make_views(self) -> None:
-        settings_of(self.dynamic.config)
+        GroupSettings.of(self.dynamic.config)
         rules = Rules(self.dynamic.config, self.stage.state)
         for topic in self.image.topics:
             self.dynamic.log_settings(self.image, topic, replayed=True)

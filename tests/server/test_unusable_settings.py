@@ -175,5 +175,5 @@ def test_a_groups_setting_that_cannot_be_applied_counts_as_not_set(bad: str) -> 
     name = "consumer.session.timeout.ms"
     record = ConfigRecord(resource_type=32, resource_name="g", name=name, value=bad)
     image = Image().apply([record], 0, 1)
-    steps = Transitions(GroupSettings(), Timers(), lambda: image)
+    steps = Transitions(GroupSettings(), Timers(), lambda: image, lambda group, step: False)
     assert steps.session_timeout_ms("g") == GroupSettings().consumer_session_timeout_ms
