@@ -61,6 +61,11 @@ class LongWork:
         """How often a piece of work had its turn."""
         return self._turns.taken
 
+    @property
+    def queued(self) -> int:
+        """How many requests wait for a place."""
+        return len(self._queue)
+
     def park(self, elements: int) -> bool:
         """Count so many more elements as waiting, until `unpark`; False if there is no room."""
         if self.parked + elements > PARKED_MAX:

@@ -77,7 +77,7 @@ class Quorum:
         self.fetches = FetchRpcs(driver, self._progress, self._applied_offsets)
         self._leader = LeaderDuties(world, driver, directory.path)
         self._changes = VoterSetChanges(world, driver, self._progress)
-        self._fetcher = MetadataFetcher(world, driver, self._readiness)
+        self.fetcher = MetadataFetcher(world, driver, self._readiness)
         self._registration = SelfRegistration(world, driver, self._readiness)
         self._disk = MetadataDisk(world, driver)
         self._subscribe()
@@ -88,7 +88,7 @@ class Quorum:
         driver.vetoes.append(self._disk.forbids)
         driver.elected.append(self._leader.elected)
         driver.questions.append(self._voter_rpcs.ask)
-        driver.voters_changed.extend((self._fetcher.look_again, self._registration.look_again))
+        driver.voters_changed.extend((self.fetcher.look_again, self._registration.look_again))
         driver.committed.append(self._changes.committed)
         driver.news.append(self.fetches.wake_soon)
         driver.applied.extend((self._leader.applied, self._applied, self._readiness.look_again))
@@ -123,7 +123,7 @@ class Quorum:
     def run(self) -> None:
         """Take part in the quorum. Other nodes can reach this one from now on."""
         self._disk.start()
-        self._fetcher.start()
+        self.fetcher.start()
         self._registration.start()
         if not self.state.is_leader:
             self.driver.take(raft.Start())
@@ -148,7 +148,7 @@ class Quorum:
         self._disk.stop()
         await self._bootstrap.close()
         await self._registration.close()
-        await self._fetcher.close()
+        await self.fetcher.close()
         await self._voter_rpcs.close()
         await self.driver.metadata.close()
         self.driver.end()
@@ -196,7 +196,7 @@ class Quorum:
     @property
     def lacks_majority(self) -> bool:
         """This node looks for a leader, and too many voters are silent for one to be elected."""
-        return (self.state.asks_for_votes or self._fetcher.looks_for_a_leader) and self._voter_rpcs.lacks_majority
+        return (self.state.asks_for_votes or self.fetcher.looks_for_a_leader) and self._voter_rpcs.lacks_majority
 
     @property
     def voters(self) -> VoterSet:
@@ -364,7 +364,7 @@ class Quorum:
 
     def _role_changed(self, before: raft.State) -> None:
         """After the duties of a leader: wake the tasks and fetches that wait, then tell the rest of the broker."""
-        self._fetcher.look_again()
+        self.fetcher.look_again()
         self._registration.look_again()
         state = self.state
         if (before.epoch, before.leader_id) == (state.epoch, state.leader_id) and not before.is_leader:

@@ -34,10 +34,10 @@ class Server:
         self.port = port = Port(broker, self.metrics, self.admit, self.forget)
         self.memory, self.unsent, self.limits, self.refusals = port.memory, port.unsent, port.limits, port.refusals
         broker.long_work.limit_queue(self.memory.queue_max_bytes)
-        self._dispatcher = dispatch.Dispatcher(broker, self.limits)
-        broker.answer_here(self._dispatcher.answer_here)
-        self._interceptors = Interceptors(self._dispatcher.run, dispatch.encode, port.serve)
-        self.throttling = Throttling(broker, self.metrics, self._dispatcher.stand_between, self._interceptors.follow)
+        self.dispatcher = dispatch.Dispatcher(broker, self.limits)
+        broker.answer_here(self.dispatcher.answer_here)
+        self._interceptors = Interceptors(self.dispatcher.run, dispatch.encode, port.serve)
+        self.throttling = Throttling(broker, self.metrics, self.dispatcher.stand_between, self._interceptors.follow)
         self._interceptors.add(self.throttling)
         self._arrivals = Arrivals(broker, self.metrics, self.limits)
         self._connections: dict[int, Connection] = {}
@@ -96,7 +96,7 @@ class Server:
             await asyncio.sleep(0.01)
             for connection in self.connections():
                 connection.stop_gracefully()
-        await self._dispatcher.stop()
+        await self.dispatcher.stop()
         for connection in self.connections():
             connection.abort()
         self.refusals.sum_up()
@@ -144,7 +144,7 @@ class Server:
 
     def requests_by_api(self) -> list[tuple[str, int]]:
         """How many requests of each kind have come."""
-        return [(route.api.name, route.count) for route in self._dispatcher.routes.values()]
+        return [(route.api.name, route.count) for route in self.dispatcher.routes.values()]
 
     def _sweep(self) -> None:
         """Once a second: shrink idle buffers, close connections idle for connections.max.idle.ms, note a stall."""

@@ -103,7 +103,7 @@ class TransactionMachine:
         """The steady time of the latest decision."""
         self._ongoing: dict[str, int | None] = {}
         """Since when, by the steady clock; None where it began before the replay."""
-        self._rested: dict[str, int] = {}
+        self.rested: dict[str, int] = {}
         """The latest ones to come to rest, and when, by the steady clock; those of the last OVERTAKEN_MS at least."""
         self._unsent: dict[str, None] = {}
         """Decided, and nobody has been told to send the markers."""
@@ -155,7 +155,7 @@ class TransactionMachine:
             self._rests(transactional_id)
 
     def _rests(self, transactional_id: str) -> None:
-        rested = self._rested
+        rested = self.rested
         rested.pop(transactional_id, None)
         rested[transactional_id] = self._now_ms
         while self._now_ms - rested[first := next(iter(rested))] >= OVERTAKEN_MS:
@@ -332,7 +332,7 @@ class TransactionMachine:
     def _has_just_ended(self, known: Transaction, now: Moment) -> bool:
         """Nobody knows of one that ended before the replay when that was: it may have been just then."""
         assert self._loaded is not None, "this is a decision"
-        return now.steady_ms - self._rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
+        return now.steady_ms - self.rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
 
     def _record(self, transaction: Transaction) -> Stored:
         return records.record_of(transaction, self._level())

@@ -21,6 +21,11 @@ class ReadBuffers:
         self._free: list[ReadBuffer] = []
         self._free_bytes = 0
 
+    @property
+    def free_sizes(self) -> list[int]:
+        """The sizes of the buffers that are kept for the next reads, in bytes."""
+        return [len(buffer) for buffer in self._free]
+
     def take(self, size: int) -> memoryview:
         """A view of `size` bytes with any content."""
         for index in range(len(self._free) - 1, -1, -1):

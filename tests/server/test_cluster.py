@@ -184,17 +184,17 @@ def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left(tmp_path:
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()
         follower = next(node for node_id, node in cluster.nodes.items() if node_id != leader)
-        fetching = follower.broker.quorum._fetcher
+        fetching = follower.broker.quorum.fetcher
 
         async def negotiate_and_hang_up(peer: Peer) -> None:
             await negotiate(peer)
-            if fetching._peer is peer:
-                fetching._hang_up()
+            if fetching.peer is peer:
+                fetching.hang_up()
                 hung_up.append(fetching)
                 monkeypatch.undo()
 
         monkeypatch.setattr(Peer, "negotiate", negotiate_and_hang_up)
-        fetching._hang_up()
+        fetching.hang_up()
         await cluster.until(lambda: bool(hung_up), "the follower dials again")
         await create(cluster, leader, "after")
         await everywhere(cluster, "after")

@@ -135,7 +135,7 @@ def test_answers_that_nobody_fetches_are_not_kept(with_broker: WithBroker, tmp_p
     async def without() -> None:
         async with serving(tmp_path / "quiet") as node:
             assert node.http is None
-            assert node.server.port.dispatch == node.server._dispatcher.run
+            assert node.server.port.dispatch == node.server.dispatcher.run
 
     asyncio.run(without())
 
@@ -170,7 +170,7 @@ def test_ready_when_registered_and_unfenced_only(with_broker: WithBroker) -> Non
         life.fenced = True
         assert await get(node, "/readyz") == (503, "the controller has fenced this broker\n")
         life.fenced = False
-        life._answered_s -= 3600
+        life.answered(asyncio.get_running_loop().time() - 3600)
         status, why = await get(node, "/readyz")
         assert (status, "heartbeats" in why) == (503, True)
 

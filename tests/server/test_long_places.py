@@ -152,7 +152,7 @@ def test_a_produce_that_waits_for_replicas_keeps_no_place_and_no_frame(
             client.ask(1, "Metadata", metadata.Request(topics=topics, allow_auto_topic_creation=False), 12)
             assert await client.frame()
         assert not any(each.done() for each in answers)
-        held = [each for each in node.server.connections() if each._blocker is not None and each._blocker.holds_frame]
+        held = [each for each in node.server.connections() if each.blocker is not None and each.blocker.holds_frame]
         assert held == []
         for _, writer in clients:
             writer.transport.abort()
@@ -272,7 +272,7 @@ def test_who_waits_beyond_the_limit_keeps_its_place() -> None:
         await turns(5)
         last = asyncio.create_task(forwarded())
         await turns(5)
-        assert (work.parked, len(work._queue)) == (PARKED_MAX - 9, 1)
+        assert (work.parked, work.queued) == (PARKED_MAX - 9, 1)
         answer.set()
         await asyncio.gather(*tasks, last)
 
@@ -296,12 +296,12 @@ def test_what_waits_for_its_place_again_is_counted(is_cancelled: bool) -> None:
         assert having == [0]
         answer.set()
         await turns(3)
-        assert (work.parked, len(work._queue)) == (10, 1)
+        assert (work.parked, work.queued) == (10, 1)
         if is_cancelled:
             await end([again])
         await end(others)
         await asyncio.gather(again, return_exceptions=True)
         assert again.cancelled() is is_cancelled
-        assert (work.parked, len(work._queue)) == (0, 0)
+        assert (work.parked, work.queued) == (0, 0)
 
     asyncio.run(scenario())

@@ -264,7 +264,7 @@ def test_work_for_a_client_that_is_gone_ends(with_broker: WithBroker) -> None:
         while work.turns < 10:
             await asyncio.sleep(0)
         writer.transport.abort()
-        while node.server._dispatcher._tasks:
+        while node.server.dispatcher.tasks:
             await asyncio.sleep(0)
         assert work.turns <= 201, "it was read, which takes 200, and not handled"
 

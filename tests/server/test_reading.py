@@ -182,15 +182,15 @@ def test_nothing_of_a_large_answer_stays_when_it_was_sent(with_broker: WithBroke
         while not pipe.pieces:
             await asyncio.sleep(0)
         assert [len(piece) for piece in pipe.pieces if isinstance(piece, Encoded)] > [SMALL_WRITE_BYTES]
-        assert pipe.connection._lent == []
+        assert pipe.connection.lent == []
         for number in range(2):  # the second time a place is known, and the records are read without waiting
             await pipe.deliver(framed(number, "Fetch", fetched("a", 0), 12))
         pipe.unsent_bytes = 100_000
         pipe.connection.look(node.server.now)
-        assert [len(piece) >= 100_000 for piece in pipe.connection._lent] == [True]
+        assert [len(piece) >= 100_000 for piece in pipe.connection.lent] == [True]
         pipe.unsent_bytes = 0
         pipe.connection.look(node.server.now)
-        assert pipe.connection._lent == []
+        assert pipe.connection.lent == []
         pipe.connection.connection_lost(None)
 
     with_broker(scenario)

@@ -43,8 +43,8 @@ def test_all_addresses_together_have_so_many_lines_and_a_bounded_table(caplog: p
     for number in range(3 * HOSTS_MAX):
         refusals.tell(f"host {number}", "refused")
     assert lines(caplog) == ["refused"] * LINES
-    assert len(refusals._by_host) <= HOSTS_MAX
-    assert len(refusals._untold_hosts) == HOSTS_MAX
+    assert len(refusals.by_host) <= HOSTS_MAX
+    assert len(refusals.untold_hosts) == HOSTS_MAX
     refusals.sum_up()
     (line,) = lines(caplog)
     assert line.startswith(f"{3 * HOSTS_MAX - LINES} more connections or frames were refused within 60 s, from 1000 ")

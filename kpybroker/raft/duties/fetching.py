@@ -69,15 +69,20 @@ class MetadataFetcher:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._hang_up()
+        self.hang_up()
 
     def look_again(self) -> None:
         """The role, leader, epoch or voters have changed: drop a fetch that no longer matters."""
         self._changed.set()
         if self._source is not None and not self._matters(self._source):
-            self._hang_up()
+            self.hang_up()
 
-    def _hang_up(self) -> None:
+    @property
+    def peer(self) -> Peer | None:
+        """The connection to the leader, or to a bootstrap server; None while there is none."""
+        return self._peer
+
+    def hang_up(self) -> None:
         if self._peer is not None:
             self._peer.close()
         self._peer = self._source = None
@@ -122,7 +127,7 @@ class MetadataFetcher:
                 log.debug("fetching from %s: %s", source, reason)
                 if not isinstance(reason, KafkaError):
                     self._driver.addresses.unanswered(source.address)
-                self._hang_up()
+                self.hang_up()
                 self._count_refusals(source, isinstance(reason, ConnectionRefusedError))
                 await asyncio.sleep(self._config.controller_quorum_retry_backoff_ms / 1000)
             except (Damage, ConfigError) as reason:
@@ -140,7 +145,7 @@ class MetadataFetcher:
         driver = self._driver
         await driver.metadata.synced()
         if not self._matters(source):
-            self._hang_up()  # the leader changed during the dial: this connection would stay the source for ever
+            self.hang_up()  # the leader changed during the dial: this connection would stay the source for ever
             return
         async with asyncio.timeout(self._timeout_s):
             peer = await self._connect(source)
@@ -194,7 +199,7 @@ class MetadataFetcher:
 
     async def _connect(self, source: FetchSource) -> Peer:
         if self._peer is None or not self._peer.is_open:
-            self._hang_up()
+            self.hang_up()
             client_id = self._driver.identity.client_id
             peer = await Peer.dial(self._world.network, *source.address, client_id=client_id)
             self._peer, self._source = peer, source

@@ -128,6 +128,10 @@ class Lifecycle:
         """Milliseconds since a controller answered a heartbeat."""
         return int((asyncio.get_running_loop().time() - self._answered_s) * 1000)
 
+    def answered(self, at_s: float) -> None:
+        """A controller answered a heartbeat, at this time of the loop's clock."""
+        self._answered_s = at_s
+
     # ---- registration
 
     async def _register(self, timeout_ms: int) -> None:
@@ -243,7 +247,7 @@ class Lifecycle:
         if reply.is_fenced and not self.fenced and self.stage is Stage.RUNNING:
             log.warning("the controller has fenced this broker")
         self.fenced = reply.is_fenced
-        self._answered_s = asyncio.get_running_loop().time()
+        self.answered(asyncio.get_running_loop().time())
         if self.stage is Stage.LEAVING:
             if reply.should_shut_down:
                 self._reach(Stage.GONE)

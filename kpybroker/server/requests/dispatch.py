@@ -78,7 +78,7 @@ class Dispatcher:
         self._broker = broker
         self._limits = limits
         self.routes: dict[int, Route] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._between: Between | None = None
         self._handle_long: HandleLong = _handle_long
 
@@ -218,10 +218,10 @@ class Dispatcher:
     ) -> asyncio.Task[Any]:
         """Complete a reply with what a coroutine returns."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self.tasks.add(task)
 
         def done(finished: asyncio.Task[Any]) -> None:
-            self._tasks.discard(finished)
+            self.tasks.discard(finished)
             if finished.cancelled():
                 return
             error = finished.exception()
@@ -249,9 +249,9 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """End what still waits; its connections are closing."""
-        for task in list(self._tasks):
+        for task in list(self.tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def _refuse_version(self, connection: Connection, api: api_table.Api, version: int, correlation_id: int) -> None:
         if api is not API_VERSIONS:

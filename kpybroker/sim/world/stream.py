@@ -91,7 +91,7 @@ class SimTransport(asyncio.Transport):
         self._reads_soon = False
         self._reading = True
         self._closing = False
-        self._gone = False
+        self.is_gone = False
         self._writing_paused = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
         self._host = host
@@ -112,8 +112,8 @@ class SimTransport(asyncio.Transport):
 
     def arrived(self, piece: bytes | None) -> None:
         """The kernel has received a piece."""
-        if self._gone:
-            if piece and not self.peer._gone:
+        if self.is_gone:
+            if piece and not self.peer.is_gone:
                 self._pipe.send(RESET)
             return
         if piece is RESET:
@@ -128,7 +128,7 @@ class SimTransport(asyncio.Transport):
 
     def _read(self) -> None:
         self._reads_soon = False
-        if self._gone or not self._inbox:
+        if self.is_gone or not self._inbox:
             return
         piece = self._inbox[0]
         if piece is RESET:
@@ -145,7 +145,7 @@ class SimTransport(asyncio.Transport):
             return
         assert piece is not None
         taken = self._hand_over(protocol, piece)
-        self.peer._consumed(taken)
+        self.peer.consumed(taken)
         self._read_soon()
 
     def _hand_over(self, protocol: Any, piece: bytes) -> int:
@@ -180,7 +180,7 @@ class SimTransport(asyncio.Transport):
     def write(self, data: Buffer) -> None:
         if not self.owner.alive:
             raise Dead
-        if self._closing or self._gone or not data:
+        if self._closing or self.is_gone or not data:
             return
         self._out.append(bytes(data))
         self._out_bytes += len(data)
@@ -204,13 +204,13 @@ class SimTransport(asyncio.Transport):
             self._out_bytes -= size
             self._on_way_bytes += size
             self._pipe.send(piece)
-        if self._closing and not self._out and not self._gone:
+        if self._closing and not self._out and not self.is_gone:
             self._pipe.send(END)
             self._lose(None)
 
-    def _consumed(self, count: int) -> None:
+    def consumed(self, count: int) -> None:
         self._on_way_bytes -= count
-        if self._gone:
+        if self.is_gone:
             return
         if self._out:
             self._push()
@@ -219,7 +219,7 @@ class SimTransport(asyncio.Transport):
             self._loop.soon_for(self.owner, self._resume_writing)
 
     def _resume_writing(self) -> None:
-        if self._protocol is not None and not self._gone:
+        if self._protocol is not None and not self.is_gone:
             self._protocol.resume_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -235,28 +235,28 @@ class SimTransport(asyncio.Transport):
     # ---- ending
 
     def is_closing(self) -> bool:
-        return self._closing or self._gone
+        return self._closing or self.is_gone
 
     def close(self) -> None:
-        if not self._closing and not self._gone:
+        if not self._closing and not self.is_gone:
             self._closing = True
             self._push()
 
     def abort(self) -> None:
-        if not self._gone:
+        if not self.is_gone:
             self._pipe.send(RESET)
             self._lose(None)
 
     def reset(self) -> None:
         """A reset arrives from nowhere."""
-        if not self._gone:
+        if not self.is_gone:
             self._inbox.clear()
             self._inbox.append(RESET)
             self._read_soon()
 
     def die(self, *, silently: bool) -> None:
         """The owner is dead: the kernel closes its end, with a reset where something was unread or unsent."""
-        if not self._gone:
+        if not self.is_gone:
             if not silently:
                 self._pipe.send(RESET if self._inbox or self._out else END)
             self._forget()
@@ -267,7 +267,7 @@ class SimTransport(asyncio.Transport):
             self._loop.soon_for(self.owner, self._protocol.connection_lost, why)
 
     def _forget(self) -> None:
-        self._gone = self._closing = True
+        self.is_gone = self._closing = True
         self._out.clear()
         self._inbox.clear()
         self._host.pop(self, None)
