@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kpybroker.broker.broker import Broker
-from kpybroker.client.peer import Peer
 from kpybroker.controller import commands
 from kpybroker.errors import ConfigError
-from kpybroker.raft.duties.fetching import MetadataFetcher
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
 from kpybroker.storage.dirs.formatting import NEW_VOTER
 from kpybroker.wire.records.batch import encode_batch, split
 from kpybroker.wire.stored import metadata
+from kpybroker.world.real import RealWorld
 from tests.server.clustering import Cluster, run_cluster
 
 
@@ -175,10 +174,8 @@ def test_all_may_stop_and_come_back(tmp_path: Path) -> None:
     run_cluster(tmp_path, play)
 
 
-def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left(tmp_path: Path, monkeypatch: Any) -> None:
-    """In the very moment in which the connection is ready it is not wanted any more."""
-    negotiate = Peer.negotiate
-    hung_up: list[MetadataFetcher] = []
+def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left(tmp_path: Path) -> None:
+    """The connection that it has begun is dropped, and the next one serves."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -186,16 +183,11 @@ def test_a_leader_that_changes_while_its_follower_shakes_hands_is_left(tmp_path:
         follower = next(node for node_id, node in cluster.nodes.items() if node_id != leader)
         fetching = follower.broker.quorum.fetcher
 
-        async def negotiate_and_hang_up(peer: Peer) -> None:
-            await negotiate(peer)
-            if fetching.peer is peer:
-                fetching.hang_up()
-                hung_up.append(fetching)
-                monkeypatch.undo()
-
-        monkeypatch.setattr(Peer, "negotiate", negotiate_and_hang_up)
         fetching.hang_up()
-        await cluster.until(lambda: bool(hung_up), "the follower dials again")
+        while fetching.peer is None:
+            await asyncio.sleep(0)
+        assert not fetching.peer.versions, "it shakes hands"
+        fetching.hang_up()
         await create(cluster, leader, "after")
         await everywhere(cluster, "after")
 
@@ -206,20 +198,15 @@ def test_a_node_that_cannot_go_on_does_not_wait_for_the_metadata(tmp_path: Path)
     """A bug or a disk error while it starts is told at once, and not as a lack of leaders."""
 
     async def play(cluster: Cluster) -> None:
-        starting = asyncio.ensure_future(cluster.start(1))  # alone of three, it waits
-        await asyncio.sleep(0)
-        await cluster.until(lambda: bool(observed), "it has begun")
-        observed[0].background.fail("the disk is gone")
-        with pytest.raises(ConfigError, match="the disk is gone"):
-            await starting
+        with contextlib.closing(RealWorld(seed=1)) as world:
+            broker = await Broker.open(world, cluster.config(1))  # alone of three
+            try:
+                waiting = asyncio.ensure_future(broker.enter_quorum())
+                await asyncio.sleep(0)
+                broker.background.fail("the disk is gone")
+                with pytest.raises(ConfigError, match="the disk is gone"):
+                    await waiting
+            finally:
+                await broker.close()
 
-    observed: list[Broker] = []
-    begun = Broker.enter_quorum
-
-    async def enter_quorum(broker: Broker) -> None:
-        observed.append(broker)
-        await begun(broker)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Broker, "enter_quorum", enter_quorum)
-        run_cluster(tmp_path, play)
+    run_cluster(tmp_path, play)

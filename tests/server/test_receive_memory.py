@@ -9,6 +9,7 @@ import pytest
 
 from kpybroker.server.connections.activity import FRAME_PATIENCE_S, WINDOW_S
 from kpybroker.server.connections.receive_memory import (
+    ASKED_A_TURN,
     EIGHTHS,
     GROWTH,
     IDLE_BUFFER_BYTES,
@@ -102,6 +103,29 @@ def test_each_kind_has_its_share_and_one_frame_goes_beyond_it(kind: int) -> None
         await asyncio.sleep(0)
         assert second.asked == 1
         assert memory.take(second, 10, FRAME[kind], of_a_node=kind == NODES), "it is the next to go beyond"
+
+    asyncio.run(whole())
+
+
+def test_a_turn_of_the_loop_asks_few_of_those_that_wait() -> None:
+    """However many frames end meanwhile: each of them calls for it."""
+
+    async def whole() -> None:
+        memory = ReceiveMemory(LIMIT)
+        holders = [Waiting() for _ in range(4 * ASKED_A_TURN)]
+        assert memory.take(Waiting(), LIMIT, FRAME[LARGE], of_a_node=False), "one goes beyond"
+        for each in holders:
+            assert not memory.take(each, 10, FRAME[LARGE], of_a_node=False)
+        memory.give(LIMIT)
+        before = 0
+        while before < len(holders):
+            for _ in range(10):
+                memory.frame_ended(Waiting())
+            await asyncio.sleep(0)
+            asked = sum(each.asked for each in holders)
+            assert before < asked <= before + ASKED_A_TURN
+            before = asked
+        assert all(each.asked == 1 for each in holders)
 
     asyncio.run(whole())
 
