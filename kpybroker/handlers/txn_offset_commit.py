@@ -14,7 +14,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import CommitOffsets, PartitionCommit
 from kpybroker.serving.fair_loop import SLICE, Turns, slices
 from kpybroker.storage.producers.transactions import NOT_NEEDED
-from kpybroker.topics import OFFSETS_TOPIC
+from kpybroker.topics import OFFSETS_TOPIC, TopicPartition
 from kpybroker.wire.rpc.txn_offset_commit import (
     Request,
     Response,
@@ -137,7 +137,7 @@ def _in_slices(known: list[Known]) -> Iterator[list[Known]]:
         yield piece
 
 
-async def _ask(broker: Broker, request: Request, place: tuple[str, int], *, adds: bool) -> None:
+async def _ask(broker: Broker, request: Request, place: TopicPartition, *, adds: bool) -> None:
     who = request.producer_id, request.producer_epoch
     told = await broker.coordinators.transactions_client.verify(request.transactional_id, *who, [place], add=adds)
     if told[place]:

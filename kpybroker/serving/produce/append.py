@@ -12,6 +12,7 @@ from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.serving.produce.refusals import first_error, name_leader, refuse_partition
 from kpybroker.serving.produce.reply import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceReply, Row
 from kpybroker.storage.log.admission import ALL, NOTHING
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Batch, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response, TopicProduceResponse
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from kpybroker.storage.producers.transactions import Verification
     from kpybroker.wire.codec.message import Buffer
 
-Verdicts = dict[tuple[str, int], "Verification | KafkaError"]
+Verdicts = dict[TopicPartition, "Verification | KafkaError"]
 """By topic and partition: the coordinator's permission to begin a transaction there, or why not."""
 Validated = dict[int, Batch | KafkaError]
 """By the id() of a PartitionProduceData: the validated batch to append in its place, or why it is refused."""
