@@ -49,7 +49,7 @@ class Row(NamedTuple):
         )
 
 
-COLUMNS = ("step", "controller ms", "an Image ms", "requests", "metadata fetches", "records", "KiB")
+COLUMNS = ("step", "controller ms", "ms per Image", "requests", "metadata fetches", "records", "KiB")
 HEADER = "\n".join((f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"))
 
 
@@ -149,7 +149,7 @@ def run(brokers: int, partitions: int) -> list[Row]:
     rows.append(plane.row(f"{partitions:,} partitions"))
     for node_id in plane.epochs:
         plane.beat(node_id)
-    rows.append(plane.row("heartbeats, one of each"))
+    rows.append(plane.row("one heartbeat from each broker"))
     led = sum(now.leader == 1 for _, _, now in plane.partitions())
     plane.ask(asked.BrokerLost(1, plane.epochs[1], dead=True))
     while plane.machine.deadline_ms() == 0:
@@ -162,7 +162,7 @@ def run(brokers: int, partitions: int) -> list[Row]:
     rows.append(plane.row("it comes back, and is in sync"))
     plane.ask(asked.ElectLeaders(asked.ElectionType.PREFERRED, None))
     assert all(now.leader == now.replicas[0] for _, _, now in plane.partitions())
-    rows.append(plane.row("preferred leaders"))
+    rows.append(plane.row("preferred leader election"))
     rows.append(_move(plane, brokers))
     return rows
 

@@ -146,7 +146,7 @@ def test_what_is_about_protection_says_why_it_is_harmless() -> None:
 
 
 def test_the_page_shows_each_setting_once_under_what_becomes_of_it() -> None:
-    _, mapped, refused, harmless = re.split(r"\n## (?:Settings that another|Refused|Accepted without)", page())
+    _, mapped, refused, harmless = re.split(r"\n## (?:Replaced by|Refused|Accepted without)", page())
     for part, effect in ((mapped, Effect.MAPPED), (refused, Effect.REFUSED), (harmless, Effect.HARMLESS)):
         shown = re.findall(r"^\| `([^`]+)` ", part, re.MULTILINE)
         keys = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values(), *CLIENT_METRICS_KEYS.values()]
