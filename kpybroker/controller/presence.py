@@ -12,8 +12,9 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from kpybroker.controller.commands import BrokerEndpoint, BrokerLost
+from kpybroker.controller.commands import BrokerLost
 from kpybroker.controller.controller import Controller
+from kpybroker.metadata.brokers import BrokerEndpoint
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
