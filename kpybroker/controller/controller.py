@@ -10,10 +10,10 @@ from kpybroker.config import BrokerConfig
 from kpybroker.controller.commands import Command
 from kpybroker.controller.machine import ControllerMachine
 from kpybroker.controller.presence import Presence
-from kpybroker.controller.state import BrokerRegistration
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import StateLog, Stored
 from kpybroker.machine.runner import Runner
+from kpybroker.metadata.brokers import BrokerImage
 from kpybroker.storage.dirs.directory import folds_case
 from kpybroker.world import World
 
@@ -93,7 +93,7 @@ class Controller:
         return self._runner.machine
 
     @property
-    def brokers(self) -> Mapping[int, BrokerRegistration]:
+    def brokers(self) -> Mapping[int, BrokerImage]:
         """The registered brokers by node id, while `is_active`."""
         return self.machine.state.brokers
 

@@ -8,8 +8,9 @@ from typing import Any
 from kpybroker.controller.commands import ElectionType, ElectLeaders, PartitionResult
 from kpybroker.controller.election_rules import Rules
 from kpybroker.controller.leadership import Election, PartitionChange, Wanted
-from kpybroker.controller.state import NO_LEADER, ControllerState, PartitionState
+from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.topics import NO_LEADER, PartitionImage
 from kpybroker.topics import TopicPartition
 
 BALANCED_AT_ONCE_MAX = 1000
@@ -68,7 +69,7 @@ def _elect(state: ControllerState, rules: Rules, name: str, index: int, *, prefe
     return record
 
 
-def _has_leader(state: ControllerState, partition: PartitionState) -> bool:
+def _has_leader(state: ControllerState, partition: PartitionImage) -> bool:
     return partition.leader != NO_LEADER and state.active(partition.leader)
 
 

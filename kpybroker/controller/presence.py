@@ -13,8 +13,8 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from kpybroker.controller.commands import BrokerEndpoint, BrokerLost, Command
-from kpybroker.controller.state import BrokerRegistration
+from kpybroker.controller.commands import BrokerLost, Command
+from kpybroker.metadata.brokers import BrokerEndpoint, BrokerImage
 from kpybroker.world import Network
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class BrokerRegistry(Protocol):
     def is_active(self) -> bool: ...
 
     @property
-    def brokers(self) -> Mapping[int, BrokerRegistration]: ...
+    def brokers(self) -> Mapping[int, BrokerImage]: ...
 
     def tell(self, command: Command) -> None: ...
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.controller.commands import BrokerEndpoint, RegisterBroker
+from kpybroker.controller.commands import RegisterBroker
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.brokers import BrokerEndpoint
 from kpybroker.wire.rpc.broker_registration import Request, Response
 
 if TYPE_CHECKING:

@@ -18,10 +18,12 @@ from kpybroker.config import parse_config
 from kpybroker.controller import commands as asked
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.controller.machine import ControllerMachine
-from kpybroker.controller.state import PartitionState, TopicState
+from kpybroker.controller.state import TopicState
 from kpybroker.errors import KafkaError
 from kpybroker.machine.contract import Moment, Stored, Tick, Ticket
+from kpybroker.metadata.brokers import BrokerEndpoint
 from kpybroker.metadata.image import Image
+from kpybroker.metadata.topics import PartitionImage
 from kpybroker.wire.stored.metadata import frame_record
 
 NOW_MS = 1_700_000_000_000
@@ -96,7 +98,7 @@ class Plane:
         cpu_s = spent["controller us"] / 1e6, spent["image us"] / 1e6
         return Row(step, *cpu_s, spent["requests"], spent["fetches"], spent["records"], spent["bytes"])
 
-    def partitions(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
+    def partitions(self) -> Iterator[tuple[TopicState, int, PartitionImage]]:
         for topic in self.machine.state.topics.values():
             for index, partition in topic.partitions.items():
                 yield topic, index, partition
@@ -108,7 +110,7 @@ class Plane:
             asked.RegisterBroker(
                 node_id=node_id,
                 incarnation_id=node_id.to_bytes(8) + self.end.to_bytes(8),
-                endpoints=(asked.BrokerEndpoint("PLAINTEXT", "10.0.0.1", 9092),),
+                endpoints=(BrokerEndpoint("PLAINTEXT", "10.0.0.1", 9092),),
                 features=tuple((name, *levels) for name, levels in SUPPORTED_FEATURES.items()),
                 rack=None,
                 log_dirs=((1000 + node_id).to_bytes(16),),  # the first hundred are reserved (KIP-858)

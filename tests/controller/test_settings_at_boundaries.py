@@ -113,7 +113,7 @@ def taken_of(kind: ResourceType, name: str, keys: Iterable[str]) -> int:
                 taken += code is ErrorCode.NONE
                 follower.follow()
         follower.restart()
-        assert not stage.state.settings(kind, name), "it can be taken back"
+        assert not stage.state.config(kind, name), "it can be taken back"
     return taken
 
 
