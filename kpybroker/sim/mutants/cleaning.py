@@ -1,4 +1,4 @@
-"""Broken cleaners, on purpose: what compaction must not get wrong."""
+"""Mutants with bugs in log compaction."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CLEANERS = (
         compacts=True,
     ),
     Mutant(
-        "what is not stable yet is cleaned",
+        "records above the last stable offset are cleaned",
         (Patch(cleaner, "look", _looks_to_the_end),),
         ("crash", "pause", "isolate"),
         brokers=3,

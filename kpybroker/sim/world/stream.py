@@ -14,14 +14,14 @@ from kpybroker.sim.world.wires import Wires
 from kpybroker.world import Buffer
 
 END: Final = b""
-"""FIN, among the pieces of a pipe."""
+"""A FIN in a pipe."""
 RESET: Final = None
-"""RST."""
+"""An RST in a pipe."""
 HIGH_WATER_BYTES = 64 * 1024
 
 
 class Pipe:
-    """One direction: pieces on their way, in order. At most a window of bytes is on the way or unread."""
+    """One direction of a stream: pieces in flight, in order. At most one window of bytes is in flight or unread."""
 
     __slots__ = ("_due", "_last_due", "_pieces", "_wires", "source", "target")
 
@@ -34,7 +34,7 @@ class Pipe:
         self._last_due = 0.0
 
     def send(self, piece: bytes | None) -> None:
-        """Put a piece on its way."""
+        """Send a piece."""
         wires = self._wires
         link = wires.link(self.source.local[0], self.target.local[0])
         due = max(self._last_due, wires.loop.time() + wires.delay_s(link))
@@ -44,7 +44,7 @@ class Pipe:
         wires.loop.at_for(wires.loop.simulation, due, self._arrive)
 
     def go_on(self) -> None:
-        """The link is whole again."""
+        """The link is restored: deliver what is due."""
         loop = self._wires.loop
         loop.at_for(loop.simulation, loop.time() + 0.001, self._arrive)
 
@@ -64,7 +64,7 @@ class Pipe:
 
 
 class SimTransport(asyncio.Transport):
-    """One end. Its callbacks run on behalf of `owner`; the kernel's part goes on while that is halted."""
+    """One end of a stream. Its callbacks belong to `owner`; the kernel's part goes on while the owner is halted."""
 
     def __init__(
         self,
@@ -74,7 +74,8 @@ class SimTransport(asyncio.Transport):
         remote: tuple[str, int],
         host: dict[SimTransport, None],
     ) -> None:
-        """`host` holds the ends on the machine at `local`; this one adds itself, and leaves when it is closed."""
+        """`host` holds the open ends on the machine at `local`; a transport adds itself, and removes itself when it
+        closes."""
         super().__init__({"peername": remote, "sockname": local})
         self._wires = wires
         self._loop = wires.loop
@@ -102,7 +103,7 @@ class SimTransport(asyncio.Transport):
         self._pipe, other._pipe = Pipe(self._wires, self, other), Pipe(self._wires, other, self)
 
     def begin(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
-        """Make the protocol and let it know."""
+        """Create the protocol and connect it."""
         protocol = self._protocol = factory()
         protocol.connection_made(self)
         self._read_soon()
@@ -149,13 +150,13 @@ class SimTransport(asyncio.Transport):
         self._read_soon()
 
     def _hand_over(self, protocol: Any, piece: bytes) -> int:
-        """Give the protocol what it takes of a piece; returns how much."""
+        """Pass the protocol as much of a piece as it has room for; returns how much."""
         if not isinstance(protocol, asyncio.BufferedProtocol):
             self._inbox.popleft()
             protocol.data_received(piece)
             return len(piece)
         room = memoryview(protocol.get_buffer(-1))
-        assert len(room), "a buffered protocol has no room and has not paused"
+        assert len(room), "a buffered protocol has no room, but has not paused"
         taken = min(len(room), len(piece))
         room[:taken] = piece[:taken]
         if taken == len(piece):
@@ -248,15 +249,15 @@ class SimTransport(asyncio.Transport):
             self._lose(None)
 
     def reset(self) -> None:
-        """A reset arrives from nowhere."""
-        if not self.is_gone:
+        """An RST arrives that the peer did not send."""
+        if not self._gone:
             self._inbox.clear()
             self._inbox.append(RESET)
             self._read_soon()
 
     def die(self, *, silently: bool) -> None:
-        """The owner is dead: the kernel closes its end, with a reset where something was unread or unsent."""
-        if not self.is_gone:
+        """The owner is dead: the kernel closes its end, with an RST if something was unread or unsent."""
+        if not self._gone:
             if not silently:
                 self._pipe.send(RESET if self._inbox or self._out else END)
             self._forget()
