@@ -125,8 +125,8 @@ class Claims:
         assert partition.followers is not None
         for node_id, follower in partition.followers.by_id.items():
             node = by_id[node_id].node
-            replica = None if node is None else node.broker.hosting.find(partition.topic, partition.index)
-            if node is None or replica is None or node.broker.epoch != follower.broker_epoch:
+            replica = None if node is None else node.broker.replication.hosting.find(partition.topic, partition.index)
+            if node is None or replica is None or node.broker.membership.epoch != follower.broker_epoch:
                 continue  # it has restarted, and its next fetch has its log end
             if replica.leader_epoch != partition.leader_epoch or replica.topic_id != partition.topic_id:
                 continue  # one of the two has a newer epoch, and has truncated its log or is about to

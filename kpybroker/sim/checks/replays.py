@@ -37,7 +37,8 @@ class Held(NamedTuple):
     image: Image
     batches: dict[Place, dict[int, bytes]]
     producers: dict[Place, dict[int, ProducerFacts]]
-    groups: dict[int, tuple[dict[str, bytes], dict[str, Any]]]
+    groups: dict[int, tuple[dict[str, Any], dict[str, Any]]]
+    """By partition: what each kind of group stores, and the committed offsets."""
     compacted: frozenset[Place]
 
 

@@ -84,9 +84,9 @@ def _misplaced(machine: SimMachine, *, may_be_alone: bool) -> str | None:
         moving = sorted(key for key in directory.futures if key not in alone)
         if moving:
             return f"{moving} are still moving to {directory.path}"
-    for (topic, index), one in broker.log_dirs.logs.items():
-        found = broker.image.topic(topic)
-        place = broker.log_dirs.of(one)
+    for (topic, index), one in broker.storage.log_dirs.logs.items():
+        found = broker.metadata.image.topic(topic)
+        place = broker.storage.log_dirs.of(one)
         if found is None or place is None or broker.node_id not in found.partitions[index].replicas:
             continue
         said = directory_in(found.partitions[index], broker.node_id)

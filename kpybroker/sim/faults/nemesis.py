@@ -333,7 +333,7 @@ class Nemesis:
             process.world.disk.free_handles()
         await self._while(2.0, 2.0)
         if machine.process is process and not process.stopping:
-            for why in process.node.broker.hosting.lost():
+            for why in process.node.broker.replication.hosting.lost():
                 self._history.breach(f"{machine.name} was short of file descriptors, and {why}")
 
     async def _restart_after_trouble(self, machine: SimMachine) -> None:

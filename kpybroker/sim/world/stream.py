@@ -250,14 +250,14 @@ class SimTransport(asyncio.Transport):
 
     def reset(self) -> None:
         """An RST arrives that the peer did not send."""
-        if not self._gone:
+        if not self.is_gone:
             self._inbox.clear()
             self._inbox.append(RESET)
             self._read_soon()
 
     def die(self, *, silently: bool) -> None:
         """The owner is dead: the kernel closes its end, with an RST if something was unread or unsent."""
-        if not self._gone:
+        if not self.is_gone:
             if not silently:
                 self._pipe.send(RESET if self._inbox or self._out else END)
             self._forget()
