@@ -195,11 +195,9 @@ def foreign_assignments(module: str, source: str, owners: dict[str, set[str]]) -
 
 
 OWNERS = owners_of_attributes(SOURCES)
-NOT_YET = ("kpybroker.sim.mutants.",)
-"""Where files still assign attributes of others (docs/roadmap.md); mutants break the product on purpose."""
 
 
-@pytest.mark.parametrize("module", sorted(module for module in MODULES if not module.startswith(NOT_YET)))
+@pytest.mark.parametrize("module", sorted(MODULES))
 def test_attributes_are_assigned_in_the_file_of_their_class(module: str) -> None:
     assert foreign_assignments(module, SOURCES[module], OWNERS) == []
 

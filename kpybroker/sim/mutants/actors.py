@@ -14,7 +14,7 @@ from kpybroker.replication.node.lifecycle import Lifecycle
 from kpybroker.serving.fetch.nearby import NearbyView
 from kpybroker.serving.produce import append
 from kpybroker.serving.produce.reply import ACKS_NONE
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.storage.log import admission, timestamps
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.reencoding import Opening, opened
@@ -29,7 +29,7 @@ def _ends_at_once(target: Any) -> None:
     if target.adding or target.removing:
         target.replicas = tuple(node_id for node_id in target.replicas if node_id not in target.removing)
         target.isr = tuple(node_id for node_id in target.isr if node_id in target.replicas) or target.replicas[:1]
-        target.removing = target.adding = ()
+        force(target, removing=(), adding=())
 
 
 def _keeps_them_all(call_off: Callable[..., Wanted]) -> Callable[..., Wanted]:

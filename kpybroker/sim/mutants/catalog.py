@@ -23,7 +23,7 @@ from kpybroker.sim.mutants.cleaning import CLEANERS
 from kpybroker.sim.mutants.cluster import THREE_BROKERS
 from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.storage.log import recovery, syncing
@@ -77,7 +77,7 @@ def _forgets_producer_ids(records: Callable[[Image], Iterator[Any]]) -> Callable
 
 def _latest_as_it_comes(look_up: Callable[..., Any]) -> Callable[..., Any]:
     def answer(partition: Partition, *rest: Any) -> Any:
-        partition.epoch_start = 0
+        force(partition, epoch_start=0)
         return look_up(partition, *rest)
 
     return answer

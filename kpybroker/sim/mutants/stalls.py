@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.sim.cluster.setup import DISK_HANG, WRITE_STALL
-from kpybroker.sim.mutants.mutant import Mutant, Patch
+from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.write_behind import WriteBehind
@@ -27,7 +27,7 @@ def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bo
         behind._files.device.queue(len(data))
         behind._begin(waits=waits)
     else:
-        behind._under_way = behind._under_way._replace(end=end)
+        force(behind, _under_way=behind._under_way._replace(end=end))
 
 
 def _sees_nothing(watch: DiskWatch) -> None:
