@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
 
 BROKER, CONTROLLER = "broker", "controller"
-"""The two sides of a node, by the words of `Listens`: clients come in at one, nodes of the quorum at the other."""
+"""The two sides of a node, named as in `Listens`: clients connect to one, nodes of the quorum to the other."""
 
 
 @dataclass(slots=True, frozen=True)

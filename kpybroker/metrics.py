@@ -1,10 +1,10 @@
-"""Counters of one broker: plain numbers that the loop's own thread adds to."""
+"""Counters of one server: plain numbers, which only the loop's thread changes."""
 
 from __future__ import annotations
 
 
 class Metrics:
-    """What happened since the start. Times in milliseconds, sizes in bytes."""
+    """Counts since the start. Times in milliseconds, sizes in bytes."""
 
     __slots__ = (
         "bytes_received",
@@ -21,7 +21,7 @@ class Metrics:
     def __init__(self) -> None:
         self.bytes_received = 0
         self.bytes_sent = 0
-        """Of open connections, up to the server's last sweep."""
+        """Including open connections, as of the server's last sweep."""
         self.connections_accepted = 0
         self.connections_refused = 0
         self.connections_dropped = 0

@@ -32,7 +32,7 @@ _place = lru_cache(maxsize=10_000)(partition_of)
 class GroupCoordinator:
     """Finds the machine of a group.
 
-    - partitions: tells how many `__consumer_offsets` has, or will have.
+    - partitions: returns the number of partitions that `__consumer_offsets` has, or will have.
     - image: the metadata, for the topics that consumer groups subscribe to.
     """
 
@@ -49,25 +49,26 @@ class GroupCoordinator:
         self._partitions = partitions
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleted_meanwhile: dict[int, dict[str, bytes]] = {}
-        """Topics deleted while a partition was loading, by that partition."""
+        """Topics that were deleted while a partition was loading, by that partition."""
         self.led = LedPartitions(OFFSETS_TOPIC, world, self._machine, check_record, self._loaded)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""
+        """The partition of `__consumer_offsets` for a group, chosen as Kafka does."""
         return _place(group_id, self._partitions())
 
     def runner(self, group_id: str, *, may_be_empty: bool = False) -> Runner:
-        """Who answers for a group. Offsets may be kept without a group id, as in Kafka: `may_be_empty`.
+        """The Runner of a group's partition. An empty group id is allowed for offsets only, as in Kafka:
+        `may_be_empty`.
 
-        Raises: INVALID_GROUP_ID; NOT_COORDINATOR where another broker does; COORDINATOR_LOAD_IN_PROGRESS while its
-        partition is replayed; COORDINATOR_NOT_AVAILABLE where that failed.
+        Raises INVALID_GROUP_ID; NOT_COORDINATOR if another broker leads the partition; COORDINATOR_LOAD_IN_PROGRESS
+        while it is loaded; COORDINATOR_NOT_AVAILABLE if that failed.
         """
         if not group_id and not may_be_empty:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
         return self.led.runner(self.partition_for(group_id))
 
     def configure(self, settings: GroupSettings) -> None:
-        """Settings were changed while the broker runs; those that can be are of consumer groups."""
+        """The settings have changed while the broker runs; only settings of consumer groups may."""
         self._settings = settings
         for led in self.led:
             led.machine.configure(settings)
@@ -75,7 +76,7 @@ class GroupCoordinator:
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def become_leader(self, partition: int, state_log: StateLog, epoch: int) -> None:
-        """Replay a partition and answer for its groups. An epoch not above the known one changes nothing."""
+        """Load a partition and coordinate its groups. An epoch that is not above the known one changes nothing."""
         self.led.become_leader(partition, state_log, epoch)
 
     def _machine(self, _partition: int, _epoch: int) -> GroupMachine:
@@ -88,7 +89,7 @@ class GroupCoordinator:
             self._start_drop(led, deleted)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads, or the partition is gone: all that wait are told NOT_COORDINATOR."""
+        """Another broker leads the partition, or it was deleted: refuse all waiting requests with NOT_COORDINATOR."""
         self.led.resign(partition)
         self._deleted_meanwhile.pop(partition, None)
 
@@ -98,11 +99,11 @@ class GroupCoordinator:
         self._deleted_meanwhile.clear()
 
     async def loaded(self) -> None:
-        """Wait until every partition led now has been replayed, or has failed to."""
+        """Wait until every partition that is led now has been loaded, or has failed to load."""
         await self.led.loaded()
 
     def end_transaction(self, partition: int, marker: Marker, timeout_ms: int) -> asyncio.Future[None]:
-        """Write a marker; what is returned is done when it has committed, or refused.
+        """Write a marker. The returned future is done when the marker has committed or was refused.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
         """
@@ -123,7 +124,8 @@ class GroupCoordinator:
     # -- all partitions -------------------------------------------------------------------------------------------
 
     async def list(self, command: ListGroups, timeout_ms: int) -> list[Any]:
-        """The groups of every partition led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being replayed."""
+        """The groups of every partition that is led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being
+        loaded."""
         found: list[Any] = []
         for led in self.led:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -133,7 +135,7 @@ class GroupCoordinator:
         return found
 
     def on_topics_deleted(self, topics: Mapping[str, bytes]) -> None:
-        """Forget, in the background, what was committed for topics that are no more (name -> the id they had)."""
+        """Delete, in the background, the offsets of deleted topics (name -> the id they had)."""
         for partition, led in self.led.items():
             if led.refusal is None:
                 self._start_drop(led, topics)

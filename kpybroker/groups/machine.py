@@ -45,7 +45,7 @@ TIMERS_A_TICK, GROUPS_A_TICK = 100, 200
 
 
 class GroupMachine:
-    """Groups and their offsets. `new_id` makes the random part of member ids; `image` tells which topics there are."""
+    """Groups and their offsets. `new_id` makes the random part of member ids; `image` returns the metadata."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class GroupMachine:
         self._by_record = {record: kind for kind in self.kinds for record in kind.record_kinds}
         self._awake = False
         self._unapplied = 0
-        """Records of the last step that have not come back: the log refused them, and what is soft is ahead of it."""
+        """The records of the last step that have not been applied: the log refused them, and the soft state is ahead of
+        it."""
         self._expiry = Timer(self._expire)
         self._expiring: Iterator[str] | None = None
         self._decisions: dict[type, Decision] = {
@@ -83,7 +84,7 @@ class GroupMachine:
             self._decisions.update(kind.decisions())
 
     def configure(self, settings: GroupSettings) -> None:
-        """Settings have changed while the broker runs: those that can be are settings of single kinds."""
+        """The settings have changed while the broker runs; each kind takes over those that may."""
         for kind in self.kinds:
             kind.configure(settings)
 
@@ -95,7 +96,7 @@ class GroupMachine:
     # -- Machine --------------------------------------------------------------------------------------------------
 
     def decide(self, ticket: Any, command: Command, now: Moment) -> Outcome:
-        """One step: what is to be written, and who is answered with what."""
+        """One step: returns the records to write and the answers."""
         step = Step(now)
         if self._unapplied:
             self._start_over(step)
@@ -109,9 +110,9 @@ class GroupMachine:
         return step.outcome()
 
     def apply(self, record: Stored) -> None:
-        """Take one record into the hard state. Kinds that are not served stay in the log and are of no effect here.
+        """Apply one record to the hard state. Records of unserved kinds stay in the log and have no effect here.
 
-        Raises Damage where a record of a kind that is served cannot be read: to pass it over would lose what it says.
+        Raises Damage if a record of a served kind cannot be read: skipping it would lose its content.
         """
         if self._unapplied:
             self._unapplied -= 1
@@ -132,7 +133,7 @@ class GroupMachine:
             raise Damage(f"the record at offset {record.offset} cannot be read: {unreadable}") from unreadable
 
     def deadline_ms(self) -> int | None:
-        """When to be woken; at once after a replay, so that sessions begin."""
+        """When to wake up; at once after a replay, to begin the sessions."""
         return self._timers.deadline_ms() if self._awake and not self._unapplied else 0
 
     # -- waking after a replay ------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ class GroupMachine:
         step.answer(ticket, None)
 
     def _expire(self, step: Step) -> None:
-        """One step of a round over all groups; the next follows at once, the next round after the interval."""
+        """One step of a round over all groups. The next step follows at once, the next round after the interval."""
         if self._expiring is None:
             self._expiring = iter([*chain.from_iterable(kind.expiring() for kind in self.kinds)])
         for _ in range(GROUPS_A_TICK):

@@ -1,4 +1,4 @@
-"""Whether a record of `__consumer_offsets` can be replayed, found before the replay that needs it."""
+"""Checks whether a record of `__consumer_offsets` can be replayed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kpybroker.machine.contract import Stored
 
 
 def check_record(record: Stored) -> None:
-    """Read a record as a replay does, and the coordinator that begins after it. Raises Damage if they could not.
+    """Read a record as a replay and the coordinator after it do. Raises Damage if they could not.
 
-    Records of other kinds have no effect, whatever they contain. An offset commit that was read is kept in `message`.
+    Records of other kinds have no effect, whatever they contain. The decoded offset commit is kept in `message`.
     """
     key, value = record.key, record.value
     if key is None or record.message is not None:

@@ -1,4 +1,4 @@
-"""Groups of protocols that are not served: their ids are taken, and their records stay in the log."""
+"""Groups of protocols that are not served: their ids are reserved, and their records stay in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnservedGroup:
     may_expire = False
 
     def usage(self) -> Usage:
-        """Not known: nothing expires."""
+        """Unknown: nothing expires."""
         return Usage(None, None)
 
     def subscribes(self, topic: str) -> bool:
@@ -45,7 +45,7 @@ class UnservedGroups(GroupKind):
 
     def __init__(self) -> None:
         self.stored: dict[str, UnservedGroup] = {}
-        """Hard: all that is known of the groups."""
+        """Hard: everything that is known of the groups."""
         self.groups = self.stored
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""Commits, deletes and expires offsets of any kind of group: it writes records, and their replay changes the offsets.
+"""Commits, deletes and expires offsets, for any kind of group. It writes records; applying them changes the offsets.
 
-Expiry (KIP-211): offsets of a group without members expire a retention time after it became empty; of a group in use,
-those of topics it no longer subscribes to, a retention time after their commit; offsets committed outside any group, a
-retention time after their commit.
+Expiry (KIP-211): the offsets of a group without members expire a retention time after it became empty. In a group with
+members, the offsets of topics that it no longer subscribes to expire a retention time after their commit. So do offsets
+that were committed outside of a group.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kpybroker.groups.offsets.records import NO_TOPIC_ID, commit_record
 from kpybroker.metadata.hashing import java_length
 
 LAST_MS = (1 << 63) - 1
-"""The last moment that a record has a place for."""
+"""The highest timestamp of a record."""
 STEP_BYTES = 256 * 1024
 """Background work writes about this much in one step, so that the loop never stalls for long."""
 
 
 def commit(command: CommitOffsets, settings: GroupSettings, step: Step) -> list[ErrorCode]:
-    """Write what may be committed; a code for each partition, in order. In a transaction without the topic's id, as
-    Kafka does."""
+    """Write the offsets that may be committed; returns a code for each partition, in order. Within a transaction the
+    topic id is left out, as in Kafka."""
     codes = []
     first = len(step.records)
     expires_ms = min(step.wall_ms + command.retention_ms, LAST_MS) if command.retention_ms >= 0 else -1
@@ -49,7 +49,7 @@ def commit(command: CommitOffsets, settings: GroupSettings, step: Step) -> list[
 def delete(
     group: Group, command: DeleteOffsets, offsets: Offsets, settings: GroupSettings, step: Step
 ) -> frozenset[str]:
-    """Delete offsets; the topics that the group is subscribed to keep theirs and are returned."""
+    """Delete offsets. Returns the topics that the group is subscribed to, whose offsets stay."""
     group.check_delete_offsets()
     first = len(step.records)
     of_group = offsets.of(group.group_id)
@@ -67,9 +67,9 @@ def delete(
 
 
 def expire(group: Group, offsets: Offsets, settings: GroupSettings, step: Step) -> bool:
-    """Forget what has expired, as much as a step may write; True if nothing is left.
+    """Delete expired offsets, as many as one step may write; True if none are left.
 
-    What a transaction may change stays.
+    Offsets that an open transaction may change stay.
     """
     of_group = offsets.of(group.group_id)
     undecided = frozenset(offsets.pending.of(group.group_id))
@@ -92,7 +92,7 @@ def expire(group: Group, offsets: Offsets, settings: GroupSettings, step: Step) 
 
 
 def drop_all(group_id: str, offsets: Offsets, step: Step) -> bool:
-    """Forget everything of a group, as much as a step may write; True if nothing is left."""
+    """Delete all offsets of a group, as many as one step may write; True if none are left."""
     for place in dict.fromkeys((*offsets.of(group_id), *offsets.pending.of(group_id))):
         if step.size_bytes >= STEP_BYTES:
             return False
@@ -101,7 +101,7 @@ def drop_all(group_id: str, offsets: Offsets, step: Step) -> bool:
 
 
 def drop_topics(topics: Mapping[str, bytes], offsets: Offsets, step: Step) -> bool:
-    """Forget what was committed for topics with these ids, as much as a step may write; True if nothing is left."""
+    """Delete the offsets of topics with these ids, as many as one step may write; True if none are left."""
     for group_id in offsets.groups():
         for place, committed in offsets.of(group_id).items():
             deleted = topics.get(place[0])
