@@ -102,8 +102,10 @@ def test_fsync_is_the_brokers() -> None:
         parse_config({"kpybroker.fsync": "sometimes"})
 
 
-@pytest.mark.parametrize(("name", "default"), [(key.name, key.default) for key in TOPIC_KEYS.values() if key.default])
-def test_a_topics_own_default_changes_nothing(name: str, default: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(TOPIC_KEYS) - {"internal.segment.bytes"}))  # which has no default
+def test_a_topics_own_default_changes_nothing(name: str) -> None:
+    default = TOPIC_KEYS[name].default
+    assert default is not None
     assert parse_config().log_settings({name: default}) == LogSettings()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -18,13 +19,17 @@ from kpybroker.server.metrics.gauges import ALL_NAMES, AT_ONCE, TOTAL_TIME
 from kpybroker.server.metrics.http import HttpServer, Page
 from kpybroker.server.node import Node
 from kpybroker.server.requests.timing import EVERY, OPEN_MAX
+from kpybroker.sim.world.loop import Owner, VirtualLoop
 from kpybroker.wire.rpc import incremental_alter_configs
 from kpybroker.world.real import RealNetwork
 from tests.asking import fetched, make, put
 from tests.conftest import WithBroker
+from tests.replication import virtual
+from tests.replication.virtual import VirtualCluster
 from tests.server.clustering import Cluster, dialled, run_cluster
 from tests.serving import serving
 
+HEARTBEAT_S = 0.2
 HTTP = {"kpybroker.http.port": "0"}
 REQUESTS = "kafka_network_requestmetrics_requests_total"
 LOGS = "kafka_server_replicamanager_"
@@ -144,20 +149,28 @@ def _address(node: Node) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_a_stall_is_told_once() -> None:
+def test_a_stall_is_reported_once() -> None:
+    """Also the part of it before somebody asks meanwhile."""
+    loop, process = VirtualLoop(), Owner("process")  # type: ignore[abstract]  # sockets, signals and processes
+
     async def scenario() -> None:
-        watch = StallWatch()
-        watch.take()
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + 4 * STALL_CHECK_S
-        while loop.time() < ends:
-            pass
-        told = watch.take()
-        assert told >= 3 * STALL_CHECK_S, "the timer was due after one interval at the latest"
-        assert watch.take() < told
+        with loop.acting(process):
+            watch = StallWatch()
+        began_s = loop.time()
+        await asyncio.sleep(STALL_CHECK_S * 3.5)
+        assert watch.take() == 0
+        loop.block(process, 3.0)
+        await asyncio.sleep(2.0)
+        first_s = watch.take()
+        await asyncio.sleep(4.0)
+        second_s = watch.take()
+        assert first_s == pytest.approx(2.0 - STALL_CHECK_S / 2)
+        assert second_s == pytest.approx(1.0)
+        assert watch.take() == 0
+        assert loop.time() == pytest.approx(began_s + STALL_CHECK_S * 3.5 + 6.0)
         watch.stop()
 
-    asyncio.run(scenario())
+    loop.run_until_complete(scenario())
 
 
 # ---- probes
@@ -171,12 +184,34 @@ def test_ready_when_registered_and_unfenced_only(with_broker: WithBroker) -> Non
         assert life is not None
         life.fenced = True
         assert await get(node, "/readyz") == (503, "the controller has fenced this broker\n")
-        life.fenced = False
-        life.answered(asyncio.get_running_loop().time() - 3600)
-        status, why = await get(node, "/readyz")
-        assert (status, "heartbeats" in why) == (503, True)
 
     with_broker(scenario, HTTP)
+
+
+def test_not_ready_when_no_controller_answers_heartbeats_for_a_session() -> None:
+    session_s = 2.0
+
+    async def scene(cluster: VirtualCluster) -> None:
+        broker = cluster.broker(2)
+        assert why_not_ready(broker) is None
+        cluster.machines[1].pause(on=True)
+        since_s = cluster.loop.time()
+        noticed_s = await cluster.until(lambda: why_not_ready(broker) is not None, "node 2 is not ready")
+        assert 0 < noticed_s - since_s - session_s + HEARTBEAT_S < 2 * HEARTBEAT_S
+        assert re.fullmatch(
+            r"no controller has answered this broker's heartbeats for \d+ ms", why_not_ready(broker) or ""
+        )
+        cluster.machines[1].pause(on=False)
+        await cluster.until(lambda: why_not_ready(broker) is None, "node 2 is ready again")
+
+    virtual.play(
+        scene,
+        2,
+        voters=(1,),
+        broker_session_timeout_ms=str(round(session_s * 1000)),
+        broker_heartbeat_interval_ms=str(round(HEARTBEAT_S * 1000)),
+        controller_quorum_fetch_timeout_ms="60000",
+    )
 
 
 def test_a_node_without_its_quorum_lives_and_is_not_ready(tmp_path: Path) -> None:

@@ -107,25 +107,39 @@ def test_each_kind_has_its_share_and_one_frame_goes_beyond_it(kind: int) -> None
     asyncio.run(whole())
 
 
-def test_a_turn_of_the_loop_asks_few_of_those_that_wait() -> None:
-    """However many frames end meanwhile: each of them calls for it."""
+class WaitingAgain(Waiting):
+    """Asks again, and has to wait again."""
 
+    def __init__(self, memory: ReceiveMemory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def go_on(self) -> None:
+        super().go_on()
+        self.ask()
+
+    def ask(self) -> None:
+        assert not self._memory.take(self, 1, FRAME[LARGE], of_a_node=False)
+
+
+def test_closing_many_connections_asks_few_in_each_turn_and_each_once() -> None:
     async def whole() -> None:
         memory = ReceiveMemory(LIMIT)
-        holders = [Waiting() for _ in range(4 * ASKED_A_TURN)]
-        assert memory.take(Waiting(), LIMIT, FRAME[LARGE], of_a_node=False), "one goes beyond"
-        for each in holders:
-            assert not memory.take(each, 10, FRAME[LARGE], of_a_node=False)
-        memory.give(LIMIT)
-        before = 0
-        while before < len(holders):
-            for _ in range(10):
-                memory.frame_ended(Waiting())
+        for _ in range(2):  # one has the whole share, the other goes beyond it
+            assert memory.take(Waiting(), LIMIT * EIGHTHS[LARGE] // 8, FRAME[LARGE], of_a_node=False)
+        waiting = [WaitingAgain(memory) for _ in range(5 * ASKED_A_TURN)]
+        for each in waiting:
+            each.ask()
+        closed, left = waiting[: 2 * ASKED_A_TURN], waiting[2 * ASKED_A_TURN :]
+        for each in closed:
+            memory.frame_ended(each)
+        asked = [0]
+        for _ in range(6):
             await asyncio.sleep(0)
-            asked = sum(each.asked for each in holders)
-            assert before < asked <= before + ASKED_A_TURN
-            before = asked
-        assert all(each.asked == 1 for each in holders)
+            asked.append(sum(each.asked for each in waiting))
+        assert asked == [number * ASKED_A_TURN for number in (0, 1, 2, 3, 3, 3, 3)]
+        assert {each.asked for each in left} == {1}
+        assert memory.waiting == len(left)
 
     asyncio.run(whole())
 

@@ -12,7 +12,7 @@ from kpybroker.errors import Damage
 from kpybroker.storage.files.epochs import LeaderEpochs
 from tests.storage.workshop import WORLD
 
-runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=8)
+runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=8)
 some = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -46,11 +46,17 @@ def test_epochs_are_those_of_the_offsets(tmp_path: Path, of: list[tuple[int, int
         assert epochs.end_of(epoch, end) == (epoch, end if epoch == latest else last + 1)
     assert epochs.end_of(latest + 1, end)[0] in (-1, latest + 1)
     again = LeaderEpochs(WORLD.disk, str(tmp_path))
-    is_saved = (tmp_path / "leader-epoch-checkpoint").exists()
-    assert is_saved is bool(of)
-    if is_saved:
-        again.load()
+    again.load()
     assert again.entries == epochs.entries
+
+
+def test_without_an_epoch_there_is_no_file(tmp_path: Path) -> None:
+    """Nothing is known of any epoch, and cutting changes nothing."""
+    epochs, _ = filled(tmp_path, [])
+    epochs.cut_end(0)
+    epochs.cut_start(0)
+    assert (epochs.entries, epochs.latest, epochs.epoch_at(0), epochs.end_of(0, 0)) == ([], -1, -1, (-1, -1))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_epoch_between_two_ended_where_the_next_began(tmp_path: Path) -> None:
